@@ -1,0 +1,181 @@
+"""Identifiers and values that cross the boundaries between packages.
+
+Everything here is immutable and knows nothing of files, sockets or Ray. The named tuples travel over
+the local channel as msgpack arrays, in the order of their fields.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+NO_LEADER = -1
+NO_LEADER_EPOCH = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; prints as its directory name, `orders-2`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class IsolationLevel(enum.IntEnum):
+    """Which records a reader may see (KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class TimestampType(enum.IntEnum):
+    """Who set a record's timestamp: bit 3 of the batch attributes."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class OffsetSpec(enum.IntEnum):
+    """The timestamps with a meaning of their own in ListOffsets."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+class FileSlice(NamedTuple):
+    """Record bytes where they lie: `size` bytes from `position` of the segment at `path`."""
+
+    path: str
+    position: int
+    size: int
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction whose records a read_committed reader must leave out."""
+
+    producer_id: int
+    first_offset: int
+
+
+class AppendRequest(NamedTuple):
+    """Record batches for one partition, as they came from the producer.
+
+    `records` is writable: the leader stamps base offset and leader epoch in place.
+    `leader_epoch` is the epoch in which the sender believes, -1 if it has no opinion.
+    """
+
+    topic_partition: TopicPartition
+    records: memoryview
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+class AppendResult(NamedTuple):
+    """The leader's answer to one append. `error` is an `ErrorCode` value."""
+
+    error: int
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = NO_TIMESTAMP
+    log_start_offset: int = NO_OFFSET
+    error_message: str | None = None
+
+
+class FetchPartition(NamedTuple):
+    """What a reader asks of one partition."""
+
+    topic_partition: TopicPartition
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = NO_LEADER_EPOCH
+    last_fetched_epoch: int = NO_LEADER_EPOCH
+
+
+class FetchResult(NamedTuple):
+    """The leader's answer for one partition. Offsets are -1 where the error leaves them unknown.
+
+    `records` is a slice of a segment file for a reader on the same node, bytes for one elsewhere, and
+    None where there is nothing to read.
+    """
+
+    error: int
+    high_watermark: int = NO_OFFSET
+    last_stable_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
+    records: FileSlice | bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of records in this answer."""
+        if self.records is None:
+            return 0
+        return self.records.size if isinstance(self.records, FileSlice) else len(self.records)
+
+
+class OffsetQuery(NamedTuple):
+    """A look-up by timestamp (milliseconds since the epoch) or `OffsetSpec`."""
+
+    topic_partition: TopicPartition
+    timestamp: int
+    current_leader_epoch: int = NO_LEADER_EPOCH
+
+
+class OffsetAnswer(NamedTuple):
+    """The offset found, -1 if no record is at or after the timestamp asked for."""
+
+    error: int
+    offset: int = NO_OFFSET
+    timestamp: int = NO_TIMESTAMP
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+class EpochQuery(NamedTuple):
+    """Asks where `leader_epoch` ended (KIP-101)."""
+
+    topic_partition: TopicPartition
+    leader_epoch: int
+    current_leader_epoch: int = NO_LEADER_EPOCH
+
+
+class EpochEndOffset(NamedTuple):
+    """The largest epoch not above the one asked for, and its exclusive end offset."""
+
+    error: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    end_offset: int = NO_OFFSET
+
+
+class DeleteRecordsResult(NamedTuple):
+    """The log start offset after the deletion."""
+
+    error: int
+    low_watermark: int = NO_OFFSET
+
+
+class ReplicaDescription(NamedTuple):
+    """One replica's share of a log directory (bytes), for DescribeLogDirs."""
+
+    topic_partition: TopicPartition
+    size: int
+    offset_lag: int = 0
+    is_future: bool = False
+
+
+class LogDirDescription(NamedTuple):
+    """One log directory; sizes in bytes."""
+
+    error: int
+    path: str
+    replicas: tuple[ReplicaDescription, ...] = ()
+    total_bytes: int = -1
+    usable_bytes: int = -1
