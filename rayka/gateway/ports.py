@@ -1,0 +1,125 @@
+"""What the handlers need of the rest of the broker, as protocols that `rayka.actors` implements.
+
+A method that returns a `Future` is on the hot path: it has sent its request when it returns, and the
+caller attaches a callback instead of a task.
+"""
+
+from __future__ import annotations
+
+import uuid
+from asyncio import Future
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from rayka.config import BrokerConfig
+from rayka.metadata.commands import ConfigAlteration, ConfigResult, NewPartitions, NewTopic, TopicResult
+from rayka.metadata.image import MetadataImage
+from rayka.types import (
+    AppendRequest,
+    AppendResult,
+    DeleteRecordsResult,
+    EpochEndOffset,
+    EpochQuery,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    LogDirDescription,
+    OffsetAnswer,
+    OffsetQuery,
+    TopicPartition,
+)
+
+
+class Partitions(Protocol):
+    """The partition leaders. Errors of single partitions are in the results, in request order."""
+
+    def append(
+        self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int
+    ) -> Future[list[AppendResult]]:
+        """Send the batches on to their leaders, in order, before returning. Never raises.
+
+        With `acks` 0 the future may complete as soon as the batches are sent.
+        """
+
+    def fetch(
+        self,
+        partitions: Sequence[FetchPartition],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: IsolationLevel,
+    ) -> Future[list[FetchResult]]:
+        """Read up to `max_bytes` over all partitions; wait for `min_bytes`, at most `max_wait_ms`. Never raises.
+
+        An error of any partition ends the wait. Cancelling the future ends it too.
+        """
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
+        """Find offsets by timestamp or by `OffsetSpec`."""
+
+    async def epoch_end_offsets(self, queries: Sequence[EpochQuery]) -> list[EpochEndOffset]:
+        """Find where leader epochs ended (KIP-101)."""
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> dict[TopicPartition, DeleteRecordsResult]:
+        """Move log start offsets up; -1 stands for the high watermark."""
+
+    async def describe_log_dirs(self) -> list[LogDirDescription]:
+        """The log directories of this node with every replica in them."""
+
+
+class Controller(Protocol):
+    """The cluster's controller. A method may raise `RaykaError` (say, when the controller is away)."""
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool, timeout_ms: int
+    ) -> list[TopicResult]:
+        """Create topics; when it returns their leaders serve and `Broker.image` has them."""
+
+    async def delete_topics(self, topics: Sequence[str | uuid.UUID], timeout_ms: int) -> list[TopicResult]:
+        """Delete topics by name or by id."""
+
+    async def create_partitions(
+        self, requests: Sequence[NewPartitions], validate_only: bool, timeout_ms: int
+    ) -> list[TopicResult]:
+        """Raise the number of partitions of topics."""
+
+    async def incremental_alter_configs(
+        self, alterations: Sequence[ConfigAlteration], validate_only: bool
+    ) -> list[ConfigResult]:
+        """Set, delete, append to or subtract from single settings (KIP-339)."""
+
+    async def alter_configs(self, alterations: Sequence[ConfigAlteration], validate_only: bool) -> list[ConfigResult]:
+        """Replace all settings of resources; every alteration is a SET."""
+
+    async def allocate_producer_id(self) -> int:
+        """A producer id that nobody has had."""
+
+
+class Broker(Protocol):
+    """What a handler gets: this node, the current image of the cluster, and the ways to the rest."""
+
+    @property
+    def node_id(self) -> int:
+        """This node's broker id."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest image this process knows."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """This broker's settings, dynamic ones included."""
+
+    @property
+    def partitions(self) -> Partitions:
+        """The partition leaders."""
+
+    @property
+    def controller(self) -> Controller:
+        """The controller."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch."""
