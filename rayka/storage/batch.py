@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from mmap import mmap
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -24,7 +25,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.compression import Codec
 from rayka.types import NO_PRODUCER_ID, NO_SEQUENCE, TimestampType
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 RECORD_BATCH_OVERHEAD = HEADER.size
@@ -45,8 +46,10 @@ _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _ATTRIBUTES = struct.Struct(">h")
 _CRC = struct.Struct(">I")
+_PRODUCER = struct.Struct(">qhi")
 _LEADER_EPOCH_OFFSET = 12
 _MAX_TIMESTAMP_OFFSET = 35
+_PRODUCER_OFFSET = 43
 _MAX_SEQUENCE = 0x7FFF_FFFF
 _HIGHEST_CODEC = max(Codec)
 
@@ -233,6 +236,15 @@ def stamp_log_append_time(buffer: bytearray | memoryview, position: int, now_ms:
     header = read_header(buffer, position)
     _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_OFFSET, header.attributes | LOG_APPEND_TIME_FLAG)
     _BASE_OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_OFFSET, now_ms)
+    seal(buffer, position, position + header.size_in_bytes)
+
+
+def stamp_producer(
+    buffer: bytearray | memoryview, position: int, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
+    """Give a built batch to another producer epoch, as an idempotent producer does when it starts over."""
+    header = read_header(buffer, position)
+    _PRODUCER.pack_into(buffer, position + _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
     seal(buffer, position, position + header.size_in_bytes)
 
 
