@@ -1,0 +1,108 @@
+"""Linux process facts that the supervisor needs: adopting orphans, dying with a parent, finding descendants.
+
+Nothing here goes by a process's name: only by descent, so a Ray cluster or a broker that somebody else runs
+on the same machine is never touched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"prctl({option}): {os.strerror(errno)}")
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of every descendant whose own parent dies (child subreaper)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def dies_with(parent_pid: int) -> Callable[[], None]:
+    """Gives the function to run between fork and exec so that the kernel kills the child with its parent."""
+
+    def arm() -> None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:  # the parent died before the kernel was told
+            os._exit(1)
+
+    return arm
+
+
+def parent_of(pid: int) -> int | None:
+    """The parent's id, None if there is no such process. Zombies have parents too."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[1])  # the name before ')' may hold anything
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, nearest first; zombies included."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (parent := parent_of(int(entry))) is not None:
+            children[parent].append(int(entry))
+    found: list[int] = []
+    level = list(children[root])
+    while level:
+        found += level
+        level = [child for pid in level for child in children[pid]]
+    return found
+
+
+def reap() -> dict[int, int]:
+    """Collects every child that has ended, without waiting: {pid: exit code, negative for a signal}."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def kill_descendants(timeout_s: float = 5.0) -> list[int]:
+    """Kills and reaps everything below this process; returns what still runs when the time is up.
+
+    The tree is walked again until it is empty, because a process may fork while its siblings are killed.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        reap()
+        left = descendants(os.getpid())
+        if not left or time.monotonic() > deadline:
+            return left
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.01)
+
+
+def describe_exit(exit_code: int) -> str:
+    """`was killed by SIGKILL` or `exited with code 3`."""
+    if exit_code >= 0:
+        return f"exited with code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"was killed by {name}"

@@ -1,0 +1,45 @@
+"""Plays the broker process for the supervisor: `python stand_in.py BEHAVIOUR COUNTER_FILE`.
+
+It leaves a grandchild in a session of its own, as Ray's workers are, and tells both ids on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main(behaviour: str, counter: Path) -> int:
+    settings = json.load(sys.stdin)
+
+    def tell(**news: str) -> None:
+        os.write(settings["status_fd"], json.dumps(news).encode() + b"\n")
+
+    lives = int(counter.read_text()) + 1 if counter.exists() else 1
+    counter.write_text(str(lives))
+    if behaviour == "refuses":
+        tell(failed="no.such.config is not a setting")
+        return 1
+    if behaviour == "dies" or (behaviour == "dies-after-first" and lives > 1):
+        return 3
+    # A shell between, so that the grandchild is an orphan at once.
+    shell = subprocess.run(
+        ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    if behaviour == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print("lives", os.getpid(), shell.stdout.strip(), file=sys.stderr, flush=True)
+    print("noise that must not reach the supervisor's standard output")
+    tell(ready=settings["listen"].replace(":0", ":4242"))
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

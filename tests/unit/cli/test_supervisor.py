@@ -1,0 +1,159 @@
+"""The supervisor with a stand-in for the broker process: restarts, giving up, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rayka.cli.supervisor import Policy
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+RUNNER = """
+import sys
+from rayka.cli.supervisor import Policy, Supervisor
+policy = Policy(max_failures=3, first_delay_s=0.01, stop_timeout_s=0.5)
+command = [sys.executable, *sys.argv[1:]]
+sys.exit(Supervisor(command, {"listen": "127.0.0.1:0"}, policy).run())
+"""
+
+
+class Run:
+    """A supervisor in a process of its own."""
+
+    def __init__(self, behaviour: str, directory: Path) -> None:
+        self.lives: list[tuple[int, int]] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RUNNER, str(STAND_IN), behaviour, str(directory / "lives")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def next_life(self) -> tuple[int, int]:
+        """Waits for the child's next life: its process id and its orphan's, both as pidfds too."""
+        line = self.until("lives ")
+        child, orphan = (int(word) for word in line.split()[1:])
+        self.lives.append((os.pidfd_open(child), os.pidfd_open(orphan)))
+        return child, orphan
+
+    def until(self, start: str) -> str:
+        """The next line of stderr that holds `start`."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if start in line:
+                return line
+        raise AssertionError(f"stderr ended without {start!r}")
+
+    def wait_ready(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=20)
+        return self.process.returncode, out, err
+
+    def assert_nothing_left(self) -> None:
+        for pidfd in (fd for life in self.lives for fd in life):
+            readable, _, _ = select.select([pidfd], [], [], 5)
+            assert readable, "a process outlived the supervisor"
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        for pidfd in (fd for life in self.lives for fd in life):
+            os.close(pidfd)
+
+
+@pytest.fixture
+def supervised(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    run = Run(request.param, tmp_path)
+    yield run
+    run.close()
+
+
+@pytest.mark.parametrize("supervised", ["serves"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stops_when_told_and_leaves_nothing(supervised: Run, number: int) -> None:
+    supervised.next_life()
+    assert supervised.wait_ready() == "rayka is ready on 127.0.0.1:4242\n"
+    supervised.process.send_signal(number)
+    code, out, _ = supervised.end()
+    assert (code, out) == (0, "")
+    supervised.assert_nothing_left()
+
+
+@pytest.mark.parametrize("supervised", ["serves"], indirect=True)
+def test_brings_the_child_back_and_is_ready_only_once(supervised: Run) -> None:
+    for life in range(3):
+        child, _ = supervised.next_life()
+        if life == 0:
+            assert supervised.wait_ready() == "rayka is ready on 127.0.0.1:4242\n"
+        else:
+            supervised.until("serving on 127.0.0.1:4242 again")
+        if life < 2:
+            os.kill(child, signal.SIGKILL)
+            assert "was killed by SIGKILL" in supervised.until("starting it again")
+    supervised.process.send_signal(signal.SIGTERM)
+    code, out, _ = supervised.end()
+    assert (code, out) == (0, "")
+    supervised.assert_nothing_left()
+
+
+@pytest.mark.parametrize("supervised", ["serves"], indirect=True)
+def test_everything_but_the_orphan_dies_with_a_killed_supervisor(supervised: Run) -> None:
+    """The orphan of the stand-in is nobody's; Ray's daemons ask the kernel to die with their driver."""
+    _, orphan = supervised.next_life()
+    supervised.wait_ready()
+    supervised.process.kill()
+    readable, _, _ = select.select([supervised.lives[0][0]], [], [], 5)
+    assert readable, "the child outlived the supervisor"
+    os.kill(orphan, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("supervised", ["stubborn"], indirect=True)
+def test_a_child_that_does_not_stop_is_killed(supervised: Run) -> None:
+    supervised.next_life()
+    supervised.wait_ready()
+    supervised.process.send_signal(signal.SIGTERM)
+    code, _, err = supervised.end()
+    assert code == 1
+    assert "did not stop in order" in err
+    supervised.assert_nothing_left()
+
+
+@pytest.mark.parametrize("supervised", ["refuses"], indirect=True)
+def test_a_refusal_at_the_first_start_is_final(supervised: Run, tmp_path: Path) -> None:
+    code, out, err = supervised.end()
+    assert (code, out) == (1, "")
+    assert err.endswith("rayka: no.such.config is not a setting\n")
+    assert (tmp_path / "lives").read_text() == "1"
+
+
+@pytest.mark.parametrize("supervised", ["dies"], indirect=True)
+def test_gives_up_after_several_failures(supervised: Run, tmp_path: Path) -> None:
+    code, out, err = supervised.end()
+    assert (code, out) == (4, "")
+    assert "giving up: 3 starts in a row failed; the last: the broker process exited with code 3" in err
+    assert (tmp_path / "lives").read_text() == "3"
+
+
+@pytest.mark.parametrize("supervised", ["dies-after-first"], indirect=True)
+def test_gives_up_after_a_good_life_too(supervised: Run) -> None:
+    child, _ = supervised.next_life()
+    supervised.wait_ready()
+    os.kill(child, signal.SIGKILL)
+    code, _, err = supervised.end()
+    assert code == 4
+    assert "giving up: 3 starts" in err
+
+
+def test_delays_grow_and_are_bounded() -> None:
+    policy = Policy(first_delay_s=0.5, max_delay_s=8.0)
+    assert [policy.delay_s(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 100)] == [0, 0, 0.5, 1, 2, 4, 8, 8, 8]

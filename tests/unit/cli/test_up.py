@@ -1,0 +1,120 @@
+"""What `rayka up` checks before it starts anything, and how it reads settings."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rayka.cli import runtime, up
+from rayka.cli.exits import CliError, Exit
+from rayka.cli.main import main
+from rayka.cli.properties import parse_assignments, parse_properties
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+
+
+def test_properties_file_as_java_reads_it() -> None:
+    text = r"""
+# a comment
+! another
+num.partitions=3
+  log.dirs : /a,\
+             /b
+log.retention.hours 24
+greeting=caf\u00e9 \= \t tab
+empty=
+path=C:\\data
+num.partitions=4
+"""
+    assert parse_properties(text) == {
+        "num.partitions": "4",
+        "log.dirs": "/a,/b",
+        "log.retention.hours": "24",
+        "greeting": "café = \t tab",
+        "empty": "",
+        "path": "C:\\data",
+    }
+
+
+def test_assignments() -> None:
+    assert parse_assignments(["a=1", "b = x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    for wrong in ("a", "=1"):
+        with pytest.raises(CliError) as error:
+            parse_assignments([wrong])
+        assert error.value.exit_code is Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("listeners", "expected"),
+    [
+        ("PLAINTEXT://10.0.0.1:9092,SSL://10.0.0.1:9093", "10.0.0.1:9092"),
+        ("PLAINTEXT://:9092", "0.0.0.0:9092"),
+        ("", None),
+    ],
+)
+def test_listener_of_a_server_properties_file(listeners: str, expected: str | None) -> None:
+    assert up.listener_of({"listeners": listeners}) == expected
+
+
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["up", "--listen", f"127.0.0.1:{port}", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"rayka: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_a_data_directory_serves_one_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with up.locked(tmp_path):
+        assert main(["up", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"rayka: {tmp_path} is in use by another `rayka up` (process {os.getpid()})\n"
+    with up.locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("listen", ["9092", "host:", ":9092", "host:http", "host:70000"])
+def test_a_wrong_listen_is_wrong_use(listen: str, tmp_path: Path) -> None:
+    assert main(["up", "--listen", listen, "--data-dir", str(tmp_path)]) == 2
+
+
+def test_a_missing_config_file_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--config-file", str(tmp_path / "none")]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_a_broker_that_runs_is_found(tmp_path: Path) -> None:
+    with pytest.raises(CliError) as error:
+        runtime.find(None)
+    assert error.value.exit_code is Exit.NOT_FOUND
+    running = runtime.Running(os.getpid(), "127.0.0.1:9092", "127.0.0.1:6379", str(tmp_path / "data"))
+    runtime.publish(running)
+    assert runtime.find(None) == runtime.find(str(tmp_path / "data")) == running
+    assert (tmp_path / "data" / runtime.NAME).stat().st_mode & 0o777 == 0o600
+    runtime.withdraw(tmp_path / "data")
+    with pytest.raises(CliError, match="start one with `rayka up`"):
+        runtime.find(None)
+
+
+def test_a_broker_that_was_killed_is_not_found(tmp_path: Path) -> None:
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    runtime.publish(runtime.Running(int(gone.stdout), "h:1", "h:2", str(tmp_path)))
+    with pytest.raises(CliError, match="is gone") as error:
+        runtime.find(str(tmp_path))
+    assert error.value.exit_code is Exit.NOT_FOUND
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    code = "import sys; from rayka.cli.main import parser; parser().format_help(); print(*sys.modules)"
+    started = time.monotonic()
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert time.monotonic() - started < 2.0
+    assert not {"ray", "numpy", "pyarrow", "asyncio", "uvloop"} & set(loaded)
