@@ -1,0 +1,220 @@
+"""Every broker setting that rayka honours: Kafka 4.4's names, and a few of rayka's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, UpdateMode
+from rayka.config.topic import TOPIC_CONFIGS
+
+BOOLEAN, INT, SHORT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG
+STRING, LIST = ConfigType.STRING, ConfigType.LIST
+CLUSTER_WIDE, PER_BROKER = UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER
+
+LISTENING = "Listeners and connections"
+STORING = "Log directories"
+TOPICS = "Topics and replication"
+DEFAULTS = "Defaults of topic configs"
+PRODUCERS = "Producers"
+METADATA = "The controller"
+ACTORS = "Actors"
+
+
+def _listening() -> Iterator[ConfigDef]:
+    yield ConfigDef(
+        "listeners", LIST, "PLAINTEXT://127.0.0.1:9092",
+        "Where the gateways listen, as NAME://HOST:PORT. An empty host means all interfaces. rayka listens on "
+        "loopback unless told otherwise.", importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "advertised.listeners", LIST, None,
+        "The addresses that clients are told, if they differ from `listeners`.", importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "socket.request.max.bytes", INT, "104857600", "The largest request that a connection may send.",
+        lower=1, importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "socket.send.buffer.bytes", INT, "102400",
+        "The send buffer (SO_SNDBUF) of client connections; -1 leaves it to the operating system.", importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "socket.receive.buffer.bytes", INT, "102400",
+        "The receive buffer (SO_RCVBUF) of client connections; -1 leaves it to the operating system.",
+        importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "socket.listen.backlog.size", INT, "50", "How many connections may wait to be accepted.", lower=1,
+    )  # fmt: skip
+    yield ConfigDef(
+        "max.connections", INT, str(INT_MAX), "How many connections a broker accepts.",
+        lower=0, update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "max.connections.per.ip", INT, str(INT_MAX), "How many connections a broker accepts from one address.",
+        lower=0, update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "max.connections.per.ip.overrides", STRING, "",
+        "Other limits for some addresses or host names: `host1:100,127.0.0.1:200`.", update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "connections.max.idle.ms", LONG, "600000", "A connection that is silent for this long is closed.",
+    )  # fmt: skip
+    yield ConfigDef(
+        "queued.max.requests", INT, "500", "How many requests may be in progress on a broker before it stops reading.",
+        lower=1, importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "queued.max.request.bytes", LONG, "-1",
+        "How many bytes of requests may be in progress before the broker stops reading; -1 sets no limit.",
+    )  # fmt: skip
+    yield ConfigDef(
+        "fetch.max.bytes", INT, "57671680", "The most bytes of records that one fetch response carries.", lower=1024,
+    )  # fmt: skip
+    yield ConfigDef(
+        "max.incremental.fetch.session.cache.slots", INT, "1000",
+        "How many incremental fetch sessions (KIP-227) are kept.", lower=0,
+    )  # fmt: skip
+    yield ConfigDef(
+        "max.request.partition.size.limit", INT, "2000",
+        "The most partitions that one DescribeTopicPartitions response carries.", lower=1,
+    )  # fmt: skip
+
+
+def _storing() -> Iterator[ConfigDef]:
+    yield ConfigDef(
+        "broker.id", INT, "-1", "The broker's id; `node.id` wins over it. -1 lets the controller choose.",
+        lower=-1, importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "node.id", INT, "-1",
+        "The broker's id. -1 lets the controller choose; a node with the same log directories keeps its id.",
+        lower=-1, importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "broker.rack", STRING, None, "The rack of the broker; replicas of a partition are spread over racks.",
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.dir", LIST, "/tmp/rayka-logs", "The directories for logs, if `log.dirs` is not given.", importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.dirs", LIST, None,
+        "The directories for logs, separated by commas. One that fails goes offline alone.", importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "num.recovery.threads.per.data.dir", INT, "2",
+        "How many logs of one directory are recovered at the same time.",
+        lower=1, importance="high", update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.retention.check.interval.ms", LONG, "300000", "How often segments are looked through for old ones.",
+        lower=1,
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.flush.scheduler.interval.ms", LONG, "9223372036854775807",
+        "How often logs are looked through for records that `flush.ms` wants on disk.", importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.flush.offset.checkpoint.interval.ms", INT, "60000",
+        "How often the recovery point of each log is written.", lower=0, importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.flush.start.offset.checkpoint.interval.ms", INT, "60000",
+        "How often the start offset of each log is written.", lower=0, importance="high",
+    )  # fmt: skip
+
+
+def _topics() -> Iterator[ConfigDef]:
+    yield ConfigDef(
+        "num.partitions", INT, "1", "How many partitions a topic gets that is created without saying.", lower=1,
+    )  # fmt: skip
+    yield ConfigDef(
+        "default.replication.factor", INT, "1",
+        "How many replicas a partition gets in a topic that is created without saying.",
+    )  # fmt: skip
+    yield ConfigDef(
+        "auto.create.topics.enable", BOOLEAN, "true",
+        "Whether a topic that a client asks for comes into being, where the client allows it.", importance="high",
+    )  # fmt: skip
+    yield ConfigDef(
+        "delete.topic.enable", BOOLEAN, "true", "Whether topics can be deleted.", importance="high",
+    )  # fmt: skip
+
+
+_FROM_TOPIC: Mapping[str, Mapping[str, object]] = {
+    "log.roll.ms": {"default": None},
+    "log.roll.jitter.ms": {"default": None},
+    "log.retention.ms": {"default": None, "lower": None},
+    "log.flush.interval.ms": {"default": None, "lower": None},
+}
+_HIGH = (
+    "compression.type", "log.flush.interval.messages", "log.flush.interval.ms", "log.retention.bytes",
+    "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms", "log.segment.bytes", "log.segment.delete.delay.ms",
+    "message.max.bytes", "min.insync.replicas", "unclean.leader.election.enable",
+)  # fmt: skip
+
+
+def _defaults() -> Iterator[ConfigDef]:
+    for definition in TOPIC_CONFIGS.values():
+        if definition.synonyms:
+            name = definition.synonyms[0].name
+            described = replace(
+                definition, name=name, doc=f"The default of the topic config `{definition.name}`. {definition.doc}",
+                synonyms=(), importance="high" if name in _HIGH else "medium", update_mode=CLUSTER_WIDE,
+            )  # fmt: skip
+            yield replace(described, **_FROM_TOPIC.get(name, {}))  # type: ignore[arg-type]
+    for name, default, lower, topic in (
+        ("log.roll.hours", "168", 1, "segment.ms"), ("log.roll.jitter.hours", "0", 0, "segment.jitter.ms"),
+        ("log.retention.hours", "168", None, "retention.ms"),
+    ):  # fmt: skip
+        yield ConfigDef(
+            name, INT, default, f"The default of the topic config `{topic}`, in hours.", lower=lower, importance="high",
+        )  # fmt: skip
+    yield ConfigDef(
+        "log.retention.minutes", INT, None, "The default of the topic config `retention.ms`, in minutes.",
+        importance="high",
+    )  # fmt: skip
+
+
+def _producers() -> Iterator[ConfigDef]:
+    yield ConfigDef(
+        "producer.id.expiration.ms", INT, "86400000",
+        "How long a partition remembers an idempotent producer that sends nothing.",
+        lower=1, importance="low", update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+
+
+def _metadata() -> Iterator[ConfigDef]:
+    yield ConfigDef(
+        "metadata.log.max.record.bytes.between.snapshots", LONG, "20971520",
+        "How many bytes of metadata records are written before the next snapshot of the image.",
+        lower=1, importance="high",
+    )  # fmt: skip
+
+
+def _actors() -> Iterator[ConfigDef]:
+    yield ConfigDef(
+        "partition.actors.per.node", INT, "16",
+        "Up to this many replicas on a node each have an actor (a process) of their own; further ones join the actor "
+        "with the fewest.", lower=1,
+    )  # fmt: skip
+    yield ConfigDef(
+        "warm.partition.actors", INT, "2",
+        "How many partition actors without a replica a node keeps started, so that a new topic need not wait for a "
+        "process.", lower=0,
+    )  # fmt: skip
+    yield ConfigDef(
+        "gateways.per.node", INT, "1", "How many gateway actors share a node's port.", lower=1,
+    )  # fmt: skip
+
+
+BROKER_CONFIGS: Mapping[str, ConfigDef] = {
+    definition.name: replace(definition, group=title)
+    for title, group in (
+        (LISTENING, _listening), (STORING, _storing), (TOPICS, _topics), (DEFAULTS, _defaults),
+        (PRODUCERS, _producers), (METADATA, _metadata), (ACTORS, _actors),
+    )
+    for definition in group()
+}  # fmt: skip

@@ -1,0 +1,87 @@
+"""The configs of one log: what the topic says, else what the broker says, else Kafka's default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rayka.config.definition import LONG_MAX, ConfigValue
+from rayka.config.topic import ARRAY_MAX, TOPIC_CONFIGS
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Every topic config, typed; dots of the names are underscores here. Times in ms, sizes in bytes."""
+
+    cleanup_policy: tuple[str, ...] = ("delete",)
+    retention_ms: int = 7 * DAY_MS
+    retention_bytes: int = -1
+    file_delete_delay_ms: int = 60_000
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    preallocate: bool = False
+    internal_segment_bytes: int | None = None
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    max_message_bytes: int = 1_048_588
+    max_decompressed_message_bytes: int = ARRAY_MAX
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    min_cleanable_dirty_ratio: float = 0.5
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
+    errors_deadletterqueue_group_enable: bool = False
+    remote_storage_enable: bool = False
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    local_retention_ms: int = -2
+    local_retention_bytes: int = -2
+    remote_copy_lag_ms: int = 0
+    remote_copy_lag_bytes: int = -1
+
+    @property
+    def segment_size(self) -> int:
+        """The size in bytes at which a segment rolls."""
+        return self.segment_bytes if self.internal_segment_bytes is None else self.internal_segment_bytes
+
+    @classmethod
+    def resolve(cls, broker: Mapping[str, str], topic: Mapping[str, str]) -> LogConfig:
+        """The configs of a topic's logs, from the texts of the broker's settings and the topic's own.
+
+        Raises INVALID_CONFIG if a value is bad.
+        """
+        values: dict[str, Any] = {}
+        for field, name in _NAMES:
+            value = _resolve(name, broker, topic)
+            if value is not None:
+                values[field] = value
+        return cls(**values)
+
+
+_NAMES = tuple((field.name, field.name.replace("_", ".")) for field in fields(LogConfig))
+
+
+def _resolve(name: str, broker: Mapping[str, str], topic: Mapping[str, str]) -> ConfigValue:
+    definition = TOPIC_CONFIGS[name]
+    if name in topic:
+        return definition.parse(topic[name])
+    for synonym in definition.synonyms:
+        if synonym.name in broker:
+            return synonym.convert(definition, broker[synonym.name])
+    return None

@@ -1,0 +1,154 @@
+"""What callers ask of the controller, and what they get back."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, NamedTuple, TypeVar
+
+from rayka.config import ConfigEntry
+from rayka.errors import ErrorCode
+from rayka.metadata.records import ConfigResource, MetadataRecord
+
+Response = TypeVar("Response", covariant=True)
+_EMPTY: Mapping[str, str | None] = MappingProxyType({})
+PRODUCER_ID_BLOCK_SIZE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[Response]):
+    """Records to append and replay, then the response to give. A command without effect has no records."""
+
+    records: tuple[MetadataRecord, ...]
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 means the broker's default; with `assignments` (partition -> broker ids,
+    preferred leader first) both numbers must be -1."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Mapping[int, Sequence[int]] | None = None
+    configs: Mapping[str, str | None] = field(default_factory=lambda: _EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """The outcome for one topic. `num_partitions`, `replication_factor` and `configs` (every entry that
+    DescribeConfigs would show) are known after a successful CreateTopics only."""
+
+    name: str | None
+    topic_id: uuid.UUID | None = None
+    error: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: tuple[ConfigEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """A topic's new total number of partitions; `assignments` holds the broker ids of each added one."""
+
+    name: str
+    count: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+class AlterOperation(enum.IntEnum):
+    """The operations of IncrementalAlterConfigs (KIP-339); APPEND and SUBTRACT are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigOperation(NamedTuple):
+    """One change to one config. `operation` is kept as the number that the client sent."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigAlteration:
+    """Changes to a resource's configs that are done all or not at all."""
+
+    resource: ConfigResource
+    operations: tuple[ConfigOperation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigReplacement:
+    """All dynamic configs of a resource, replacing those that it has (the AlterConfigs API)."""
+
+    resource: ConfigResource
+    configs: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResult:
+    """The outcome for one resource."""
+
+    resource: ConfigResource
+    error: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A node that wants to be a broker.
+
+    `broker_id` -1 asks for the id that its directories had before, or a new one. `directory_ids` are the
+    ids in the directories' meta.properties. `incarnation` names the process that asks: repeated, the
+    request changes nothing.
+    """
+
+    node_id: str
+    host: str
+    port: int
+    broker_id: int = -1
+    rack: str | None = None
+    directory_ids: tuple[str, ...] = ()
+    log_dirs: tuple[str, ...] = ()
+
+
+class BrokerRegistered(NamedTuple):
+    """The id and epoch that a broker got."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActorRegistration:
+    """A PartitionReplica actor that is ready to serve the replicas in `log_dir`.
+
+    `incarnation` is new for each start of the process, so that a registration delivered twice counts once.
+    """
+
+    name: str
+    broker_id: int
+    log_dir: str
+    incarnation: str
+
+
+class ActorRegistered(NamedTuple):
+    """The epoch of this start of the actor."""
+
+    epoch: int
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids `first` to `first + size - 1`, given to one broker."""
+
+    first: int
+    size: int
