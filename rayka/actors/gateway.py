@@ -1,0 +1,36 @@
+"""The gateway actor: a listener for Kafka clients on one node."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rayka.actors.cluster_view import ClusterView
+from rayka.actors.image_watch import find_controller
+from rayka.actors.spec import NodeSpec
+from rayka.gateway.listener import Listener
+
+
+class GatewayActor:
+    """Shell of `rayka.gateway`. After a restart by Ray it listens again on the same port."""
+
+    def __init__(self, spec: NodeSpec, index: int) -> None:
+        self._view = ClusterView(find_controller(spec.namespace), spec, spec.gateway_name(index))
+        self._listener = Listener(self._view, spec.host, spec.port, reuse_port=True)
+        self._started = asyncio.ensure_future(self._start())
+
+    async def _start(self) -> None:
+        await self._view.start()
+        await self._listener.start()
+
+    async def ready(self) -> None:
+        """Returns when it listens; raises what kept it from that."""
+        await self._started
+
+    async def lives(self) -> None:
+        """Never returns: the call fails when this process dies."""
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        """Close the port, answer what is under way, close the connections."""
+        await self._listener.stop()
+        await self._view.stop()

@@ -1,0 +1,59 @@
+"""Group commit: one fsync in a thread covers every append that arrived while the one before it ran."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from rayka.errors import RaykaError
+from rayka.storage.log import FlushJob
+from rayka.storage.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """Flushes partitions; calls `flushed(partition, bytes that became durable)` in the loop for each."""
+
+    def __init__(self, flushed: Callable[[Partition, int], None]) -> None:
+        self._flushed = flushed
+        self._dirty: dict[int, Partition] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def flush(self, partitions: Iterable[Partition]) -> None:
+        """Flush these soon."""
+        for partition in partitions:
+            self._dirty[id(partition)] = partition
+        if self._dirty and self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Wait until nothing is left to flush."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._dirty:
+                partitions, self._dirty = list(self._dirty.values()), {}
+                jobs = [(partition, partition.log.begin_flush()) for partition in partitions]
+                await loop.run_in_executor(None, _run_jobs, [job for _, job in jobs])
+                for partition, job in jobs:
+                    self._finish(partition, job)
+        finally:
+            self._task = None
+
+    def _finish(self, partition: Partition, job: FlushJob) -> None:
+        try:
+            partition.log.finish_flush(job)
+        except RaykaError as error:
+            logger.error("%s: flush failed: %s", partition.topic_partition, error)
+            return
+        self._flushed(partition, job.size)
+
+
+def _run_jobs(jobs: list[FlushJob]) -> None:
+    for job in jobs:
+        job.run()

@@ -1,0 +1,170 @@
+"""One node's broker: starting its actors, finding them again, stopping them in order."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from rayka.actors.actor_options import actor_options
+from rayka.actors.controller import ControllerActor
+from rayka.actors.gateway import GatewayActor
+from rayka.actors.image_watch import find_controller
+from rayka.actors.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec
+from rayka.config import BrokerConfig
+from rayka.errors import ErrorCode, RaykaError
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 3.0
+_OBJECT_STORE_BYTES = 128 * 1024 * 1024
+
+
+def start_ray(address: str | None, temp_dir: str, dashboard: bool = False) -> bool:
+    """Attach to the Ray cluster at `address`, or start one in this process; tells whether it was started.
+
+    The embedded one is modest: loopback only, a small object store, no dashboard unless asked for.
+    """
+    if ray.is_initialized():
+        return False
+    if address is not None:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        return False
+    os.makedirs(temp_dir, mode=0o700, exist_ok=True)
+    ray.init(
+        include_dashboard=dashboard,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=temp_dir,
+    )
+    return True
+
+
+def node_spec(data_dir: str, listen: str, configs: Mapping[str, str], namespace: str = DEFAULT_NAMESPACE) -> NodeSpec:
+    """The spec of this node's broker, from its settings. Raises INVALID_CONFIG for a setting that can't be."""
+    config = BrokerConfig.parse(configs)
+    data_dir = os.path.abspath(os.path.expanduser(data_dir))
+    host, port = parse_address(listen)
+    log_dirs = tuple(config["log.dirs"]) if "log.dirs" in configs else (os.path.join(data_dir, "logs"),)
+    port = port or _free_port(host)
+    advertised = configs.get("advertised.listeners")
+    advertised_host, advertised_port = (
+        parse_address(advertised.split("://")[-1]) if advertised else (_reachable(host), port)
+    )
+    return NodeSpec(
+        namespace=namespace,
+        node_id=ray.get_runtime_context().get_node_id(),
+        broker_id=int(configs.get("node.id", configs.get("broker.id", "-1"))),
+        data_dir=data_dir,
+        log_dirs=log_dirs,
+        host=host,
+        port=port,
+        advertised_host=advertised_host,
+        advertised_port=advertised_port,
+        configs=dict(configs),
+        rack=configs.get("broker.rack"),
+    )
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` or `[IPv6]:PORT`. Raises INVALID_CONFIG if it is neither."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise RaykaError(ErrorCode.INVALID_CONFIG, f"{text!r} is not HOST:PORT")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _reachable(host: str) -> str:
+    """A listener on every interface is advertised under the name of the machine."""
+    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A running node."""
+
+    spec: NodeSpec
+    controller: Any
+    gateways: tuple[Any, ...]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a Kafka client is given to find the cluster."""
+        return f"{self.spec.advertised_host}:{self.spec.advertised_port}"
+
+    def stop(self) -> None:
+        """Stop serving, close the logs cleanly, end the actors. Takes at most some seconds."""
+        _stop_actors(self.gateways)
+        with contextlib.suppress(ray.exceptions.RayError):
+            _stop_actors(tuple(ray.get(self.controller.partition_actors.remote(), timeout=STOP_TIMEOUT_S).values()))
+        _stop_actors((self.controller,))
+        shutil.rmtree(self.spec.socket_dir, ignore_errors=True)
+
+
+def start_node(spec: NodeSpec) -> Node:
+    """Start the node's actors, or find them if they run, and return when clients are served."""
+    _check_port(spec)
+    for directory in (spec.data_dir, *spec.log_dirs):
+        os.makedirs(directory, exist_ok=True)
+    controller = ray.remote(ControllerActor).options(**actor_options(spec, CONTROLLER_NAME)).remote(spec)
+    broker_id = ray.get(controller.start_node.remote(spec), timeout=START_TIMEOUT_S)
+    spec = replace(spec, broker_id=broker_id)
+    count = int(BrokerConfig.parse(spec.configs)["gateways.per.node"])
+    gateway_class = ray.remote(GatewayActor)
+    gateways = tuple(
+        gateway_class.options(**actor_options(spec, spec.gateway_name(index))).remote(spec, index)
+        for index in range(count)
+    )
+    ray.get([controller.ready.remote(), *(gateway.ready.remote() for gateway in gateways)], timeout=START_TIMEOUT_S)
+    return Node(spec, controller, gateways)
+
+
+def _check_port(spec: NodeSpec) -> None:
+    """Say at once that the port is taken, unless it is by a broker of ours that runs already."""
+    with contextlib.suppress(RaykaError):
+        find_controller(spec.namespace)
+        return
+    family = socket.AF_INET6 if ":" in spec.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((spec.host, spec.port))
+        except OSError as error:
+            message = f"can't listen on {spec.host}:{spec.port}: {os.strerror(error.errno or 0)}"
+            raise RaykaError(ErrorCode.INVALID_CONFIG, message) from error
+
+
+def _stop_actors(actors: tuple[Any, ...]) -> None:
+    stopping = [actor.stop.remote() for actor in actors]
+    if stopping:
+        ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S)
+    for actor in actors:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(actor, no_restart=True)
+
+
+def stop_ray(deadline_s: float = STOP_TIMEOUT_S) -> None:
+    """End the embedded Ray."""
+    started = time.monotonic()
+    ray.shutdown()
+    logger.info("ray ended in %.1f s (bound %.1f s)", time.monotonic() - started, deadline_s)

@@ -1,0 +1,150 @@
+"""The partition actor: holds a set of replicas in a log directory of its own.
+
+Each start is the same, the first and those after a crash: lock the directory (the process before us is
+then surely gone), register with the controller, which gives every partition that we lead a new leader
+epoch, recover the logs that the image says are ours, and serve. From then on the image tells what comes
+and goes. Nothing here asks the controller on the way of a produce or a fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray.exceptions
+
+from rayka.actors.channel import ChannelServer
+from rayka.actors.frames import Operation
+from rayka.actors.image_watch import ImageWatch, find_controller
+from rayka.actors.log_upkeep import LogUpkeep
+from rayka.actors.replica_roles import ReplicaRoles
+from rayka.actors.replica_server import ReplicaServer
+from rayka.actors.router import socket_path
+from rayka.actors.spec import NodeSpec
+from rayka.config import BrokerConfig
+from rayka.metadata.commands import ActorRegistration
+from rayka.storage.files import RealFiles
+from rayka.storage.log_directory import LogDirectory
+from rayka.storage.replicas import Replicas
+
+logger = logging.getLogger(__name__)
+
+_LOCK_TIMEOUT_S = 30.0
+_LOCK_RETRY_S = 0.05
+_REGISTER_RETRY_S = 0.1
+
+
+class CallRequest:
+    """A request that came by actor call instead of the channel."""
+
+    def __init__(self, operation: int, control: Any, payload: bytes) -> None:
+        self.operation = operation
+        self.correlation_id = 0
+        self.control = control
+        self.payload = memoryview(bytearray(payload))
+        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def connection(self) -> object:
+        """A caller by actor call can't cancel, so each call stands for itself."""
+        return self
+
+    def answer(self, control: Any) -> None:
+        """Give the answer to the call."""
+        if not self.answered.done():
+            self.answered.set_result(control)
+
+
+class PartitionActor:
+    """Shell of `storage.replicas`; `index` counts the partition actors of the node."""
+
+    def __init__(self, spec: NodeSpec, index: int) -> None:
+        self._spec = spec
+        self._name = spec.partition_actor_name(index)
+        self._path = spec.log_dir_of(index)
+        self._started = asyncio.ensure_future(self._start())
+        self._started.add_done_callback(_exit_if_failed)
+
+    async def _start(self) -> None:
+        controller = find_controller(self._spec.namespace)
+        self._directory = await self._lock()
+        await _until_answered(lambda: controller.execute.remote("register_actor", self._registration()))
+        self._replicas = Replicas()
+        self._server = ReplicaServer(self._replicas, self._directory)
+        roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._spec.configs)
+        self._watch = ImageWatch(controller, self._name, roles.image_changed)
+        await _until_answered(self._watch.start)
+        self._directory.opened()
+        self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._server.serve)
+        await self._channel.start()
+        config = BrokerConfig.parse(self._spec.configs)
+        self._upkeep = LogUpkeep(self._replicas, self._directory, self._server, config)
+        self._upkeep.start()
+        logger.info("%s holds %d replicas", self._name, len(self._replicas))
+
+    def _registration(self) -> ActorRegistration:
+        return ActorRegistration(self._name, self._spec.broker_id, self._path, uuid.uuid4().hex)
+
+    async def _lock(self) -> LogDirectory:
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while True:
+            try:
+                return LogDirectory.open(self._path, RealFiles(), now_ms=time.time_ns() // 1_000_000)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_LOCK_RETRY_S)
+
+    async def ready(self) -> str:
+        """Returns when it serves."""
+        await self._started
+        return self._name
+
+    async def lives(self) -> None:
+        """Never returns: the call fails when this process dies."""
+        await asyncio.Event().wait()
+
+    async def process_id(self) -> int:
+        """The operating system's id of this process."""
+        return os.getpid()
+
+    async def serve(self, operation: int, control: Any, payload: bytes) -> Any:
+        """One request by actor call, for callers on other nodes."""
+        await self._started
+        if operation == Operation.CALL:
+            method, arguments = control
+            control = (method, tuple(arguments))
+        request = CallRequest(operation, control, payload)
+        self._server.serve(request)
+        return await request.answered
+
+    async def stop(self) -> None:
+        """Close the logs cleanly: the next start recovers nothing."""
+        await self._started
+        await self._channel.stop()
+        await self._watch.stop()
+        await self._upkeep.stop()
+        await self._server.stop()
+        self._directory.close([partition.log for partition in self._replicas], now_ms=time.time_ns() // 1_000_000)
+
+
+async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Repeat a call to the controller while it is away; Ray brings it back in about a second."""
+    while True:
+        try:
+            return await call()
+        except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError) as error:
+            logger.warning("waiting for the controller: %s", type(error).__name__)
+            await asyncio.sleep(_REGISTER_RETRY_S)
+
+
+def _exit_if_failed(started: asyncio.Future[None]) -> None:
+    """An actor that could not start is of no use: leave, so that Ray starts it anew and `lives` fails."""
+    if not started.cancelled() and started.exception() is not None:
+        logger.error("could not start", exc_info=started.exception())
+        os._exit(1)

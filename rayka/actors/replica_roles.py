@@ -1,0 +1,99 @@
+"""What the image asks of one partition actor: which replicas to hold, in which role, with which settings."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+
+from rayka.actors.replica_server import ReplicaServer
+from rayka.config import LogConfig
+from rayka.errors import RaykaError
+from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
+from rayka.storage.log_directory import LogDirectory
+from rayka.storage.partition import Partition
+from rayka.storage.replicas import Replicas
+from rayka.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaRoles:
+    """Carries out the differences between one image and the next, for the replicas of actor `name`."""
+
+    def __init__(
+        self,
+        name: str,
+        replicas: Replicas,
+        directory: LogDirectory,
+        server: ReplicaServer,
+        configs: Mapping[str, str],
+    ) -> None:
+        self._name = name
+        self._replicas = replicas
+        self._directory = directory
+        self._server = server
+        self._configs = configs
+
+    def image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
+        """Take in a new image; only topics that changed are looked at."""
+        for name, topic in before.topics.items():
+            present = after.topics.get(name)
+            if present is not topic and (present is None or present.topic_id != topic.topic_id):
+                self._delete(topic)
+        for name, topic in after.topics.items():
+            if before.topics.get(name) is not topic:
+                self._follow(topic, after)
+        if before.configs is not after.configs:
+            self._reconfigure(after)
+
+    def _mine(self, topic: TopicImage) -> Iterable[PartitionImage]:
+        return (partition for partition in topic.partitions if self._name in partition.actors)
+
+    def _follow(self, topic: TopicImage, image: MetadataImage) -> None:
+        for partition in self._mine(topic):
+            topic_partition = TopicPartition(topic.name, partition.partition)
+            try:
+                self._take_role(topic_partition, topic, partition, image)
+            except RaykaError as error:
+                logger.error("%s can't be served: %s", topic_partition, error)
+
+    def _take_role(
+        self, topic_partition: TopicPartition, topic: TopicImage, partition: PartitionImage, image: MetadataImage
+    ) -> None:
+        if topic_partition not in self._replicas:
+            config = self._config(topic.name, image)
+            now_ms = time.time_ns() // 1_000_000
+            log = self._directory.open_log(topic_partition, topic.topic_id, config, now_ms=now_ms)
+            self._replicas.add(Partition(log, topic.topic_id))
+        held = self._replicas.get(topic_partition)
+        if partition.leader_actor == self._name:
+            held.become_leader(partition.leader_epoch)
+        else:
+            held.resign()
+            self._server.release(topic_partition)
+
+    def _delete(self, topic: TopicImage) -> None:
+        for partition in self._mine(topic):
+            topic_partition = TopicPartition(topic.name, partition.partition)
+            if topic_partition not in self._replicas:
+                continue
+            held = self._replicas.remove(topic_partition)
+            held.resign()
+            self._server.release(topic_partition)
+            try:
+                self._directory.delete_log(held.log, uuid.uuid4().hex)
+            except RaykaError as error:
+                logger.error("%s could not be deleted: %s", topic_partition, error)
+
+    def _reconfigure(self, image: MetadataImage) -> None:
+        for partition in self._replicas:
+            topic = partition.topic_partition.topic
+            config = self._config(topic, image)
+            if config != partition.log.config:
+                partition.log.configure(config)
+
+    def _config(self, topic: str, image: MetadataImage) -> LogConfig:
+        broker_id = next((actor.broker_id for actor in [image.actors.get(self._name)] if actor is not None), -1)
+        return LogConfig.resolve({**self._configs, **image.broker_configs(broker_id)}, image.topic_configs(topic))

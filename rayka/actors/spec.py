@@ -1,0 +1,55 @@
+"""What every actor of a broker needs to know when it starts, and again when Ray restarts it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DEFAULT_NAMESPACE = "rayka"
+CONTROLLER_NAME = "controller"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node's broker. `node_id` is Ray's; `configs` are the static settings as text.
+
+    `namespace` is the Ray namespace of all actors of the cluster; two clusters in one Ray cluster differ in it.
+    """
+
+    namespace: str
+    node_id: str
+    broker_id: int
+    data_dir: str
+    log_dirs: tuple[str, ...]
+    host: str
+    port: int
+    advertised_host: str
+    advertised_port: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    rack: str | None = None
+
+    @property
+    def socket_dir(self) -> str:
+        """Where the node's local channels listen: short, for a socket's path has at most 107 bytes."""
+        digest = hashlib.sha256(f"{self.namespace}:{os.path.abspath(self.data_dir)}".encode()).hexdigest()[:12]
+        return os.path.join(tempfile.gettempdir(), f"rayka-{os.getuid()}-{digest}")
+
+    @property
+    def controller_dir(self) -> str:
+        """Where the controller keeps the metadata log."""
+        return os.path.join(self.data_dir, "controller")
+
+    def gateway_name(self, index: int) -> str:
+        """The name of one of the node's gateways."""
+        return f"gateway-{self.broker_id}-{index}"
+
+    def partition_actor_name(self, index: int) -> str:
+        """The name of one of the node's partition actors, and of its log directory."""
+        return f"partitions-{self.broker_id}-{index:02d}"
+
+    def log_dir_of(self, index: int) -> str:
+        """The log directory of partition actor `index`; actors are dealt out over `log.dirs`."""
+        return os.path.join(self.log_dirs[index % len(self.log_dirs)], self.partition_actor_name(index))
