@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rayka import __version__
-from rayka.cli import up
+from rayka.cli import log, up
 from rayka.cli.exits import CliError, Exit
 
 EPILOG = """\
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"rayka {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up,):
+    for module in (up, log):
         module.register(commands)
     return top
 
