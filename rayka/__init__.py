@@ -1,3 +1,53 @@
-"""rayka: a Kafka-compatible broker built of Ray actors."""
+"""rayka: a Kafka-compatible broker built of Ray actors.
 
+`rayka.start()` starts Ray and the broker here; `rayka.connect()` joins a cluster that runs. Both give a
+`Cluster`, from which come producers, consumers and the admin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rayka.errors import ErrorCode, RaykaError
+
+if TYPE_CHECKING:
+    from rayka.client.cluster import Cluster
+
+__all__ = ["ErrorCode", "RaykaError", "connect", "start"]
 __version__ = "0.1.0"
+
+
+def start(
+    data_dir: str | None = None,
+    listen: str = "127.0.0.1:9092",
+    configs: Mapping[str, str] | None = None,
+    address: str | None = None,
+    *,
+    namespace: str = "rayka",
+    dashboard: bool = False,
+) -> Cluster:
+    """Start a broker on this machine and connect to it.
+
+    `data_dir` holds logs and metadata; without one it is a directory of this user's in the temporary
+    directory. `listen` is where Kafka clients connect (port 0 chooses one). `configs` are broker settings
+    by Kafka's names. `address` attaches to a running Ray cluster; without it Ray is started here, unless
+    this process uses one already. `Cluster.stop()` ends what was started.
+
+    Raises RaykaError: INVALID_CONFIG for a setting or an address that can't be.
+    """
+    from rayka.client.cluster import Cluster
+    from rayka.client.connection import start as start_connection
+
+    return Cluster(start_connection(data_dir, listen, configs, address, namespace=namespace, dashboard=dashboard))
+
+
+def connect(address: str | None = None, *, namespace: str = "rayka") -> Cluster:
+    """Join the rayka that runs on the Ray cluster at `address` (by default the one this process uses, or can find).
+
+    Raises RaykaError: BROKER_NOT_AVAILABLE if there is none.
+    """
+    from rayka.client.cluster import Cluster
+    from rayka.client.connection import connect as connect_to
+
+    return Cluster(connect_to(address, namespace=namespace))

@@ -209,9 +209,7 @@ class ControllerActor:
 
     async def _some_actor_online(self) -> None:
         """Right after a start the first partition actors may still be on their way."""
-        await self._watchers.wait(
-            lambda: any(actor.online for actor in self._image.actors.values()), _SPARE_TIMEOUT_S
-        )
+        await self._watchers.wait(lambda: any(actor.online for actor in self._image.actors.values()), _SPARE_TIMEOUT_S)
 
     def _actor_lost(self, name: str) -> None:
         """A partition actor did not come back in time: its partitions have no leader here."""

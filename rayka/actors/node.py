@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
 import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,28 +19,29 @@ from rayka.actors.actor_options import actor_options
 from rayka.actors.controller import ControllerActor
 from rayka.actors.gateway import GatewayActor
 from rayka.actors.image_watch import find_controller
-from rayka.actors.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec
+from rayka.actors.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
-
-logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024
 
 
-def start_ray(address: str | None, temp_dir: str, dashboard: bool = False) -> bool:
-    """Attach to the Ray cluster at `address`, or start one in this process; tells whether it was started.
+def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bool:
+    """Attach to the Ray cluster at `address`, or start one in this process; tells whether this process joined it.
 
-    The embedded one is modest: loopback only, a small object store, no dashboard unless asked for.
+    The embedded one is modest: loopback only, a small object store, no dashboard unless asked for. What
+    earlier ones on the same data directory left behind in the temporary directory is removed.
     """
     if ray.is_initialized():
         return False
     if address is not None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-        return False
-    os.makedirs(temp_dir, mode=0o700, exist_ok=True)
+        return True
+    temp_dir = f"{private_dir(data_dir)}-ray"
+    shutil.rmtree(temp_dir, ignore_errors=True)
+    os.makedirs(temp_dir, mode=0o700)
     ray.init(
         include_dashboard=dashboard,
         object_store_memory=_OBJECT_STORE_BYTES,
@@ -50,6 +51,22 @@ def start_ray(address: str | None, temp_dir: str, dashboard: bool = False) -> bo
         _temp_dir=temp_dir,
     )
     return True
+
+
+def lock_data_dir(data_dir: str) -> int:
+    """Take the data directory for this process, as long as the returned descriptor is open.
+
+    Raises BROKER_NOT_AVAILABLE if another broker has it.
+    """
+    os.makedirs(data_dir, exist_ok=True)
+    descriptor = os.open(os.path.join(data_dir, ".broker.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        message = f"another rayka runs on {data_dir}"
+        raise RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, message) from None
+    return descriptor
 
 
 def node_spec(data_dir: str, listen: str, configs: Mapping[str, str], namespace: str = DEFAULT_NAMESPACE) -> NodeSpec:
@@ -161,10 +178,3 @@ def _stop_actors(actors: tuple[Any, ...]) -> None:
     for actor in actors:
         with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(actor, no_restart=True)
-
-
-def stop_ray(deadline_s: float = STOP_TIMEOUT_S) -> None:
-    """End the embedded Ray."""
-    started = time.monotonic()
-    ray.shutdown()
-    logger.info("ray ended in %.1f s (bound %.1f s)", time.monotonic() - started, deadline_s)

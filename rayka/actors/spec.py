@@ -12,6 +12,12 @@ DEFAULT_NAMESPACE = "rayka"
 CONTROLLER_NAME = "controller"
 
 
+def private_dir(key: str) -> str:
+    """A short path in the temporary directory that belongs to this user and `key` (a data directory)."""
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+    return os.path.join(tempfile.gettempdir(), f"rayka-{os.getuid()}-{digest}")
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """One node's broker. `node_id` is Ray's; `configs` are the static settings as text.
@@ -34,8 +40,7 @@ class NodeSpec:
     @property
     def socket_dir(self) -> str:
         """Where the node's local channels listen: short, for a socket's path has at most 107 bytes."""
-        digest = hashlib.sha256(f"{self.namespace}:{os.path.abspath(self.data_dir)}".encode()).hexdigest()[:12]
-        return os.path.join(tempfile.gettempdir(), f"rayka-{os.getuid()}-{digest}")
+        return private_dir(f"{self.namespace}:{self.data_dir}")
 
     @property
     def controller_dir(self) -> str:

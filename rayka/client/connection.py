@@ -1,0 +1,108 @@
+"""How a Python program comes to a cluster: by starting one here, or by joining one that runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from rayka.actors.cluster_view import ClusterView
+from rayka.actors.image_watch import find_controller
+from rayka.actors.node import Node, lock_data_dir, node_spec, start_node, start_ray
+from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.client.loop import LoopThread
+
+_CONNECT_TIMEOUT_S = 30.0
+
+
+class Connection:
+    """A view of the cluster on a loop of its own.
+
+    `node` is set where this process started the broker; `lock` is then the descriptor that holds the data directory.
+    """
+
+    def __init__(
+        self, view: ClusterView, loop: LoopThread, node: Node | None, owns_ray: bool, lock: int | None
+    ) -> None:
+        self.broker = view
+        self.loop = loop
+        self._node = node
+        self._owns_ray = owns_ray
+        self._lock = lock
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a Kafka client is given to find the cluster."""
+        brokers = sorted(self.broker.image.brokers.values(), key=lambda broker: broker.broker_id)
+        return ",".join(f"{broker.host}:{broker.port}" for broker in brokers if not broker.fenced)
+
+    def close(self) -> None:
+        """Leave the cluster; it goes on."""
+        self.loop.run(self.broker.stop())
+        self.loop.close()
+
+    def stop(self) -> None:
+        """Stop the broker of this node cleanly, if this process started it, and the Ray that came with it."""
+        self.close()
+        if self._node is not None:
+            self._node.stop()
+        if self._owns_ray:
+            ray.shutdown()
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def start(
+    data_dir: str | None = None,
+    listen: str = "127.0.0.1:9092",
+    configs: Mapping[str, str] | None = None,
+    address: str | None = None,
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    dashboard: bool = False,
+) -> Connection:
+    """Start a broker on this machine; see `rayka.start`."""
+    data_dir = os.path.abspath(data_dir or os.path.join(tempfile.gettempdir(), f"rayka-data-{os.getuid()}"))
+    lock = lock_data_dir(data_dir)
+    try:
+        owns_ray = start_ray(address, data_dir, dashboard)
+    except BaseException:
+        os.close(lock)
+        raise
+    try:
+        node = start_node(node_spec(data_dir, listen, configs or {}, namespace))
+        return _connection(node.controller, namespace, node, owns_ray, lock)
+    except BaseException:
+        if owns_ray:
+            ray.shutdown()
+        os.close(lock)
+        raise
+
+
+def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -> Connection:
+    """Join a cluster that runs; see `rayka.connect`."""
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address=address or "auto", log_to_driver=False, logging_level="warning")
+    return _connection(find_controller(namespace), namespace, None, started)
+
+
+def _connection(
+    controller: Any, namespace: str, node: Node | None, owns_ray: bool, lock: int | None = None
+) -> Connection:
+    spec = ray.get(controller.spec.remote(), timeout=_CONNECT_TIMEOUT_S)
+    loop = LoopThread()
+
+    async def open_view() -> ClusterView:
+        view = ClusterView(controller, spec, f"client-{os.getpid()}")
+        await view.start()
+        return view
+
+    try:
+        return Connection(loop.run(open_view()), loop, node, owns_ray, lock)
+    except BaseException:
+        loop.close()
+        raise

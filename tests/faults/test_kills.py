@@ -1,0 +1,74 @@
+"""kill -9 of any one of our processes, and of Ray's, under load: nothing acknowledged is lost, clients recover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.load import Writer, check, create_topic, read_all
+from tests.faults.running import Running, running, wait_until
+
+PARTITIONS = 4
+RECOVERY_S = 5.0
+RAY_RECOVERY_S = 15.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory):
+    with running(tmp_path_factory.mktemp("kills")) as started:
+        yield started
+
+
+def more_acks(writer: Writer, timeout_s: float) -> float:
+    """Until 200 more records are acknowledged, every partition's among them."""
+    wanted = writer.count + 200
+    return wait_until(lambda: writer.count >= wanted, timeout_s, f"{wanted} acknowledged records")
+
+
+@pytest.mark.parametrize("victim", ["ray::PartitionActor", "ray::GatewayActor", "ray::ControllerActor"])
+def test_one_of_ours_is_killed_again_and_again(broker: Running, victim: str) -> None:
+    topic = f"kill-{victim.removeprefix('ray::').lower()}"
+    create_topic(broker.bootstrap, topic, PARTITIONS)
+    writer = Writer(broker.bootstrap, topic, PARTITIONS)
+    more_acks(writer, 10)
+    for round_number in range(3):
+        pid = broker.kill_one(victim, round_number)
+        wait_until(lambda pid=pid: pid not in broker.descendants(), 5, "the process is gone")
+        more_acks(writer, RECOVERY_S)
+        wait_until(lambda: len(broker.find(victim)) > 0, RECOVERY_S, "the process is back")
+        more_acks(writer, RECOVERY_S)
+    writer.finish()
+    check([writer], read_all(broker.bootstrap, topic, PARTITIONS))
+    create_topic(broker.bootstrap, f"{topic}-after", 1)
+
+
+@pytest.mark.parametrize("victim", ["raylet/raylet", "gcs/gcs_server"])
+def test_rays_own_process_is_killed(tmp_path: Path, victim: str) -> None:
+    with running(tmp_path) as broker:
+        create_topic(broker.bootstrap, "events", PARTITIONS)
+        writer = Writer(broker.bootstrap, "events", PARTITIONS)
+        more_acks(writer, 10)
+        pid = broker.kill_one(victim)
+        wait_until(lambda: pid not in broker.descendants(), 5, "the process is gone")
+        wanted = writer.count + 2000
+        wait_until(lambda: writer.count >= wanted, RAY_RECOVERY_S, "acknowledged records after Ray came back")
+        writer.finish()
+        check([writer], read_all(broker.bootstrap, "events", PARTITIONS))
+
+
+def test_everything_is_killed_and_started_again(tmp_path: Path) -> None:
+    broker = Running(tmp_path)
+    create_topic(broker.bootstrap, "events", PARTITIONS)
+    writer = Writer(broker.bootstrap, "events", PARTITIONS)
+    more_acks(writer, 10)
+    broker.kill()
+    again = Running(tmp_path, port=int(broker.bootstrap.rpartition(":")[2]))
+    try:
+        more_acks(writer, 20)
+        writer.finish()
+        check([writer], read_all(again.bootstrap, "events", PARTITIONS))
+    finally:
+        again.stop()
+    assert again.process.returncode == 0
+    assert not again.descendants()
