@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayka.actors.cluster import Cluster
+    from rayka.client.cluster import Cluster
 
 WATCHED = ("gcs_server", "raylet")
 RAY_DOWN = 70
@@ -59,7 +59,7 @@ def start(settings: Settings) -> Cluster:
     import rayka
 
     return rayka.start(
-        data_dir=settings.data_dir, listen=settings.listen, configs=settings.configs, address=settings.address
+        settings.data_dir, settings.listen, settings.configs, settings.address, dashboard=settings.dashboard
     )
 
 

@@ -1,0 +1,68 @@
+# Sourced by ./demo and ./check: brings a Python environment with rayka in it, and says what it does.
+# Sets PYTHON. Needs Python 3.11 or 3.12; a second run finds everything there and takes no time.
+
+RAYKA_VENV=${RAYKA_VENV:-.venv}
+
+say() { printf '%s\n' "$*" >&2; }
+
+as_root() { [ "$(id -u)" = 0 ]; }
+
+# run_logged LOG TITLE COMMAND...: one line with the seconds that pass; the end of LOG if it fails.
+run_logged() {
+  local log=$1 title=$2 started=$SECONDS pid
+  shift 2
+  "$@" >"$log" 2>&1 &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    [ -t 2 ] && printf '\r%s ... %d s' "$title" $((SECONDS - started)) >&2
+    sleep 0.2
+  done
+  if wait "$pid"; then
+    [ -t 2 ] && printf '\r' >&2
+    say "$title ... done in $((SECONDS - started)) s"
+  else
+    [ -t 2 ] && printf '\n' >&2
+    say "$title failed; the end of $log:"
+    tail -n 20 "$log" >&2
+    return 1
+  fi
+}
+
+find_python() {
+  local candidate
+  for candidate in "${RAYKA_PYTHON:-}" python3.11 python3.12 python3; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  say "rayka needs Python 3.11 or 3.12, and finds neither (RAYKA_PYTHON=/path/to/python3.11 names one)"
+  return 1
+}
+
+make_venv() {
+  local python=$1
+  rm -rf "$RAYKA_VENV"
+  if ! "$python" -m venv "$RAYKA_VENV" >/dev/null 2>&1; then
+    # Debian keeps venv in a package of its own.
+    as_root && command -v apt-get >/dev/null || { say "$python cannot make a virtual environment (python3-venv)"; return 1; }
+    apt-get update -qq && apt-get install -y -qq "python3-venv" >/dev/null
+    "$python" -m venv "$RAYKA_VENV"
+  fi
+}
+
+setup_python() {
+  local python stamp wanted
+  python=$(find_python)
+  stamp="$RAYKA_VENV/.set-up-for"
+  wanted=$(cat pyproject.toml scripts/setup.sh | sha256sum; "$python" --version; pwd)
+  PYTHON="$PWD/$RAYKA_VENV/bin/python"
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || [ ! -x "$PYTHON" ]; then
+    say "Setting up $RAYKA_VENV with $("$python" --version) (once; a few minutes, mostly downloads)"
+    make_venv "$python"
+    run_logged "$RAYKA_VENV/set-up.log" "Installing rayka and what its demo and tests need" \
+      "$PYTHON" -m pip install --disable-pip-version-check -q -e '.[dev,demo]'
+    printf '%s\n' "$wanted" >"$stamp"
+  fi
+  export PYTHON
+}
