@@ -25,6 +25,7 @@ CANNOT_WRITE: dict[str, tuple[Callable[[Record], bool], ...]] = {
     "kafka-python": (nothing, null_header),
     "aiokafka": (nothing,),
     "kcat": (nothing,),
+    "kafkajs": (null_header,),
 }
 
 
