@@ -41,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_args(arguments)
+    args.arguments = arguments
     try:
         return int(args.run(args))
     except CliError as error:

@@ -56,7 +56,7 @@ def find(data_dir: str | None) -> Running:
 
     Raises CliError(NOT_FOUND) if there is none.
     """
-    directory = Path(data_dir) if data_dir else _latest()
+    directory = Path(data_dir) if data_dir else latest_data_dir()
     try:
         running = Running(**json.loads((directory / NAME).read_text()))
     except (OSError, ValueError, TypeError):
@@ -68,7 +68,8 @@ def find(data_dir: str | None) -> Running:
     return running
 
 
-def _latest() -> Path:
+def latest_data_dir() -> Path:
+    """The data directory of the broker started last, else the default one."""
     try:
         return Path(pointer().read_text().strip())
     except OSError:

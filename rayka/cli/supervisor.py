@@ -106,7 +106,8 @@ class Supervisor:
                 self._wait(child, None)
 
     def _became_ready(self, listen: str) -> None:
-        self._settings["listen"] = listen  # a port that was chosen for us stays ours
+        if self._settings["listen"].endswith(":0"):  # a port that was chosen for us stays ours
+            self._settings["listen"] = self._settings["listen"][:-1] + listen.rpartition(":")[2]
         self._unready = 0
         if self._announced:
             log(f"restarted in {time.monotonic() - self._down_since:.1f} s; serving on {listen} again")

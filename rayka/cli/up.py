@@ -1,4 +1,4 @@
-"""`rayka up`: what is checked before a broker is started, and starting it."""
+"""`rayka up` and `rayka down`: what is checked before a broker is started, starting it, and ending it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import argparse
 import contextlib
 import fcntl
 import os
+import select
+import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rayka.cli import properties, runtime
@@ -16,6 +19,8 @@ from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import Subcommands, command
 
 LOCK = "up.lock"
+LOG = "up.log"
+STOP_TIMEOUT_S = 20
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
 EXAMPLES = """\
@@ -27,8 +32,16 @@ examples:
   rayka up --address auto --listen 0.0.0.0:9092
                                               on the Ray cluster that runs on this machine
 
-It stays in the foreground; Ctrl-C or SIGTERM stops the broker and, if it was started here, Ray.
+It stays in the foreground; Ctrl-C or SIGTERM stops the broker and, if it was started here, Ray. With
+--background it returns when the broker is ready and logs to DIR/up.log; `rayka down` ends it.
 Exit codes: 0 stopped when asked, 1 could not start or stop in order, 2 used wrongly, 4 kept failing.
+"""
+DOWN_EXAMPLES = """\
+examples:
+  rayka down                      stop the broker started last
+  rayka down --data-dir /srv/rayka
+
+Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stopped, 1 it did not stop, 3 none ran.
 """
 
 
@@ -49,6 +62,9 @@ def register(commands: Subcommands) -> None:
         "--address", metavar="RAY_ADDRESS", help="use the Ray cluster at this address (`auto`: the one on this machine)"
     )
     parser.add_argument("--dashboard", action="store_true", help="start Ray's dashboard too")
+    parser.add_argument("--background", action="store_true", help="return when the broker is ready; it runs on")
+    parser = command(commands, "down", "stop the broker that `rayka up` runs", DOWN_EXAMPLES, down)
+    parser.add_argument("--data-dir", metavar="DIR", help="the one that runs on this data directory")
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -59,6 +75,8 @@ def run(args: argparse.Namespace) -> Exit:
     listen = args.listen or listener_of(configs) or DEFAULT_LISTEN
     host, port = split_listen(listen)
     data_dir = Path(args.data_dir).resolve() if args.data_dir else runtime.default_data_dir()
+    if args.background:
+        return go_on_without_us(data_dir, args.arguments)
     with locked(data_dir):
         if args.address is None:
             check_port(host, port)
@@ -71,6 +89,40 @@ def run(args: argparse.Namespace) -> Exit:
             "supervisor_pid": os.getpid(),
         }
         return Supervisor([sys.executable, "-m", "rayka.cli.serve"], settings).run()
+
+
+def go_on_without_us(data_dir: Path, arguments: Sequence[str]) -> Exit:
+    """Runs the same command with nobody waiting for it; returns when it has told that it is ready, or failed."""
+    command = [sys.executable, "-m", "rayka", *(word for word in arguments if word != "--background")]
+    make(data_dir)
+    log = data_dir / LOG
+    with log.open("ab") as errors:
+        start = errors.tell()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        )
+    assert process.stdout is not None
+    ready = process.stdout.readline().decode()
+    if ready:
+        print(ready, end="", flush=True)
+        return Exit.DONE
+    with log.open(errors="replace") as lines:
+        lines.seek(start)
+        sys.stderr.write(lines.read())
+    return Exit(process.wait())
+
+
+def down(args: argparse.Namespace) -> Exit:
+    """Ends the `rayka up` that holds the data directory."""
+    data_dir = Path(args.data_dir) if args.data_dir else runtime.latest_data_dir()
+    pid = holder_of(data_dir)
+    if pid is None:
+        raise CliError(f"no broker runs on {data_dir}", Exit.NOT_FOUND)
+    watch = os.pidfd_open(pid)
+    signal.pidfd_send_signal(watch, signal.SIGTERM)
+    if not select.select([watch], [], [], STOP_TIMEOUT_S)[0]:
+        raise CliError(f"the broker on {data_dir} (process {pid}) did not stop within {STOP_TIMEOUT_S} s")
+    return Exit.DONE
 
 
 def broker_configs(args: argparse.Namespace) -> dict[str, str]:
@@ -114,6 +166,15 @@ def check_port(host: str, port: int) -> None:
         raise CliError(f"cannot listen on {host}:{port}: {error.strerror}") from None
 
 
+def make(data_dir: Path) -> None:
+    """Makes the data directory. Raises CliError if it cannot be written to."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        (data_dir / LOCK).touch()
+    except OSError as error:
+        raise CliError(f"cannot use {data_dir}: {error.strerror}") from None
+
+
 @contextlib.contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """Holds the data directory for this process; it is made if it is not there.
@@ -121,19 +182,26 @@ def locked(data_dir: Path) -> Iterator[None]:
     The kernel lets go of the lock when the process ends, however it ends. Raises CliError if another
     process holds it.
     """
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        file = open(data_dir / LOCK, "a+")  # noqa: SIM115
-    except OSError as error:
-        raise CliError(f"cannot use {data_dir}: {error.strerror}") from None
-    with file:
+    make(data_dir)
+    with (data_dir / LOCK).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            holder = file.read().strip()
-            raise CliError(f"{data_dir} is in use by another `rayka up` (process {holder})") from None
+            raise CliError(f"{data_dir} is in use by another `rayka up` (process {file.read().strip()})") from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def holder_of(data_dir: Path) -> int | None:
+    """The process id of the `rayka up` that holds the data directory, None if none does."""
+    try:
+        with open(data_dir / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int((data_dir / LOCK).read_text())
+    except OSError:
+        pass
+    return None
