@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from rayka.config.broker import BrokerConfig
+from rayka.config.broker import BrokerConfig, check_broker_configs
 from rayka.config.broker_settings import BROKER_CONFIGS
 from rayka.config.definition import ConfigDef, ConfigType, ConfigValue, UpdateMode, parse
-from rayka.config.describe import ConfigEntry, ConfigSource, ConfigSynonym
-from rayka.config.log import LogConfig
+from rayka.config.describe import (
+    ConfigEntry,
+    ConfigSource,
+    ConfigSynonym,
+    describe_broker,
+    describe_default_broker,
+    describe_group,
+    describe_topic,
+)
+from rayka.config.log import LogConfig, check_topic_configs, resolve
 from rayka.config.topic import TOPIC_CONFIGS
 
 __all__ = [
@@ -21,5 +29,12 @@ __all__ = [
     "ConfigValue",
     "LogConfig",
     "UpdateMode",
+    "check_broker_configs",
+    "check_topic_configs",
+    "describe_broker",
+    "describe_default_broker",
+    "describe_group",
+    "describe_topic",
     "parse",
+    "resolve",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rayka.config.broker_settings import BROKER_CONFIGS
-from rayka.config.definition import ConfigValue
+from rayka.config.definition import UpdateMode
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 
@@ -14,27 +14,25 @@ from rayka.errors import ErrorCode, RaykaError
 class BrokerConfig(Mapping[str, Any]):
     """Typed broker settings by name: `config["socket.request.max.bytes"]`.
 
-    `texts` holds what was given, `unknown` the names among it that rayka does not honour.
+    `static` holds the texts that the broker was started with, `texts` these with what was changed at run time
+    over them, `unknown` the names that rayka does not honour and leaves aside, as Kafka does.
     """
 
-    def __init__(self, texts: Mapping[str, str], values: Mapping[str, ConfigValue]) -> None:
-        self.texts = dict(texts)
-        self.unknown = tuple(sorted(name for name in texts if name not in BROKER_CONFIGS))
-        self._values = dict(values)
+    def __init__(self, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> None:
+        """Raises INVALID_CONFIG for a value of the wrong type, out of bounds, or at odds with another."""
+        self.static = dict(static)
+        self.texts = {**static, **(dynamic or {})}
+        self.unknown = tuple(sorted(name for name in self.texts if name not in BROKER_CONFIGS))
+        self._values = {
+            name: definition.parse(self.texts[name]) if name in self.texts else definition.default_value
+            for name, definition in BROKER_CONFIGS.items()
+        }
+        self._check()
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> BrokerConfig:
-        """Read settings; names that rayka does not know are kept aside in `unknown`, as Kafka does.
-
-        Raises INVALID_CONFIG for a value of the wrong type, out of bounds, or at odds with another.
-        """
-        values = {
-            name: definition.parse(texts[name]) if name in texts else definition.default_value
-            for name, definition in BROKER_CONFIGS.items()
-        }
-        config = cls(texts, values)
-        config._check()
-        return config
+        """Read the settings that a broker is started with. Raises INVALID_CONFIG."""
+        return cls(texts)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -45,12 +43,9 @@ class BrokerConfig(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __reduce__(self) -> tuple[object, tuple[dict[str, str]]]:
-        return BrokerConfig.parse, (self.texts,)
-
     def with_dynamic(self, dynamic: Mapping[str, str]) -> BrokerConfig:
-        """The settings with those that were changed at run time over them. Raises INVALID_CONFIG."""
-        return BrokerConfig.parse({**self.texts, **dynamic}) if dynamic else self
+        """The settings as they were at the start, with these over them. Raises INVALID_CONFIG."""
+        return BrokerConfig(self.static, dynamic)
 
     def log_config(self, topic: Mapping[str, str]) -> LogConfig:
         """The configs of the logs of a topic that has these configs of its own. Raises INVALID_CONFIG."""
@@ -60,12 +55,14 @@ class BrokerConfig(Mapping[str, Any]):
     def broker_id(self) -> int:
         """The id asked for, -1 if the controller is to choose."""
         node_id: int = self["node.id"]
-        return self["broker.id"] if node_id < 0 else node_id
+        broker_id: int = self["broker.id"]
+        return broker_id if node_id < 0 else node_id
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
         """The log directories."""
-        return self["log.dirs"] or self["log.dir"]
+        directories: tuple[str, ...] = self["log.dirs"] or self["log.dir"]
+        return directories
 
     def _check(self) -> None:
         for failed, message in self._rules():
@@ -83,3 +80,20 @@ class BrokerConfig(Mapping[str, Any]):
         yield not self.log_dirs, "log.dirs or log.dir must name at least one directory"
         for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
             yield self[name] == 0, f"{name} must be unlimited (-1) or at least 1"
+
+
+def check_broker_configs(configs: Mapping[str, str], static: Mapping[str, str], *, per_broker: bool) -> None:
+    """Raises INVALID_CONFIG unless these can be the dynamic settings of a broker (or, without `per_broker`, of
+    all) that was started with `static`."""
+    for name in configs:
+        definition = BROKER_CONFIGS.get(name)
+        if definition is None:
+            raise RaykaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+        if definition.read_only:
+            raise RaykaError(ErrorCode.INVALID_CONFIG, f"Cannot update these configs dynamically: {name}")
+        if definition.update_mode is UpdateMode.PER_BROKER and not per_broker:
+            raise RaykaError(
+                ErrorCode.INVALID_CONFIG,
+                f"Cannot update these configs at default cluster level, broker id must be specified: {name}",
+            )
+    BrokerConfig(static, configs)

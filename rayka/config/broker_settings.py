@@ -194,6 +194,13 @@ def _metadata() -> Iterator[ConfigDef]:
     )  # fmt: skip
 
 
+def _failing() -> Iterator[ConfigDef]:
+    yield ConfigDef(
+        "broker.session.timeout.ms", INT, "9000",
+        "How long a process of the broker may take to come back before its partitions count as offline.",
+    )  # fmt: skip
+
+
 def _actors() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "partition.actors.per.node", INT, "16",
@@ -214,7 +221,7 @@ BROKER_CONFIGS: Mapping[str, ConfigDef] = {
     definition.name: replace(definition, group=title)
     for title, group in (
         (LISTENING, _listening), (STORING, _storing), (TOPICS, _topics), (DEFAULTS, _defaults),
-        (PRODUCERS, _producers), (METADATA, _metadata), (ACTORS, _actors),
+        (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing), (ACTORS, _actors),
     )
     for definition in group()
 }  # fmt: skip

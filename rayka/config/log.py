@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from rayka.config.definition import LONG_MAX, ConfigValue
 from rayka.config.topic import ARRAY_MAX, TOPIC_CONFIGS
+from rayka.errors import ErrorCode, RaykaError
 
 DAY_MS = 86_400_000
 
@@ -66,22 +67,46 @@ class LogConfig:
 
         Raises INVALID_CONFIG if a value is bad.
         """
-        values: dict[str, Any] = {}
-        for field, name in _NAMES:
-            value = _resolve(name, broker, topic)
-            if value is not None:
-                values[field] = value
+        values: dict[str, Any] = {
+            field: resolve(name, broker, topic)
+            for field, name, sources in _NAMES
+            if name in topic or not sources.isdisjoint(broker)
+        }
         return cls(**values)
 
 
-_NAMES = tuple((field.name, field.name.replace("_", ".")) for field in fields(LogConfig))
+def _names() -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Each attribute with its config's name and the broker settings that it falls back to."""
+    for field in fields(LogConfig):
+        name = field.name.replace("_", ".")
+        yield field.name, name, frozenset(synonym.name for synonym in TOPIC_CONFIGS[name].synonyms)
 
 
-def _resolve(name: str, broker: Mapping[str, str], topic: Mapping[str, str]) -> ConfigValue:
+_NAMES = tuple(_names())
+
+
+def resolve(name: str, broker: Mapping[str, str], topic: Mapping[str, str]) -> ConfigValue:
+    """One config of a topic's logs. Raises INVALID_CONFIG if its value is bad."""
     definition = TOPIC_CONFIGS[name]
     if name in topic:
         return definition.parse(topic[name])
     for synonym in definition.synonyms:
         if synonym.name in broker:
             return synonym.convert(definition, broker[synonym.name])
-    return None
+    return definition.default_value
+
+
+def check_topic_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> None:
+    """Raises INVALID_CONFIG unless these can be a topic's configs on a broker with these settings."""
+    for name in configs:
+        if name not in TOPIC_CONFIGS:
+            raise RaykaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    for name, value in configs.items():
+        TOPIC_CONFIGS[name].parse(value)
+    smallest = resolve("min.compaction.lag.ms", broker, configs)
+    largest = resolve("max.compaction.lag.ms", broker, configs)
+    if isinstance(smallest, int) and isinstance(largest, int) and smallest > largest:
+        raise RaykaError(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({smallest}) > max.compaction.lag.ms ({largest})",
+        )

@@ -225,7 +225,8 @@ def _errors_and_tiers() -> Iterator[ConfigDef]:
         "Tiered storage. rayka has none: `true` is refused.", check=_no_tiers,
     )  # fmt: skip
     yield ConfigDef(
-        "remote.log.copy.disable", BOOLEAN, "false", "Known for the sake of tools; without tiered storage it does nothing.",
+        "remote.log.copy.disable", BOOLEAN, "false",
+        "Known for the sake of tools; without tiered storage it does nothing.",
     )  # fmt: skip
     yield ConfigDef(
         "remote.log.delete.on.disable", BOOLEAN, "false",

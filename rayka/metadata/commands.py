@@ -6,7 +6,6 @@ import enum
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
 from rayka.config import ConfigEntry
@@ -14,7 +13,6 @@ from rayka.errors import ErrorCode
 from rayka.metadata.records import ConfigResource, MetadataRecord
 
 Response = TypeVar("Response", covariant=True)
-_EMPTY: Mapping[str, str | None] = MappingProxyType({})
 PRODUCER_ID_BLOCK_SIZE = 1000
 
 
@@ -35,7 +33,7 @@ class NewTopic:
     num_partitions: int = -1
     replication_factor: int = -1
     assignments: Mapping[int, Sequence[int]] | None = None
-    configs: Mapping[str, str | None] = field(default_factory=lambda: _EMPTY)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +106,8 @@ class BrokerRegistration:
     """A node that wants to be a broker.
 
     `broker_id` -1 asks for the id that its directories had before, or a new one. `directory_ids` are the
-    ids in the directories' meta.properties. `incarnation` names the process that asks: repeated, the
-    request changes nothing.
+    ids in the directories' meta.properties. `node_id` is Ray's id of the node, new at each start of it: the
+    same registration with the same node id changes nothing.
     """
 
     node_id: str

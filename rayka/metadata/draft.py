@@ -14,6 +14,7 @@ from rayka.metadata.records import (
     ConfigRecord,
     ConfigResource,
     FeatureLevelRecord,
+    IdFloorsRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -92,8 +93,11 @@ class Draft:
             directory_ids=record.directory_ids,
             log_dirs=record.log_dirs,
         )
-        self._changes["next_broker_epoch"] = max(self._get("next_broker_epoch"), record.broker_epoch + 1)
-        self._changes["next_broker_id"] = max(self._get("next_broker_id"), record.broker_id + 1)
+        self._id_floors(IdFloorsRecord(record.broker_id + 1, record.broker_epoch + 1))
+
+    def _id_floors(self, record: IdFloorsRecord) -> None:
+        self._changes["next_broker_id"] = max(self._get("next_broker_id"), record.next_broker_id)
+        self._changes["next_broker_epoch"] = max(self._get("next_broker_epoch"), record.next_broker_epoch)
 
     def _broker_fencing(self, record: BrokerFencingRecord) -> None:
         brokers = self._map("brokers")
@@ -202,4 +206,5 @@ _REPLAY: Mapping[type, Callable[[Draft, Any], None]] = {
     RemoveTopicRecord: Draft._remove_topic,
     ConfigRecord: Draft._config,
     ProducerIdsRecord: Draft._producer_ids,
+    IdFloorsRecord: Draft._id_floors,
 }

@@ -9,8 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any
 
 from rayka.metadata.draft import Draft
 from rayka.metadata.records import ConfigResource, MetadataRecord, ResourceType
@@ -19,8 +17,6 @@ from rayka.types import TopicPartition
 
 __all__ = ["ActorImage", "BrokerImage", "MetadataImage", "PartitionImage", "TopicImage"]
 
-_EMPTY: Mapping[Any, Any] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
@@ -28,15 +24,15 @@ class MetadataImage:
 
     version: int = 0
     cluster_id: str = ""
-    brokers: Mapping[int, BrokerImage] = field(default_factory=lambda: _EMPTY)
-    topics: Mapping[str, TopicImage] = field(default_factory=lambda: _EMPTY)
-    topic_names_by_id: Mapping[uuid.UUID, str] = field(default_factory=lambda: _EMPTY)
-    actors: Mapping[str, ActorImage] = field(default_factory=lambda: _EMPTY)
-    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=lambda: _EMPTY)
-    features: Mapping[str, int] = field(default_factory=lambda: _EMPTY)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names_by_id: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    actors: Mapping[str, ActorImage] = field(default_factory=dict)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     next_broker_epoch: int = 0
-    next_broker_id: int = 0
+    next_broker_id: int = 1
 
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicImage | None:
         """The topic with this id, None if there is none."""
@@ -52,7 +48,7 @@ class MetadataImage:
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """The topic's own configs (overrides)."""
-        return self.configs.get(ConfigResource(ResourceType.TOPIC, name), _EMPTY)
+        return self.configs.get(ConfigResource(ResourceType.TOPIC, name), {})
 
     def broker_configs(self, broker_id: int) -> Mapping[str, str]:
         """The dynamic configs that hold for a broker: those of all brokers, overridden by its own."""
@@ -61,11 +57,11 @@ class MetadataImage:
     @property
     def default_broker_configs(self) -> Mapping[str, str]:
         """The dynamic configs of all brokers."""
-        return self.configs.get(ConfigResource(ResourceType.BROKER, ""), _EMPTY)
+        return self.configs.get(ConfigResource(ResourceType.BROKER, ""), {})
 
     def own_broker_configs(self, broker_id: int) -> Mapping[str, str]:
         """The dynamic configs of one broker only."""
-        return self.configs.get(ConfigResource(ResourceType.BROKER, str(broker_id)), _EMPTY)
+        return self.configs.get(ConfigResource(ResourceType.BROKER, str(broker_id)), {})
 
     def replicas_of_actor(self, name: str) -> list[tuple[TopicImage, PartitionImage]]:
         """The partitions of which this actor holds a replica, by topic name and partition."""

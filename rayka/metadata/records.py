@@ -15,7 +15,6 @@ import enum
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import msgpack
@@ -180,6 +179,14 @@ class ProducerIdsRecord:
     broker_id: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class IdFloorsRecord:
+    """Broker ids and epochs below these were given away; part of a snapshot, since their brokers may be gone."""
+
+    next_broker_id: int
+    next_broker_epoch: int
+
+
 MetadataRecord = (
     ClusterRecord
     | FeatureLevelRecord
@@ -195,6 +202,7 @@ MetadataRecord = (
     | RemoveTopicRecord
     | ConfigRecord
     | ProducerIdsRecord
+    | IdFloorsRecord
 )
 
 KINDS: Mapping[str, type[MetadataRecord]] = {
@@ -212,8 +220,10 @@ KINDS: Mapping[str, type[MetadataRecord]] = {
     "remove-topic": RemoveTopicRecord,
     "config": ConfigRecord,
     "producer-ids": ProducerIdsRecord,
+    "id-floors": IdFloorsRecord,
 }
 _KIND_OF = {record_type: kind for kind, record_type in KINDS.items()}
+_FIELDS = {record_type: tuple(field.name for field in dataclasses.fields(record_type)) for record_type in _KIND_OF}
 
 
 def encode(record: MetadataRecord) -> bytes:
@@ -241,7 +251,7 @@ def decode_all(data: bytes | memoryview) -> tuple[MetadataRecord, ...]:
 
 def _as_array(record: MetadataRecord) -> list[object]:
     record_type = type(record)
-    return [FORMAT_VERSION, _KIND_OF[record_type], {name: getattr(record, name) for name in _fields(record_type)}]
+    return [FORMAT_VERSION, _KIND_OF[record_type], {name: getattr(record, name) for name in _FIELDS[record_type]}]
 
 
 def _from_array(value: object) -> MetadataRecord:
@@ -256,16 +266,11 @@ def _from_array(value: object) -> MetadataRecord:
 
 
 def _build(record_type: type[MetadataRecord], fields: Mapping[str, Any]) -> MetadataRecord:
-    known = {name: fields[name] for name in _fields(record_type) if name in fields}
+    known = {name: fields[name] for name in _FIELDS[record_type] if name in fields}
     try:
         return record_type(**known)
     except TypeError as error:
         raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"metadata record lacks a field: {error}") from error
-
-
-@cache
-def _fields(record_type: type[MetadataRecord]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(record_type))
 
 
 def _pack(value: object) -> bytes:

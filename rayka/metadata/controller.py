@@ -1,0 +1,141 @@
+"""The controller's core: commands in, records and responses out.
+
+A command reads the image and changes nothing. Its records are appended to the metadata log by the shell,
+then given to `replay`, and only then is the response sent; a disk that fails in between leaves the state
+as it was. Loading the log after a crash is `replay` too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rayka.config import BrokerConfig, ConfigDef
+from rayka.metadata.commands import (
+    PRODUCER_ID_BLOCK_SIZE,
+    ActorRegistered,
+    ActorRegistration,
+    BrokerRegistered,
+    BrokerRegistration,
+    ConfigAlteration,
+    ConfigReplacement,
+    ConfigResult,
+    NewPartitions,
+    NewTopic,
+    ProducerIdBlock,
+    Result,
+    TopicResult,
+)
+from rayka.metadata.config_changes import ConfigChanges
+from rayka.metadata.image import MetadataImage
+from rayka.metadata.nodes import Nodes
+from rayka.metadata.records import ClusterRecord, FeatureLevelRecord, MetadataRecord, ProducerIdsRecord
+from rayka.metadata.topics import TopicCreation, create_partitions, delete_topics
+
+KEPT_BATCHES = 1000
+
+
+class Changes(NamedTuple):
+    """What came after a version: the batches of records since, or, if that was too long ago, the image."""
+
+    snapshot: MetadataImage | None
+    batches: tuple[tuple[MetadataRecord, ...], ...]
+
+
+class Controller:
+    """`configs` are the texts of the broker's settings; `group_configs` what can be set for a group."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        configs: Mapping[str, str],
+        group_configs: Mapping[str, ConfigDef] | None = None,
+    ) -> None:
+        self.image = image
+        self._static = BrokerConfig.parse(configs)
+        self._config = self._static.with_dynamic(image.default_broker_configs)
+        self._group_configs = group_configs or {}
+        self._recent: deque[tuple[MetadataRecord, ...]] = deque(maxlen=KEPT_BATCHES)
+
+    def replay(self, records: Sequence[MetadataRecord]) -> None:
+        """Take in one batch: the records of one command, which are in the log."""
+        before = self.image
+        self.image = before.apply_all(records)
+        self._recent.append(tuple(records))
+        if self.image.default_broker_configs is not before.default_broker_configs:
+            self._config = self._static.with_dynamic(self.image.default_broker_configs)
+
+    def changes_since(self, version: int) -> Changes:
+        """What someone who is at `version` (-1: nothing yet) lacks."""
+        missing = self.image.version - version
+        if version < 0 or not 0 <= missing <= len(self._recent):
+            return Changes(self.image, ())
+        return Changes(None, tuple(self._recent)[len(self._recent) - missing :])
+
+    def create_cluster(self, cluster_id: str, features: Mapping[str, int] | None = None) -> Result[None]:
+        """Name a new cluster, and finalize its feature levels. Without effect if it has a name."""
+        if self.image.cluster_id:
+            return Result((), None)
+        levels = (FeatureLevelRecord(name, level) for name, level in (features or {}).items())
+        return Result((ClusterRecord(cluster_id), *levels), None)
+
+    def register_broker(self, registration: BrokerRegistration) -> Result[BrokerRegistered]:
+        """See `Nodes.register_broker`."""
+        return Nodes(self.image, self._config).register_broker(registration)
+
+    def broker_died(self, broker_id: int) -> Result[None]:
+        """See `Nodes.broker_died`."""
+        return Nodes(self.image, self._config).broker_died(broker_id)
+
+    def unregister_broker(self, broker_id: int) -> Result[None]:
+        """See `Nodes.unregister_broker`."""
+        return Nodes(self.image, self._config).unregister_broker(broker_id)
+
+    def register_actor(self, registration: ActorRegistration) -> Result[ActorRegistered]:
+        """See `Nodes.register_actor`."""
+        return Nodes(self.image, self._config).register_actor(registration)
+
+    def actor_died(self, name: str, epoch: int | None = None) -> Result[None]:
+        """See `Nodes.actor_died`."""
+        return Nodes(self.image, self._config).actor_died(name, epoch)
+
+    def retire_actor(self, name: str) -> Result[None]:
+        """See `Nodes.retire_actor`."""
+        return Nodes(self.image, self._config).retire_actor(name)
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], validate_only: bool, topic_ids: Sequence[uuid.UUID]
+    ) -> Result[list[TopicResult]]:
+        """Create topics, each on its own; `topic_ids` are random and as many as `topics`."""
+        return TopicCreation(self.image, self._config).create_all(topics, topic_ids, validate_only)
+
+    def delete_topics(self, topics: Sequence[str | uuid.UUID]) -> Result[list[TopicResult]]:
+        """Delete topics by name or id, each on its own."""
+        return delete_topics(self.image, self._config, topics)
+
+    def create_partitions(self, requests: Sequence[NewPartitions], validate_only: bool) -> Result[list[TopicResult]]:
+        """Add partitions to topics, each on its own."""
+        return create_partitions(self.image, requests, validate_only)
+
+    def incremental_alter_configs(
+        self, alterations: Sequence[ConfigAlteration], validate_only: bool
+    ) -> Result[list[ConfigResult]]:
+        """Set, delete, append to or subtract from single configs (KIP-339)."""
+        return self._config_changes().apply(alterations, validate_only)
+
+    def alter_configs(
+        self, replacements: Sequence[ConfigReplacement], validate_only: bool
+    ) -> Result[list[ConfigResult]]:
+        """Replace all dynamic configs of resources."""
+        return self._config_changes().apply(replacements, validate_only)
+
+    def allocate_producer_ids(self, broker_id: int) -> Result[ProducerIdBlock]:
+        """Give a broker the next block of producer ids, for ever its own."""
+        first = self.image.next_producer_id
+        record = ProducerIdsRecord(first + PRODUCER_ID_BLOCK_SIZE, broker_id)
+        return Result((record,), ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE))
+
+    def _config_changes(self) -> ConfigChanges:
+        return ConfigChanges(self.image, self._config, self._group_configs)

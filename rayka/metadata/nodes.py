@@ -1,0 +1,194 @@
+"""Brokers and partition actors as they come, go and come back, and what that does to leaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rayka.config import BrokerConfig, resolve
+from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.commands import (
+    ActorRegistered,
+    ActorRegistration,
+    BrokerRegistered,
+    BrokerRegistration,
+    Result,
+)
+from rayka.metadata.elections import Liveness, change, failover, held_by
+from rayka.metadata.image import ActorImage, BrokerImage, MetadataImage, TopicImage
+from rayka.metadata.records import (
+    ActorChangeRecord,
+    BrokerFencingRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    RegisterActorRecord,
+    RegisterBrokerRecord,
+    UnregisterActorRecord,
+    UnregisterBrokerRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The commands about brokers and actors, against one image."""
+
+    image: MetadataImage
+    config: BrokerConfig
+
+    def register_broker(self, registration: BrokerRegistration) -> Result[BrokerRegistered]:
+        """Give a node its id and a new epoch.
+
+        A node that registers anew (it has another node id) has started anew: its actors count as offline until
+        they register. Raises DUPLICATE_BROKER_REGISTRATION if the id belongs to another node that is alive.
+        """
+        broker_id = _broker_id(self.image, registration)
+        before = self.image.brokers.get(broker_id)
+        record = RegisterBrokerRecord(
+            broker_id=broker_id,
+            broker_epoch=self.image.next_broker_epoch,
+            node_id=registration.node_id,
+            host=registration.host,
+            port=registration.port,
+            rack=registration.rack,
+            directory_ids=registration.directory_ids,
+            log_dirs=registration.log_dirs,
+        )
+        if before is not None and _is_same_start(before, record):
+            return Result((), BrokerRegistered(broker_id, before.epoch))
+        records: list[MetadataRecord] = [record]
+        if before is not None and before.node_id != registration.node_id:
+            records += self._offline([actor for actor in self.image.actors.values() if actor.broker_id == broker_id])
+        return Result(tuple(records), BrokerRegistered(broker_id, record.broker_epoch))
+
+    def broker_died(self, broker_id: int) -> Result[None]:
+        """Fence a broker and move its leaders away. Unknown and fenced ones are left as they are."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or broker.fenced:
+            return Result((), None)
+        actors = [actor for actor in self.image.actors.values() if actor.broker_id == broker_id]
+        return Result((BrokerFencingRecord(broker_id, broker.epoch, True), *self._offline(actors)), None)
+
+    def unregister_broker(self, broker_id: int) -> Result[None]:
+        """Forget a broker that is gone for good. Raises BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST while it
+        still holds replicas."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None:
+            raise RaykaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
+        actors = [actor.name for actor in self.image.actors.values() if actor.broker_id == broker_id]
+        if any(True for _ in held_by(self.image, frozenset(actors))):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} still holds replicas")
+        return Result((*map(UnregisterActorRecord, actors), UnregisterBrokerRecord(broker_id, broker.epoch)), None)
+
+    def register_actor(self, registration: ActorRegistration) -> Result[ActorRegistered]:
+        """Take in an actor that is ready to serve; the partitions that it can lead are its from a new epoch on.
+
+        Raises BROKER_ID_NOT_REGISTERED, or INVALID_REGISTRATION if the name belongs to another broker.
+        """
+        broker = self.image.brokers.get(registration.broker_id)
+        if broker is None:
+            raise RaykaError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {registration.broker_id} is not currently registered"
+            )
+        before = self.image.actors.get(registration.name)
+        if before is not None and before.broker_id != registration.broker_id:
+            raise RaykaError(
+                ErrorCode.INVALID_REGISTRATION, f"actor {registration.name} belongs to broker {before.broker_id}"
+            )
+        if before is not None and before.online and before.incarnation == registration.incarnation:
+            return Result((), ActorRegistered(before.epoch))
+        epoch = 1 if before is None else before.epoch + 1
+        record = RegisterActorRecord(
+            name=registration.name,
+            broker_id=registration.broker_id,
+            log_dir=registration.log_dir,
+            epoch=epoch,
+            incarnation=registration.incarnation,
+        )
+        return Result((record, *self._restart(registration)), ActorRegistered(epoch))
+
+    def actor_died(self, name: str, epoch: int | None = None) -> Result[None]:
+        """An actor is gone and its partitions need other leaders.
+
+        Without effect for an actor that is not known or not online, or that has registered anew since `epoch`.
+        """
+        actor = self.image.actors.get(name)
+        if actor is None or not actor.online or epoch not in (None, actor.epoch):
+            return Result((), None)
+        return Result(tuple(self._offline([actor])), None)
+
+    def retire_actor(self, name: str) -> Result[None]:
+        """Forget an actor that holds nothing. Raises INVALID_REQUEST if it holds replicas."""
+        if name not in self.image.actors:
+            return Result((), None)
+        if any(True for _ in held_by(self.image, frozenset((name,)))):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"actor {name} still holds replicas")
+        return Result((UnregisterActorRecord(name),), None)
+
+    def _offline(self, actors: list[ActorImage]) -> Iterator[MetadataRecord]:
+        online = [actor for actor in actors if actor.online]
+        names = frozenset(actor.name for actor in online)
+        for actor in online:
+            yield ActorChangeRecord(actor.name, actor.epoch, False)
+        liveness = Liveness.of(self.image).without(actors=names)
+        yield from self._failovers(names, liveness)
+
+    def _failovers(self, names: frozenset[str], liveness: Liveness) -> Iterator[PartitionChangeRecord]:
+        for topic, partition in held_by(self.image, names):
+            record = failover(topic, partition, liveness, unclean=self._unclean(topic))
+            if record is not None:
+                yield record
+
+    def _restart(self, registration: ActorRegistration) -> Iterator[PartitionChangeRecord]:
+        """New epochs for what the actor leads, and leaders for what waited for it."""
+        liveness = Liveness.of(self.image).with_(actors=(registration.name,))
+        for topic, partition in held_by(self.image, frozenset((registration.name,))):
+            if partition.leader == registration.broker_id:
+                yield change(topic.topic_id, partition, partition.leader, partition.isr, restarted=True)
+            else:
+                record = failover(topic, partition, liveness, unclean=self._unclean(topic))
+                if record is not None:
+                    yield record
+
+    def _unclean(self, topic: TopicImage) -> bool:
+        configs = self.image.topic_configs(topic.name)
+        return bool(resolve("unclean.leader.election.enable", self.config.texts, configs))
+
+
+def _broker_id(image: MetadataImage, registration: BrokerRegistration) -> int:
+    known = _known_id(image, registration)
+    wanted = registration.broker_id
+    if wanted == -1:
+        return image.next_broker_id if known is None else known
+    holder = image.brokers.get(wanted)
+    if holder is not None and known != wanted and not holder.fenced and holder.node_id != registration.node_id:
+        raise RaykaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"broker id {wanted} belongs to another node, which is alive: {holder.host}:{holder.port}",
+        )
+    if known is not None and known != wanted:
+        raise RaykaError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"broker id {wanted} is asked for, but the log directories belong to broker {known}",
+        )
+    return wanted
+
+
+def _known_id(image: MetadataImage, registration: BrokerRegistration) -> int | None:
+    """The id that the node's directories belong to: by their ids, or by host and path where they have none."""
+    for broker in image.brokers.values():
+        if registration.directory_ids:
+            if not set(registration.directory_ids).isdisjoint(broker.directory_ids):
+                return broker.broker_id
+        elif broker.host == registration.host and not set(registration.log_dirs).isdisjoint(broker.log_dirs):
+            return broker.broker_id
+    return None
+
+
+def _is_same_start(broker: BrokerImage, record: RegisterBrokerRecord) -> bool:
+    return (
+        not broker.fenced
+        and (broker.node_id, broker.host, broker.port, broker.rack) == (
+            record.node_id, record.host, record.port, record.rack,
+        )
+        and (broker.directory_ids, broker.log_dirs) == (record.directory_ids, record.log_dirs)
+    )  # fmt: skip
