@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from rayka.config import BrokerConfig
-from rayka.metadata.commands import ConfigAlteration, ConfigResult, NewPartitions, NewTopic, TopicResult
+from rayka.metadata.commands import (
+    ConfigAlteration,
+    ConfigReplacement,
+    ConfigResult,
+    NewPartitions,
+    NewTopic,
+    TopicResult,
+)
 from rayka.metadata.image import MetadataImage
 from rayka.types import (
     AppendRequest,
@@ -33,9 +40,7 @@ from rayka.types import (
 class Partitions(Protocol):
     """The partition leaders. Errors of single partitions are in the results, in request order."""
 
-    def append(
-        self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int
-    ) -> Future[list[AppendResult]]:
+    def append(self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int) -> Future[list[AppendResult]]:
         """Send the batches on to their leaders, in order, before returning. Never raises.
 
         With `acks` 0 the future may complete as soon as the batches are sent.
@@ -91,8 +96,8 @@ class Controller(Protocol):
     ) -> list[ConfigResult]:
         """Set, delete, append to or subtract from single settings (KIP-339)."""
 
-    async def alter_configs(self, alterations: Sequence[ConfigAlteration], validate_only: bool) -> list[ConfigResult]:
-        """Replace all settings of resources; every alteration is a SET."""
+    async def alter_configs(self, replacements: Sequence[ConfigReplacement], validate_only: bool) -> list[ConfigResult]:
+        """Replace all dynamic settings of resources."""
 
     async def allocate_producer_id(self) -> int:
         """A producer id that nobody has had."""

@@ -1,0 +1,35 @@
+"""The table of all APIs: ApiVersions answers from it, and docs/compatibility.md is made of it.
+
+Versions: all that Kafka 4.4 serves, and below those the ones that Kafka 4 dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rayka.gateway.exchange import Api
+from rayka.gateway.handlers import api_versions, fetch, metadata, offsets, produce, topics
+from rayka.gateway.schema import ApiKey
+
+NEVER_FLEXIBLE: Final = 2**15
+
+
+def table(*rows: Api) -> Mapping[int, Api]:
+    """Rows by API key. A key that stands twice is a mistake."""
+    apis = {int(row.key): row for row in rows}
+    assert len(apis) == len(rows)
+    return apis
+
+
+APIS: Final = table(
+    Api(ApiKey.PRODUCE, 0, 13, 9, handle_frame=produce.handle, pipelined=True),
+    Api(ApiKey.FETCH, 0, 18, 12, handle_frame=fetch.handle),
+    Api(ApiKey.LIST_OFFSETS, 0, 11, 6, offsets.handle_list_offsets),
+    Api(ApiKey.METADATA, 0, 13, 9, metadata.handle),
+    Api(ApiKey.API_VERSIONS, 0, 5, 3, handle_frame=api_versions.handle),
+    Api(ApiKey.CREATE_TOPICS, 0, 7, 5, topics.handle_create),
+    Api(ApiKey.DELETE_TOPICS, 0, 6, 4, topics.handle_delete),
+    Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, 4, offsets.handle_offset_for_leader_epoch),
+    Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, topics.handle_create_partitions),
+)

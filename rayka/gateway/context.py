@@ -1,0 +1,62 @@
+"""What the connections of one gateway share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rayka.gateway.exchange import Api
+from rayka.gateway.fetch_sessions import FetchSessions
+from rayka.gateway.limits import Complaints, ConnectionCounts, Limits, RequestBytes
+from rayka.gateway.ports import Broker
+from rayka.gateway.segment_files import SegmentFiles
+
+if TYPE_CHECKING:
+    from rayka.gateway.connection import Connection
+
+# What one read from a socket takes at most; a larger frame is then received where it will stay.
+SCRATCH_BYTES = 256 * 1024
+
+
+class Context:
+    """One for each gateway. `scratch` is where every connection receives the beginning of a frame: the
+    event loop hands it out and back within one read."""
+
+    def __init__(self, broker: Broker, apis: Mapping[int, Api], loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self.apis = apis
+        self.loop = loop
+        self.limits = Limits.of(broker.config)
+        self.request_bytes = RequestBytes(self.limits.queued_bytes)
+        self.connection_counts = ConnectionCounts(self.limits)
+        self.connections: set[Connection] = set()
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+        self.complaints = Complaints()
+        self.sessions = FetchSessions(broker.config)
+        self.segment_files = SegmentFiles()
+        self.fetch_max_bytes = int(str(broker.config["fetch.max.bytes"]))
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+
+    def add(self, connection: Connection) -> None:
+        """A connection has begun."""
+        self.connections.add(connection)
+        self.connection_counts.add(connection.client_host)
+        self._all_closed.clear()
+
+    def remove(self, connection: Connection) -> None:
+        """A connection that was added has ended."""
+        self.connections.discard(connection)
+        self.connection_counts.remove(connection.client_host)
+        if not self.connections:
+            self._all_closed.set()
+
+    async def all_closed(self) -> None:
+        """Return when there are no connections."""
+        await self._all_closed.wait()
+
+    def complain(self, client: str, request: str, reason: str) -> None:
+        """Log a connection that is closed for a fault of its client."""
+        self.complaints.report(int(self.loop.time() * 1000), client, request, reason)

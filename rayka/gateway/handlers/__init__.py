@@ -1,0 +1,1 @@
+"""Handlers: one small file for each family of APIs."""

@@ -1,0 +1,61 @@
+"""ApiVersions 0-5: what this gateway serves, from the table.
+
+A version above ours is answered in the form of version 0 with UNSUPPORTED_VERSION and the row of
+ApiVersions alone, so that the client can ask again (KIP-511). The response header is always version 0:
+the client does not know yet what we speak.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rayka.errors import ErrorCode
+from rayka.gateway.context import Context
+from rayka.gateway.exchange import Api, Exchange, finish_frame, response_head
+from rayka.gateway.handlers.replies import NO_THROTTLE
+from rayka.gateway.ports import Broker
+from rayka.gateway.schema import ApiKey, ResponseTypes, schema
+from rayka.gateway.wire import Reader
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(context: Context, exchange: Exchange) -> None:
+    """Answer at once."""
+    api = exchange.api
+    served = api.min_version <= exchange.version <= api.max_version
+    version = exchange.version if served else 0
+    messages = schema(ApiKey.API_VERSIONS, version)
+    error, rows = ErrorCode.UNSUPPORTED_VERSION, [api]
+    if served:
+        request = messages.read(Reader(exchange.frame, exchange.position))
+        error = _fault(request, context.broker)
+        rows = list(context.apis.values()) if error == ErrorCode.NONE else []
+    out = response_head(exchange.correlation_id, flexible=False)
+    messages.write(out, _response(messages.types, error, rows))
+    exchange.answer(finish_frame(out))
+
+
+def _fault(request: object, broker: Broker) -> ErrorCode:
+    """What is wrong with the client's name (KIP-511) or with whom it thinks we are (KIP-1242)."""
+    for name in ("client_software_name", "client_software_version"):
+        if not _SOFTWARE.fullmatch(getattr(request, name, "unknown")):
+            return ErrorCode.INVALID_REQUEST
+    cluster_id = getattr(request, "cluster_id", None)
+    node_id = getattr(request, "node_id", -1)
+    if cluster_id is not None and cluster_id != broker.image.cluster_id:
+        return ErrorCode.REBOOTSTRAP_REQUIRED
+    if cluster_id is not None and node_id != -1 and node_id not in broker.image.brokers:
+        return ErrorCode.REBOOTSTRAP_REQUIRED
+    return ErrorCode.NONE
+
+
+def _response(types: ResponseTypes, error: ErrorCode, rows: list[Api]) -> object:
+    return types.ApiVersionsResponse(
+        error_code=error,
+        api_keys=tuple(
+            types.ApiVersion(api_key=row.key, min_version=row.min_version, max_version=row.max_version)
+            for row in sorted(rows, key=lambda row: row.key)
+        ),
+        throttle_time=NO_THROTTLE,
+    )
