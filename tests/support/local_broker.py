@@ -1,0 +1,240 @@
+"""A broker without Ray: the cores of storage and metadata behind the gateway's ports, in one process.
+
+The handlers' tests and the gateway's profile run against it. Everything happens in the event loop.
+
+    python -m tests.support.local_broker PORT DIRECTORY [NAME=VALUE ...]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+import uuid
+from asyncio import Future
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rayka.config import BrokerConfig
+from rayka.metadata.commands import (
+    ActorRegistration,
+    BrokerRegistration,
+    ConfigAlteration,
+    ConfigReplacement,
+    ConfigResult,
+    NewPartitions,
+    NewTopic,
+    Result,
+    TopicResult,
+)
+from rayka.metadata.controller import Controller
+from rayka.metadata.image import MetadataImage
+from rayka.storage.files import RealFiles
+from rayka.storage.log import Log
+from rayka.storage.partition import Partition
+from rayka.storage.purgatory import DelayedFetch, Purgatory
+from rayka.storage.replicas import Replicas
+from rayka.types import (
+    AppendRequest,
+    AppendResult,
+    DeleteRecordsResult,
+    EpochEndOffset,
+    EpochQuery,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    LogDirDescription,
+    OffsetAnswer,
+    OffsetQuery,
+    ReplicaDescription,
+    TopicPartition,
+)
+
+NODE_ID = 1
+
+
+class LocalPartitions:
+    """`ports.Partitions` over replicas in this process."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.replicas = Replicas()
+        self._purgatory = Purgatory()
+        self._loop = asyncio.get_running_loop()
+
+    def append(self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int) -> Future[list[AppendResult]]:
+        future: Future[list[AppendResult]] = self._loop.create_future()
+        now_ms = time.time_ns() // 1_000_000
+        future.set_result([self.replicas.append(request, now_ms)[0] for request in requests])
+        for request in requests:
+            for fetch in self._purgatory.more_bytes(request.topic_partition, len(request.records)):
+                self._answer(fetch)
+        return future
+
+    def fetch(
+        self,
+        partitions: Sequence[FetchPartition],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: IsolationLevel,
+    ) -> Future[list[FetchResult]]:
+        future: Future[list[FetchResult]] = self._loop.create_future()
+        results = self.replicas.fetch(partitions, max_bytes, isolation)
+        missing = min_bytes - sum(result.size for result in results)
+        if missing <= 0 or max_wait_ms <= 0 or any(result.error for result in results):
+            future.set_result(results)
+            return future
+        fetch = DelayedFetch(future, future, partitions, max_bytes, isolation, False, missing)
+        self._purgatory.add_fetch(fetch)
+        timer = self._loop.call_later(max_wait_ms / 1000, self._answer, fetch)
+        future.add_done_callback(lambda _: self._forget(future, timer))
+        return future
+
+    def _forget(self, future: Future[Any], timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        self._purgatory.take_fetch(future)
+
+    def _answer(self, fetch: DelayedFetch) -> None:
+        if not fetch.request.done():
+            fetch.request.set_result(self.replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation))
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
+        return self.replicas.list_offsets(queries, isolation)
+
+    async def epoch_end_offsets(self, queries: Sequence[EpochQuery]) -> list[EpochEndOffset]:
+        return self.replicas.epoch_end_offsets(queries)
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> dict[TopicPartition, DeleteRecordsResult]:
+        return dict(zip(offsets, self.replicas.delete_records(list(offsets.items())), strict=True))
+
+    async def describe_log_dirs(self) -> list[LogDirDescription]:
+        replicas = tuple(
+            ReplicaDescription(partition.topic_partition, partition.log.size) for partition in self.replicas
+        )
+        usage = shutil.disk_usage(self.directory)
+        return [LogDirDescription(0, self.directory, replicas, usage.total, usage.free)]
+
+    def follow(self, image: MetadataImage, config: BrokerConfig) -> None:
+        """Hold and lead what the image says."""
+        wanted = {
+            TopicPartition(topic.name, partition.partition): (topic, partition)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+        }
+        for partition in self.replicas:
+            name = partition.topic_partition
+            if name not in wanted or wanted[name][0].topic_id != partition.topic_id:
+                self.replicas.remove(name).log.close()
+                shutil.rmtree(partition.log.directory)
+        for name, (topic, partition) in wanted.items():
+            log_config = config.log_config(image.topic_configs(topic.name))
+            if name not in self.replicas:
+                log = Log.open(
+                    os.path.join(self.directory, str(name)),
+                    name,
+                    log_config,
+                    RealFiles(),
+                    now_ms=time.time_ns() // 1_000_000,
+                    topic_id=topic.topic_id,
+                )
+                self.replicas.add(Partition(log, topic.topic_id))
+            self.replicas.get(name).log.configure(log_config)
+            self.replicas.get(name).become_leader(partition.leader_epoch)
+
+
+class LocalController:
+    """`ports.Controller` over the controller's core."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool, timeout_ms: int
+    ) -> list[TopicResult]:
+        ids = [uuid.uuid4() for _ in topics]
+        return self._broker.commit(self._broker.core.create_topics(topics, validate_only, ids))
+
+    async def delete_topics(self, topics: Sequence[str | uuid.UUID], timeout_ms: int) -> list[TopicResult]:
+        return self._broker.commit(self._broker.core.delete_topics(topics))
+
+    async def create_partitions(
+        self, requests: Sequence[NewPartitions], validate_only: bool, timeout_ms: int
+    ) -> list[TopicResult]:
+        return self._broker.commit(self._broker.core.create_partitions(requests, validate_only))
+
+    async def incremental_alter_configs(
+        self, alterations: Sequence[ConfigAlteration], validate_only: bool
+    ) -> list[ConfigResult]:
+        return self._broker.commit(self._broker.core.incremental_alter_configs(alterations, validate_only))
+
+    async def alter_configs(self, replacements: Sequence[ConfigReplacement], validate_only: bool) -> list[ConfigResult]:
+        return self._broker.commit(self._broker.core.alter_configs(replacements, validate_only))
+
+    async def allocate_producer_id(self) -> int:
+        return self._broker.commit(self._broker.core.allocate_producer_ids(NODE_ID)).first
+
+
+class LocalBroker:
+    """`ports.Broker`. Topics live as long as the object; `configs` are broker settings."""
+
+    def __init__(self, directory: str, configs: Mapping[str, str] | None = None) -> None:
+        texts = {"log.dirs": directory, **(configs or {})}
+        self.node_id = NODE_ID
+        self.config = BrokerConfig.parse(texts)
+        self.core = Controller(MetadataImage(), texts)
+        self.partitions = LocalPartitions(directory)
+        self.controller = LocalController(self)
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.core.image
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def register(self, host: str, port: int) -> None:
+        """Enter the address that clients are told."""
+        self.commit(self.core.create_cluster("local-cluster"))
+        registration = BrokerRegistration("node", host, port, NODE_ID, log_dirs=(self.partitions.directory,))
+        self.commit(self.core.register_broker(registration))
+        self.commit(self.core.register_actor(ActorRegistration("actor", NODE_ID, self.partitions.directory, "one")))
+
+    def commit(self, result: Result[Any]) -> Any:
+        """Replay a command's records and let the partitions follow."""
+        if result.records:
+            self.core.replay(result.records)
+            self.partitions.follow(self.image, self.config)
+        return result.response
+
+    def close(self) -> None:
+        """Close the logs."""
+        for partition in self.partitions.replicas:
+            partition.log.close()
+
+
+async def serve(port: int, directory: str, configs: Mapping[str, str]) -> None:
+    """Listen until cancelled."""
+    from rayka.gateway.listener import Listener
+
+    broker = LocalBroker(directory, configs)
+    listener = Listener(broker, "127.0.0.1", port)
+    await listener.start()
+    broker.register("127.0.0.1", listener.port)
+    print(f"listening on 127.0.0.1:{listener.port}", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await listener.stop()
+        broker.close()
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(serve(int(sys.argv[1]), sys.argv[2], dict(argument.split("=", 1) for argument in sys.argv[3:])))
