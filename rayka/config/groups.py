@@ -1,0 +1,166 @@
+"""The settings of group coordinators: Kafka 4.4's names, types, defaults and bounds, in our words.
+
+`GROUP_COORDINATOR_CONFIGS` are broker settings. `GROUP_CONFIGS` are set for one group (config resource type 32), each
+within the bounds that two broker settings give; `checked_group_config` holds them to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
+
+MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
+_UNUSED = " Accepted because Kafka has it; a rayka coordinator is one actor and does not need it."
+
+
+def _int(name: str, default: int, doc: str, lower: int | None = 1, importance: str = "medium") -> ConfigDef:
+    return ConfigDef(name, ConfigType.INT, str(default), doc, lower=lower, importance=importance)
+
+
+def _known_policy(value: ConfigValue) -> str | None:
+    known = isinstance(value, str) and value.lower() in MIGRATION_POLICIES
+    return None if known else f"String must be one of (case insensitive): {', '.join(MIGRATION_POLICIES).upper()}"
+
+
+_CLASSIC = (
+    _int("group.min.session.timeout.ms", 6000, "The shortest session timeout that a classic member may ask for.", None),
+    _int("group.max.session.timeout.ms", 1800000, "The longest session timeout a classic member may ask for.", None),
+    _int(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "How long a new classic group waits for more members before its first rebalance.",
+        None,
+    ),
+    _int("group.max.size", INT_MAX, "The most members that a classic group takes."),
+)
+_CONSUMER = (
+    _int("group.consumer.session.timeout.ms", 45000, "After this long without a heartbeat a consumer is gone."),
+    _int("group.consumer.min.session.timeout.ms", 45000, "The least that consumer.session.timeout.ms may be."),
+    _int("group.consumer.max.session.timeout.ms", 60000, "The most that consumer.session.timeout.ms may be."),
+    _int("group.consumer.heartbeat.interval.ms", 5000, "How often the members of a consumer group send heartbeats."),
+    _int("group.consumer.min.heartbeat.interval.ms", 5000, "The least that consumer.heartbeat.interval.ms may be."),
+    _int("group.consumer.max.heartbeat.interval.ms", 15000, "The most that consumer.heartbeat.interval.ms may be."),
+    _int("group.consumer.max.size", INT_MAX, "The most members that a consumer group takes."),
+    _int("group.consumer.assignment.interval.ms", 1000, "The least time between two target assignments of a group.", 0),
+    _int("group.consumer.min.assignment.interval.ms", 0, "The least that consumer.assignment.interval.ms may be.", 0),
+    _int("group.consumer.max.assignment.interval.ms", 15000, "The most consumer.assignment.interval.ms may be.", 0),
+    _int(
+        "group.consumer.regex.refresh.interval.ms",
+        600000,
+        "How often the topics that match the regular expressions of a group are looked up again.",
+        10000,
+    ),
+    ConfigDef(
+        "group.consumer.assignors",
+        ConfigType.LIST,
+        "uniform,range",
+        "The assignors on offer to consumer groups; the first is the default.",
+        valid_values=("uniform", "range"),
+    ),
+    ConfigDef(
+        "group.consumer.migration.policy",
+        ConfigType.STRING,
+        "bidirectional",
+        "Which way a group of consumers may change its protocol while members are in it: upgrade (classic to "
+        "consumer), downgrade, bidirectional or disabled.",
+        check=_known_policy,
+    ),
+)
+_OFFSETS = (
+    _int("offset.metadata.max.bytes", 4096, "The longest metadata that a committed offset may have.", None, "high"),
+    _int("offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets when it is created.", 1, "high"),
+    ConfigDef(
+        "offsets.topic.replication.factor",
+        ConfigType.SHORT,
+        "3",
+        "Replicas of __consumer_offsets when it is created; fewer if there are fewer brokers.",
+        lower=1,
+        importance="high",
+    ),
+    _int("offsets.topic.segment.bytes", 104857600, "Segment size of __consumer_offsets, in bytes.", 1, "high"),
+    _int("offsets.topic.compression.codec", 0, "The codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd).", None, "high"),
+    _int(
+        "offsets.retention.minutes",
+        10080,
+        "How long offsets are kept: after a group has become empty; or, for a topic that nobody in the group reads and "
+        "for consumers without a group, after the commit.",
+        1,
+        "high",
+    ),
+    ConfigDef(
+        "offsets.retention.check.interval.ms",
+        ConfigType.LONG,
+        "600000",
+        "How often offsets are checked against their retention.",
+        lower=1,
+        importance="high",
+    ),
+    _int("offsets.commit.timeout.ms", 5000, "How long a coordinator's write may wait for its replicas.", 1, "high"),
+    _int("offsets.load.buffer.size", 5242880, "Bytes read at once when a coordinator loads its log.", 1, "high"),
+)
+_COORDINATOR = (
+    ConfigDef(
+        "group.coordinator.rebalance.protocols",
+        ConfigType.LIST,
+        "classic,consumer,streams",
+        "The rebalance protocols that groups may use. rayka serves classic and consumer.",
+        valid_values=("consumer", "classic", "share", "streams"),
+    ),
+    _int("group.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes." + _UNUSED, -1),
+    _int("group.coordinator.threads", 4, "Threads for requests." + _UNUSED, 1, "high"),
+    _int("group.coordinator.background.threads", 2, "Threads for background work." + _UNUSED, 1, "high"),
+    _int("group.coordinator.cached.buffer.max.bytes", 1048588, "The largest buffer kept." + _UNUSED, 524288),
+)
+
+GROUP_COORDINATOR_CONFIGS: Mapping[str, ConfigDef] = {
+    config.name: config for config in (*_CLASSIC, *_CONSUMER, *_OFFSETS, *_COORDINATOR)
+}
+
+
+def _group_int(name: str, default: int, doc: str, lower: int) -> ConfigDef:
+    return ConfigDef(name, ConfigType.INT, str(default), doc, lower=lower, update_mode=UpdateMode.CLUSTER_WIDE)
+
+
+GROUP_CONFIGS: Mapping[str, ConfigDef] = {
+    config.name: config
+    for config in (
+        _group_int("consumer.session.timeout.ms", 45000, "After this long without a heartbeat a member is gone.", 1),
+        _group_int("consumer.heartbeat.interval.ms", 5000, "How often members send heartbeats.", 1),
+        _group_int("consumer.assignment.interval.ms", 1000, "The least time between two target assignments.", 0),
+    )
+}
+
+
+def broker_synonym(name: str) -> str:
+    """The broker setting that a group config takes its default from."""
+    return f"group.{name}"
+
+
+def bounds(name: str, broker: Mapping[str, ConfigValue]) -> tuple[int, int]:
+    """The least and the most that the broker allows a group config to be."""
+    protocol, rest = name.split(".", 1)
+    values = []
+    for bound in ("min", "max"):
+        setting = f"group.{protocol}.{bound}.{rest}"
+        value = broker.get(setting, GROUP_COORDINATOR_CONFIGS[setting].default_value)
+        assert isinstance(value, int)
+        values.append(value)
+    return values[0], values[1]
+
+
+def checked_group_config(name: str, text: str, broker: Mapping[str, ConfigValue]) -> int:
+    """The value of one group's config. Raises INVALID_CONFIG with the reason if it is unknown or out of bounds."""
+    config = GROUP_CONFIGS.get(name)
+    if config is None:
+        unknown = ConfigDef(name, ConfigType.STRING, None, "")
+        raise unknown.invalid(text, "Unknown group config name")
+    value = config.parse(text)
+    assert isinstance(value, int)
+    low, high = bounds(name, broker)
+    if not low <= value <= high:
+        edge = "less than" if value < low else "greater than"
+        limit = "min" if value < low else "max"
+        protocol, rest = name.split(".", 1)
+        raise config.invalid(value, f"{name} must not be {edge} group.{protocol}.{limit}.{rest}")
+    return value

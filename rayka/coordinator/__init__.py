@@ -1,0 +1,1 @@
+"""The core of the group coordinator: classic groups, consumer groups and committed offsets. Pure: no Ray, no clock."""

@@ -1,0 +1,95 @@
+"""The protocol embedded in the classic one by consumers: what a member subscribes to, what the leader assigns.
+
+Type `consumer`. The coordinator reads it to know a classic group's topics and to carry members over between the classic
+and the consumer protocol (KIP-848). A value is an int16 version and fields that never changed their place.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from rayka.coordinator.codec import BYTES, INT32, STRING, Array, Field, Reader, Schema
+
+PROTOCOL_TYPE = "consumer"
+HIGHEST_VERSION = 3
+_INT16 = struct.Struct(">h")
+
+
+class TopicPartitions(NamedTuple):
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+class Subscription(NamedTuple):
+    """What a member wants and, since version 1, what it holds (KIP-429, KIP-792, KIP-881)."""
+
+    topics: tuple[str, ...]
+    user_data: bytes | None = None
+    owned_partitions: tuple[TopicPartitions, ...] = ()
+    generation_id: int = -1
+    rack_id: str | None = None
+
+
+class Assignment(NamedTuple):
+    """What a member shall read."""
+
+    assigned_partitions: tuple[TopicPartitions, ...]
+    user_data: bytes | None = None
+
+
+_TOPIC_PARTITIONS = Schema(TopicPartitions, Field("topic", STRING), Field("partitions", Array(INT32)))
+_SUBSCRIPTION = Schema(
+    Subscription,
+    Field("topics", Array(STRING)),
+    Field("user_data", BYTES),
+    Field("owned_partitions", Array(_TOPIC_PARTITIONS), since=1),
+    Field("generation_id", INT32, since=2),
+    Field("rack_id", STRING, since=3),
+)
+_ASSIGNMENT = Schema(Assignment, Field("assigned_partitions", Array(_TOPIC_PARTITIONS)), Field("user_data", BYTES))
+
+
+def version_of(data: bytes) -> int:
+    """The version that `data` was written in. Raises ValueError if it has none."""
+    version = Reader(data).unpack(_INT16)
+    if version < 0:
+        raise ValueError(f"version {version} of the consumer protocol is invalid")
+    return version
+
+
+def read_subscription(data: bytes) -> Subscription:
+    """Raises ValueError if `data` is malformed. Of a later version what is known is read."""
+    reader = Reader(data, 2)
+    return _SUBSCRIPTION.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
+
+
+def read_topics(data: bytes) -> tuple[str, ...]:
+    """The subscribed topics alone, which every version begins with. Raises ValueError if `data` is malformed."""
+    version_of(data)
+    topics: tuple[str, ...] = Array(STRING).read(Reader(data, 2), 0, flexible=False) or ()
+    return topics
+
+
+def read_assignment(data: bytes) -> Assignment:
+    """Empty data is the assignment of nothing. Raises ValueError if `data` is malformed."""
+    if not data:
+        return Assignment(())
+    reader = Reader(data, 2)
+    return _ASSIGNMENT.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
+
+
+def write_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
+    """The bytes of a subscription."""
+    out = bytearray(_INT16.pack(version))
+    _SUBSCRIPTION.write(out, subscription, version, flexible=False)
+    return bytes(out)
+
+
+def write_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
+    """The bytes of an assignment."""
+    out = bytearray(_INT16.pack(version))
+    _ASSIGNMENT.write(out, assignment, version, flexible=False)
+    return bytes(out)

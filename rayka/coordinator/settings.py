@@ -1,0 +1,86 @@
+"""The settings of group coordinators, as values. Their definitions are in `rayka.config.groups`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rayka.config.definition import INT_MAX, ConfigValue
+from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+"""How long a member that is new to a classic group may wait for its first rebalance, at the least."""
+
+
+class MigrationPolicy(enum.Enum):
+    """Which conversions between classic and consumer groups may happen while members are in them (KIP-848)."""
+
+    DISABLED = "disabled"
+    DOWNGRADE = "downgrade"
+    UPGRADE = "upgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether a classic group may become a consumer group."""
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def downgrades(self) -> bool:
+        """Whether a consumer group may become a classic group."""
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """What can be set for one consumer group; times in milliseconds."""
+
+    session_timeout_ms: int = 45000
+    heartbeat_interval_ms: int = 5000
+    assignment_interval_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """All that the core needs to know of the configuration."""
+
+    min_session_timeout_ms: int = 6000
+    max_session_timeout_ms: int = 1800000
+    initial_rebalance_delay_ms: int = 3000
+    max_size: int = INT_MAX
+    consumer: ConsumerGroupSettings = ConsumerGroupSettings()
+    consumer_max_size: int = INT_MAX
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    regex_refresh_interval_ms: int = 600000
+    offset_metadata_max_bytes: int = 4096
+    offsets_retention_ms: int = 10080 * 60 * 1000
+    offsets_retention_check_interval_ms: int = 600000
+
+    @classmethod
+    def parse(cls, configs: Mapping[str, ConfigValue]) -> GroupSettings:
+        """The settings from typed broker settings; those that are not there have their defaults."""
+
+        def value(name: str) -> Any:
+            return configs.get(name, GROUP_COORDINATOR_CONFIGS[name].default_value)
+
+        return cls(
+            min_session_timeout_ms=value("group.min.session.timeout.ms"),
+            max_session_timeout_ms=value("group.max.session.timeout.ms"),
+            initial_rebalance_delay_ms=value("group.initial.rebalance.delay.ms"),
+            max_size=value("group.max.size"),
+            consumer=ConsumerGroupSettings(
+                session_timeout_ms=value("group.consumer.session.timeout.ms"),
+                heartbeat_interval_ms=value("group.consumer.heartbeat.interval.ms"),
+                assignment_interval_ms=value("group.consumer.assignment.interval.ms"),
+            ),
+            consumer_max_size=value("group.consumer.max.size"),
+            consumer_assignors=tuple(value("group.consumer.assignors")),
+            migration_policy=MigrationPolicy(value("group.consumer.migration.policy").lower()),
+            regex_refresh_interval_ms=value("group.consumer.regex.refresh.interval.ms"),
+            offset_metadata_max_bytes=value("offset.metadata.max.bytes"),
+            offsets_retention_ms=value("offsets.retention.minutes") * 60 * 1000,
+            offsets_retention_check_interval_ms=value("offsets.retention.check.interval.ms"),
+        )

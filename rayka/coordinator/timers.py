@@ -1,0 +1,92 @@
+"""Deadlines of the coordinator's soft state, in one queue.
+
+A heartbeat moves a deadline further out thousands of times before it is ever reached, so moving it only rewrites the
+entry's deadline; its place in the heap stays where it was. When that place comes up the entry is either due or is put
+back at its real deadline. An idle group costs nothing, and a busy one a dictionary look-up a heartbeat.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class _Entry:
+    deadline_ms: int
+    queued_ms: int
+    argument: Any
+
+
+class TimerQueue(Generic[K]):
+    """Deadlines by key; a key has one deadline at most."""
+
+    def __init__(self) -> None:
+        self._entries: dict[K, _Entry] = {}
+        self._heap: list[tuple[int, int, K]] = []
+        self._sequence = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def schedule(self, key: K, deadline_ms: int, argument: Any = None) -> None:
+        """Sets the deadline of `key`, in place of any it had. `argument` comes back when it is due."""
+        entry = self._entries.get(key)
+        if entry is None:
+            self._entries[key] = _Entry(deadline_ms, deadline_ms, argument)
+            self._push(deadline_ms, key)
+            return
+        entry.deadline_ms = deadline_ms
+        entry.argument = argument
+        if deadline_ms < entry.queued_ms:
+            entry.queued_ms = deadline_ms
+            self._push(deadline_ms, key)
+
+    def cancel(self, key: K) -> None:
+        """Forgets the deadline of `key`, if it has one."""
+        self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        """Forgets all deadlines."""
+        self._entries.clear()
+        self._heap.clear()
+
+    def deadline(self, key: K) -> int | None:
+        """The deadline of `key`."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.deadline_ms
+
+    def next_deadline(self) -> int | None:
+        """When the next key is due; None if nothing is scheduled."""
+        self._settle()
+        return self._heap[0][0] if self._heap else None
+
+    def pop(self, now_ms: int) -> tuple[K, Any] | None:
+        """The next key that is due at `now_ms`, with its argument; its deadline is gone."""
+        self._settle()
+        if not self._heap or self._heap[0][0] > now_ms:
+            return None
+        key = heapq.heappop(self._heap)[2]
+        return key, self._entries.pop(key).argument
+
+    def _push(self, deadline_ms: int, key: K) -> None:
+        heapq.heappush(self._heap, (deadline_ms, next(self._sequence), key))
+
+    def _settle(self) -> None:
+        """Puts the head of the heap right: drops what was cancelled, puts back what was moved."""
+        while self._heap:
+            queued_ms, _, key = self._heap[0]
+            entry = self._entries.get(key)
+            if entry is not None and entry.queued_ms == queued_ms == entry.deadline_ms:
+                return
+            heapq.heappop(self._heap)
+            if entry is not None and entry.queued_ms == queued_ms:
+                entry.queued_ms = entry.deadline_ms
+                self._push(entry.deadline_ms, key)

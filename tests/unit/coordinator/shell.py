@@ -1,0 +1,186 @@
+"""A shell around the core for tests: a log in memory, a clock that is set, and answers kept by handle."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from rayka.coordinator.consumer_protocol import Subscription, write_subscription
+from rayka.coordinator.groups import GroupCoordinator
+from rayka.coordinator.records import Record, decode, encode
+from rayka.coordinator.requests import (
+    CommittedOffset,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetPartition,
+    Protocol,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from rayka.coordinator.result import Pending, Result
+from rayka.coordinator.settings import GroupSettings
+from rayka.errors import ErrorCode
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+
+
+class Shell:
+    """Appends, commits and delivers as the actor does. `fail_next` makes the next append fail."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
+        self.now_ms = 1_000_000
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.answers: dict[int, Any] = {}
+        self.fail_next: ErrorCode | None = None
+        self._ids = itertools.count(1)
+        self.core = self._load()
+
+    def _load(self) -> GroupCoordinator:
+        core = GroupCoordinator(self.settings)
+        for offset, record in enumerate(self.records):
+            core.replay(record, offset)
+        core.loaded(self.now_ms)
+        return core
+
+    @property
+    def records(self) -> list[Record]:
+        """The log, decoded."""
+        decoded = [decode(key, value) for key, value in self.log]
+        return [record for record in decoded if record is not None]
+
+    def restart(self) -> None:
+        """kill -9: what is not in the log is gone."""
+        self.core = self._load()
+
+    def run(self, result: Result[Any]) -> Any:
+        """Appends, commits, delivers. Returns the answer, or the handle that it will come under."""
+        if result.records and self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            result = self.core.rollback(result, error)
+            assert not result.records
+        elif result.records or result.on_commit:
+            base_offset = len(self.log)
+            self.log += [encode(record) for record in result.records]
+            self.core.commit(result, base_offset)
+        for handle, response in result.completions:
+            assert handle not in self.answers, "a request is answered once"
+            self.answers[handle] = response
+        return result.response.handle if isinstance(result.response, Pending) else result.response
+
+    def advance(self, ms: int) -> None:
+        """Lets time pass; everything happens at its time."""
+        end_ms = self.now_ms + ms
+        while (due_ms := self.core.next_deadline()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.settle()
+        self.now_ms = end_ms
+
+    def settle(self) -> None:
+        """Carries out what is due now."""
+        while (result := self.core.expire(self.now_ms)) is not None:
+            self.run(result)
+
+    def answer(self, handle: int) -> Any:
+        """The answer to a request that waited."""
+        return self.answers.pop(handle)
+
+    def join(self, group_id: str = "g", member_id: str = "", **changes: Any) -> Any:
+        """A join; changes are fields of the request. Returns the answer or a handle."""
+        return self.run(
+            self.core.join_group(join_request(group_id, member_id, f"{next(self._ids)}", **changes), self.now_ms)
+        )
+
+    def sync(self, member: JoinGroupResponse, assignments: dict[str, bytes] | None = None, **changes: Any) -> Any:
+        """A sync of a member that joined."""
+        fields: dict[str, Any] = {"group_id": "g", "generation_id": member.generation_id, "member_id": member.member_id}
+        request = SyncGroupRequest(**fields | {"assignments": tuple((assignments or {}).items())} | changes)
+        return self.run(self.core.sync_group(request, self.now_ms))
+
+    def heartbeat(self, member_id: str, generation_id: int, group_id: str = "g", **changes: Any) -> ErrorCode:
+        """A heartbeat's error."""
+        request = HeartbeatRequest(group_id, generation_id, member_id, **changes)
+        response: HeartbeatResponse = self.run(self.core.heartbeat(request, self.now_ms))
+        return response.error
+
+    def leave(self, *members: str | MemberIdentity, group_id: str = "g") -> list[ErrorCode]:
+        """The errors of leaving members."""
+        identities = tuple(m if isinstance(m, MemberIdentity) else MemberIdentity(m) for m in members)
+        response: LeaveGroupResponse = self.run(
+            self.core.leave_group(LeaveGroupRequest(group_id, identities), self.now_ms)
+        )
+        return [member.error for member in response.members] if response.error is ErrorCode.NONE else [response.error]
+
+    def commit(self, offset: int = 7, group_id: str = "g", topic: str = "t", **changes: Any) -> ErrorCode:
+        """The error of committing one offset."""
+        names = CommittedOffset._fields
+        committed = CommittedOffset(
+            **{"topic": topic, "partition": 0, "offset": offset}
+            | {name: changes.pop(name) for name in list(changes) if name in names}
+        )
+        request = OffsetCommitRequest(group_id, (committed,), **changes)
+        response: OffsetCommitResponse = self.run(self.core.offset_commit(request, self.now_ms))
+        return response.errors[0]
+
+    def committed(self, group_id: str = "g", topic: str = "t", partition: int = 0) -> int:
+        """The committed offset, -1 if there is none."""
+        request = OffsetFetchRequest(group_id, (OffsetPartition(topic, partition),))
+        response: OffsetFetchResponse = self.core.offset_fetch(request)
+        return response.offsets[0].offset
+
+    def state(self, group_id: str = "g") -> str:
+        """The group's state as it is listed; "" if it is not there."""
+        return next((g.group_state for g in self.core.list_groups() if g.group_id == group_id), "")
+
+    def known_member(self, group_id: str = "g", **changes: Any) -> str:
+        """A member id from a first join that was sent back."""
+        response: JoinGroupResponse = self.join(group_id, **changes)
+        assert response.error is ErrorCode.MEMBER_ID_REQUIRED
+        return response.member_id
+
+    def settled(self, count: int = 1, group_id: str = "g", **changes: Any) -> list[JoinGroupResponse]:
+        """A stable group of `count` members, the leader first; member i is assigned b"i"."""
+        ids = [self.known_member(group_id, **changes) for _ in range(count)]
+        handles = [self.join(group_id, member_id, **changes) for member_id in ids]
+        self.settle()
+        return self.finish([self.answer(handle) for handle in handles], group_id)
+
+    def finish(self, members: list[JoinGroupResponse], group_id: str = "g") -> list[JoinGroupResponse]:
+        """All members sync; the leader's answer comes first."""
+        members = sorted(members, key=lambda member: member.member_id != member.leader)
+        parts = {member.member_id: b"%d" % index for index, member in enumerate(members)}
+        handles = [self.sync(member, group_id=group_id) for member in members[1:]]
+        first: SyncGroupResponse = self.sync(members[0], parts, group_id=group_id)
+        assert [first.assignment, *(self.answer(handle).assignment for handle in handles)] == list(parts.values())
+        return members
+
+
+def join_request(group_id: str, member_id: str, new_id: str, **changes: Any) -> JoinGroupRequest:
+    """A consumer's join."""
+    request = JoinGroupRequest(
+        group_id=group_id,
+        member_id=member_id,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+        protocol_type="consumer",
+        protocols=protocols("range"),
+        new_id=new_id,
+        client_id="client",
+        client_host="/127.0.0.1",
+    )
+    return request._replace(**changes)
+
+
+def protocols(*names: str, topics: tuple[str, ...] = ("t",)) -> tuple[Protocol, ...]:
+    """Protocols that subscribe to topics."""
+    return tuple(Protocol(name, write_subscription(Subscription(topics))) for name in names)
