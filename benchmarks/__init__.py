@@ -1,0 +1,1 @@
+"""rayka and Apache Kafka in turns, on this machine, with the same clients; `python -m benchmarks --help`."""

@@ -1,0 +1,151 @@
+"""What is measured: each name, its figures, and whether more or less is better."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient
+
+from benchmarks import load, processes
+from benchmarks.brokers import Broker
+
+Figures = dict[str, float]
+IDLE_SECONDS = 10.0
+RECOVERY_RECORD_BYTES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`seconds` of each measured load; `recovery_bytes` of log for the starts."""
+
+    seconds: float = 5.0
+    recovery_bytes: int = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """`figures` are the keys of what `run` returns that the report shows, with their units."""
+
+    name: str
+    title: str
+    figures: tuple[str, ...]
+    more_is_better: bool
+    run: Callable[[Broker, Options], Figures]
+
+
+def new_name(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def delete(broker: Broker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 3})
+    admin.delete_topics([topic])[topic].result(load.TIMEOUT_S)
+
+
+def produce(size: int, codec: str) -> Callable[[Broker, Options], Figures]:
+    def run(broker: Broker, options: Options) -> Figures:
+        topic = new_name("produce")
+        figures = load.run(
+            "produce", bootstrap=broker.bootstrap, topic=topic, size=size, codec=codec, seconds=options.seconds
+        )
+        delete(broker, topic)
+        return figures
+
+    return run
+
+
+def consume(size: int, codec: str) -> Callable[[Broker, Options], Figures]:
+    """Reads what was written before the clock started, from a warm page cache."""
+
+    def run(broker: Broker, options: Options) -> Figures:
+        topic, where = new_name("consume"), broker.bootstrap
+        load.run("produce", bootstrap=where, topic=topic, size=size, codec=codec, seconds=options.seconds)
+        figures = load.run("consume", bootstrap=where, topic=topic)
+        delete(broker, topic)
+        return figures
+
+    return run
+
+
+def simple(name: str) -> Callable[[Broker, Options], Figures]:
+    def run(broker: Broker, options: Options) -> Figures:
+        return load.run(name, bootstrap=broker.bootstrap, topic=new_name(name), seconds=options.seconds)
+
+    return run
+
+
+def topic_creation(broker: Broker, options: Options) -> Figures:
+    return load.run("topic_creation", bootstrap=broker.bootstrap, topic=new_name("creation"))
+
+
+def idle(broker: Broker, options: Options) -> Figures:
+    """Percent of one core without any client, Ray's own processes apart, and the memory of all of them."""
+    pids = broker.pids()
+    own = [pid for pid in pids if not processes.is_rays_own(pid)]
+    rays = [pid for pid in pids if pid not in own]
+    before = processes.cpu_s(own), processes.cpu_s(rays)
+    time.sleep(IDLE_SECONDS)
+    after = processes.cpu_s(own), processes.cpu_s(rays)
+    return {
+        "% of a core": (after[0] - before[0]) / IDLE_SECONDS * 100,
+        "Ray's % of a core": (after[1] - before[1]) / IDLE_SECONDS * 100,
+    }
+
+
+def memory(broker: Broker, options: Options) -> Figures:
+    return {"MB": processes.resident_bytes(broker.pids()) / 1e6}
+
+
+def recovery(broker: Broker, options: Options) -> Figures:
+    """Start after kill -9, and then after a clean stop, with so much log; nothing acknowledged may be missing."""
+    topic, where = new_name("recovery"), broker.bootstrap
+    records = options.recovery_bytes // RECOVERY_RECORD_BYTES
+    written = load.run(
+        "produce", bootstrap=where, topic=topic, size=RECOVERY_RECORD_BYTES, seconds=3600, max_records=records
+    )["records"]
+    broker.kill()
+    killed = _restart(broker, topic)
+    broker.stop()
+    stopped = _restart(broker, topic)
+    if (killed["records"], stopped["records"]) != (written, written + 4):
+        raise AssertionError(f"{broker.name}: {written} records were acknowledged, then {killed}, then {stopped}")
+    delete(broker, topic)
+    return {"s after kill -9": killed["s"], "s after a clean stop": stopped["s"]}
+
+
+def _restart(broker: Broker, topic: str) -> Figures:
+    began = time.monotonic()
+    broker.launch()
+    return load.run("serving", bootstrap=broker.bootstrap, topic=topic, began=began)
+
+
+RATE, LATENCY = ("MB/s", "records/s"), ("p50", "p99", "p99.9")
+MEASURES = {
+    measure.name: measure
+    for measure in (
+        Measure("idle", "idle CPU, no client", ("% of a core", "Ray's % of a core"), False, idle),
+        Measure("idle-memory", "resident memory, idle", ("MB",), False, memory),
+        Measure("produce-1k", "produce 1 KB, no codec", RATE, True, produce(1000, "none")),
+        Measure("produce-1k-lz4", "produce 1 KB, lz4", RATE, True, produce(1000, "lz4")),
+        Measure("produce-100b", "produce 100 B, no codec", RATE, True, produce(100, "none")),
+        Measure("produce-100b-lz4", "produce 100 B, lz4", RATE, True, produce(100, "lz4")),
+        Measure("consume-1k", "consume 1 KB, no codec", RATE, True, consume(1000, "none")),
+        Measure("consume-1k-lz4", "consume 1 KB, lz4", RATE, True, consume(1000, "lz4")),
+        Measure("consume-100b", "consume 100 B, no codec", RATE, True, consume(100, "none")),
+        Measure("consume-100b-lz4", "consume 100 B, lz4", RATE, True, consume(100, "lz4")),
+        Measure("latency", "one acked record at a time, ms", LATENCY, False, simple("one_at_a_time")),
+        Measure("end-to-end", "end to end at 500/s, ms", LATENCY, False, simple("end_to_end")),
+        Measure("topics", "topic of 12 partitions, created and visible", ("ms",), False, topic_creation),
+        Measure("memory", "resident memory after all this", ("MB",), False, memory),
+        Measure("recovery", "start", ("s after kill -9", "s after a clean stop"), False, recovery),
+    )
+}
+
+
+def warm_up(broker: Broker) -> None:
+    """Lets a just-in-time compiler see the paths that will be measured."""
+    for codec in ("none", "lz4"):
+        consume(1000, codec)(broker, Options(seconds=2.0))
