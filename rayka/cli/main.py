@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from rayka import __version__
-from rayka.cli import log, up
+from rayka.cli import consume, log, produce, up
 from rayka.cli.exits import CliError, Exit
+from rayka.errors import ErrorCode, RaykaError
 
 EPILOG = """\
 start here:
@@ -23,6 +24,8 @@ Every command explains itself: rayka COMMAND --help.
 Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker, 4 `up` gave up.
 """
 
+ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.BROKER_NOT_AVAILABLE)
+
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
@@ -34,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"rayka {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up, log):
+    for module in (up, produce, consume, log):
         module.register(commands)
     return top
 
@@ -49,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CliError as error:
         print(f"rayka: {error.message}", file=sys.stderr)
         return int(error.exit_code)
+    except RaykaError as error:
+        print(f"rayka: {error}", file=sys.stderr)
+        return int(Exit.NOT_FOUND if error.code in ABSENT else Exit.FAILED)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `rayka consume t | head`

@@ -1,0 +1,303 @@
+"""rayka's main job on real data, as its user sees it; `./demo` sets up what it needs and runs it.
+
+A broker is started as a person would start it. confluent-kafka, which knows nothing of Ray, writes a year of
+flights into it; in the middle a partition actor is killed with -9. Everything is read back through the wire and
+again on actor handles, and compared byte by byte with what was sent. The broker is stopped and started
+again on the same directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from flights import Flight, flights
+
+import rayka
+from rayka.cli import processes, runtime
+from rayka.cli.progress import Progress
+
+TOPIC = "flights"
+PARTITIONS = 4
+CODEC = "lz4"
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+class Report:
+    """One line for each step, with what it took."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self.steps = 0
+
+    def step(self, what: str, outcome: str, seconds: float) -> None:
+        self.steps += 1
+        print(f"{self.steps:>2}. {what:<44} {outcome}  ({seconds:.1f} s)", flush=True)
+
+    def detail(self, text: str) -> None:
+        print(f"    {text}", flush=True)
+
+    def done(self) -> None:
+        print(f"\nEverything was as it must be, in {time.monotonic() - self._started:.0f} s.", flush=True)
+
+
+def check(holds: bool, claim: str) -> None:
+    """Ends the demo if a claim does not hold."""
+    if not holds:
+        raise SystemExit(f"FAILED: {claim}")
+
+
+class Broker:
+    """`rayka up` in a process of its own, on a free port."""
+
+    def __init__(self, data_dir: Path) -> None:
+        started = time.monotonic()
+        command = [sys.executable, "-m", "rayka", "up", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        check(ready.startswith("rayka is ready on "), "the broker starts")
+        self.bootstrap = ready.split()[-1]
+        self.started_in_s = time.monotonic() - started
+
+    def partition_actor(self, partition: int) -> int:
+        """The process that leads a partition: the actor that has its segment open."""
+        for pid in processes.descendants(self.process.pid):
+            if _command(pid).startswith("ray::Partition") and _has_open(pid, f"/{TOPIC}-{partition}/"):
+                return pid
+        raise SystemExit(f"FAILED: no partition actor has {TOPIC}-{partition} open")
+
+    def stop(self) -> tuple[float, list[int]]:
+        """SIGTERM; the seconds it takes, and what outlives it."""
+        family = processes.descendants(self.process.pid)
+        started = time.monotonic()
+        self.process.terminate()
+        self.process.wait(30)
+        took_s = time.monotonic() - started
+        check(self.process.returncode == 0, "the broker stops in order")
+        return took_s, [pid for pid in family if processes.parent_of(pid) is not None]
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
+
+
+def _has_open(pid: int, part: str) -> bool:
+    with contextlib.suppress(OSError):
+        return any(part in os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def create_topic(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+
+
+class Acknowledged:
+    """Which flight was acknowledged at which place, and the longest wait for an answer of one partition."""
+
+    def __init__(self, victim: int, progress: Progress) -> None:
+        self.places: dict[Place, int] = {}
+        self._victim = victim
+        self._progress = progress
+        self._last = time.monotonic()
+        self.longest_wait_s = 0.0
+
+    def note(self, number: int, error: KafkaError | None, message: Message) -> None:
+        check(error is None, f"flight {number} is acknowledged: {error}")
+        place = (message.partition(), message.offset())
+        check(place not in self.places, f"{place} is given once")
+        self.places[place] = number
+        if place[0] == self._victim:
+            now = time.monotonic()
+            self.longest_wait_s = max(self.longest_wait_s, now - self._last)
+            self._last = now
+        self._progress.add()
+
+
+def write(broker: Broker, sent: list[Flight], report: Report) -> dict[Place, int]:
+    """Sends all flights with an idempotent producer; after a third of them a partition actor dies."""
+    producer = Producer({
+        "bootstrap.servers": broker.bootstrap,
+        "enable.idempotence": True,
+        "compression.type": CODEC,
+        "linger.ms": 5,
+        "queue.buffering.max.messages": 50_000,
+    })  # fmt: skip
+    victim, kill_at = 1, len(sent) // 3
+    with Progress("    writing", len(sent), after_s=0.5) as progress:
+        acknowledged = Acknowledged(victim, progress)
+        for number, flight in enumerate(sent):
+            if number == kill_at:
+                pid = broker.partition_actor(victim)
+                os.kill(pid, signal.SIGKILL)
+            send(producer, flight, partial(acknowledged.note, number))
+        check(producer.flush(60) == 0, "every flight is acknowledged")
+    report.detail(f"kill -9 of process {pid}, the actor of {TOPIC}-{victim}, after {kill_at:,} records;")
+    report.detail(f"the longest that partition kept the client waiting: {acknowledged.longest_wait_s:.1f} s")
+    return acknowledged.places
+
+
+def send(producer: Producer, flight: Flight, on_delivery: Callable[[KafkaError | None, Message], None]) -> None:
+    """Hands over one record, when there is room for it."""
+    while True:
+        try:
+            producer.produce(
+                TOPIC,
+                flight.value,
+                flight.key,
+                timestamp=flight.timestamp,
+                headers=flight.headers,
+                on_delivery=on_delivery,
+            )
+            producer.poll(0)
+            return
+        except BufferError:
+            producer.poll(0.1)
+
+
+def read_wire(bootstrap: str, count: int) -> Iterator[tuple[Place, Flight]]:
+    """All records, with a client that knows nothing of Ray, until the end of every partition."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap,
+        "group.id": "demo",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+    })  # fmt: skip
+    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
+    at_end: set[int] = set()
+    with Progress("    reading", count, after_s=0.5) as progress:
+        while len(at_end) < PARTITIONS:
+            messages = consumer.consume(10_000, 30)
+            check(bool(messages), "reading goes on")
+            for message in messages:
+                if (error := message.error()) is not None:
+                    check(error.code() == KafkaError._PARTITION_EOF, f"reading works: {error}")
+                    at_end.add(message.partition())
+                    continue
+                place = (message.partition(), message.offset())
+                yield place, Flight(message.key(), message.value(), message.timestamp()[1], message.headers())
+            progress.add(len(messages))
+    consumer.close()
+
+
+def read_handles(address: str, count: int) -> Iterator[tuple[Place, Flight]]:
+    """All records, from a Python program on the cluster, without the wire."""
+    cluster = rayka.connect(address)
+    consumer = cluster.consumer()
+    partitions = [(TOPIC, partition) for partition in range(PARTITIONS)]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning()
+    left = sum(consumer.end_offsets(partitions).values())
+    with Progress("    reading", count, after_s=0.5) as progress:
+        while left > 0:
+            polled = consumer.poll(30_000, 10_000)
+            check(bool(polled), "reading goes on")
+            for record in chain.from_iterable(polled.values()):
+                flight = Flight(record.key, record.value, record.timestamp, list(record.headers))
+                yield (record.partition, record.offset), flight
+                left -= 1
+                progress.add()
+    consumer.close()
+    cluster.close()
+
+
+def compare(sent: list[Flight], acknowledged: dict[Place, int], read: Iterator[tuple[Place, Flight]]) -> int:
+    """Holds what was read against what was acknowledged: the same places, and each byte; returns how many."""
+    missing = dict(acknowledged)
+    for place, flight in read:
+        number = missing.pop(place, None)
+        check(number is not None, f"what is at {place} was acknowledged there, once")
+        check(flight == sent[number], f"flight {number} at {place} is what was sent")
+    check(not missing, f"nothing acknowledged is missing ({len(missing)} are)")
+    return len(acknowledged)
+
+
+def show_disk(data_dir: Path, report: Report) -> None:
+    """The segments of the topic, and what `rayka log dump` thinks of them."""
+    directories = sorted(path for path in data_dir.rglob(f"{TOPIC}-*") if path.is_dir())
+    check(len(directories) == PARTITIONS, "each partition has its directory")
+    for directory in directories:
+        files = Counter({path.name: path.stat().st_size for path in sorted(directory.glob("0*"))})
+        report.detail(f"{directory.relative_to(data_dir)}: " + ", ".join(f"{n} {s:,} B" for n, s in files.items()))
+    for directory in directories:
+        dump = subprocess.run(
+            [sys.executable, "-m", "rayka", "log", "dump", str(directory), "--quiet"], capture_output=True, text=True
+        )
+        check(dump.returncode == 0, f"rayka log dump finds no damage: {dump.stdout}{dump.stderr}")
+        report.detail(f"{directory.name}: {dump.stdout.strip()}")
+
+
+def run(data_dir: Path, count: int | None) -> None:
+    report = Report()
+    started = time.monotonic()
+
+    def took() -> float:
+        nonlocal started
+        before, started = started, time.monotonic()
+        return started - before
+
+    sent = flights(count)
+    report.step("A year of flights from New York", f"{len(sent):,} records", took())
+    broker = Broker(data_dir)
+    try:
+        report.step("rayka up", f"ready on {broker.bootstrap}", took())
+        create_topic(broker.bootstrap)
+        report.step(f"Topic {TOPIC}", f"{PARTITIONS} partitions", took())
+        acknowledged = write(broker, sent, report)
+        check(len(acknowledged) == len(sent), "every flight has a place")
+        report.step(f"confluent-kafka wrote ({CODEC}, idempotent)", f"{len(acknowledged):,} acknowledged", took())
+        compared = compare(sent, acknowledged, read_wire(broker.bootstrap, len(sent)))
+        report.step("confluent-kafka read back", f"{compared:,} equal, none missing, none twice", took())
+        address = runtime.find(str(data_dir)).address
+        compared = compare(sent, acknowledged, read_handles(address, len(sent)))
+        report.step("Python read on actor handles", f"{compared:,} equal, none missing, none twice", took())
+        show_disk(data_dir, report)
+        report.step("Segments on disk, in Kafka's format", "whole", took())
+        stopped_in_s, left = broker.stop()
+        check(not left, f"nothing outlives the broker ({left} do)")
+        report.step("Stopped (SIGTERM)", "no process left behind", stopped_in_s)
+        took()
+        broker = Broker(data_dir)
+        compared = compare(sent, acknowledged, read_wire(broker.bootstrap, len(sent)))
+        report.step("Started again on the same directory", f"{compared:,} equal", took())
+        broker.stop()
+    finally:
+        broker.process.terminate()
+        broker.process.wait(30)
+    report.done()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="rayka's main job on real data")
+    parser.add_argument("--records", type=int, help="use only so many of the 336,776 flights")
+    parser.add_argument("--keep", metavar="DIR", help="keep the data here")
+    args = parser.parse_args()
+    data_dir = Path(args.keep or tempfile.mkdtemp(prefix="rayka-demo-")).resolve()
+    try:
+        run(data_dir, args.records)
+    finally:
+        if not args.keep:
+            shutil.rmtree(data_dir, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
