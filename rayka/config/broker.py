@@ -73,27 +73,27 @@ class BrokerConfig(Mapping[str, Any]):
         queued, largest = self["queued.max.request.bytes"], self["socket.request.max.bytes"]
         yield (
             0 < queued < largest,
-            f"queued.max.request.bytes ({queued}) must not be less than socket.request.max.bytes ({largest})",
+            f"queued.max.request.bytes ({queued}) must be larger or equal to socket.request.max.bytes ({largest})",
         )
         ids = {self["node.id"], self["broker.id"]} - {-1}
         yield len(ids) > 1, f"node.id ({self['node.id']}) and broker.id ({self['broker.id']}) must be equal"
         yield not self.log_dirs, "log.dirs or log.dir must name at least one directory"
         for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
-            yield self[name] == 0, f"{name} must be unlimited (-1) or at least 1"
+            yield self[name] == 0, f"{name} must be unlimited (-1) or, greater than or equal to 1"
 
 
 def check_broker_configs(configs: Mapping[str, str], static: Mapping[str, str], *, per_broker: bool) -> None:
-    """Raises INVALID_CONFIG unless these can be the dynamic settings of a broker (or, without `per_broker`, of
-    all) that was started with `static`."""
+    """Raises unless these can be the dynamic settings of a broker (or, without `per_broker`, of all) that was
+    started with `static`: INVALID_REQUEST for one that can't be changed at run time, else INVALID_CONFIG."""
     for name in configs:
         definition = BROKER_CONFIGS.get(name)
         if definition is None:
             raise RaykaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
         if definition.read_only:
-            raise RaykaError(ErrorCode.INVALID_CONFIG, f"Cannot update these configs dynamically: {name}")
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
         if definition.update_mode is UpdateMode.PER_BROKER and not per_broker:
             raise RaykaError(
-                ErrorCode.INVALID_CONFIG,
-                f"Cannot update these configs at default cluster level, broker id must be specified: {name}",
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot update these configs at default cluster level, broker id must be specified: [{name}]",
             )
     BrokerConfig(static, configs)

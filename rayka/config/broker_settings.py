@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, UpdateMode
+from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
 from rayka.config.topic import TOPIC_CONFIGS
 
 BOOLEAN, INT, SHORT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG
@@ -19,6 +19,14 @@ DEFAULTS = "Defaults of topic configs"
 PRODUCERS = "Producers"
 METADATA = "The controller"
 ACTORS = "Actors"
+
+
+def _connection_limits(value: ConfigValue) -> str | None:
+    for item in filter(None, str(value).split(",")):
+        host, _, limit = item.rpartition(":")
+        if not host.strip() or not limit.strip().isdecimal():
+            return f"{item} is not of the form host:limit"
+    return None
 
 
 def _listening() -> Iterator[ConfigDef]:
@@ -57,7 +65,8 @@ def _listening() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "max.connections.per.ip.overrides", STRING, "",
-        "Other limits for some addresses or host names: `host1:100,127.0.0.1:200`.", update_mode=CLUSTER_WIDE,
+        "Other limits for some addresses or host names: `host1:100,127.0.0.1:200`.",
+        check=_connection_limits, update_mode=CLUSTER_WIDE,
     )  # fmt: skip
     yield ConfigDef(
         "connections.max.idle.ms", LONG, "600000", "A connection that is silent for this long is closed.",

@@ -93,6 +93,8 @@ class ConfigDef:
                 return None
             raise self.invalid(None, "entry must not be null")
         value = self._read(text)
+        if isinstance(value, tuple):
+            self._check_items(value)
         reason = self._out_of_bounds(value) or (self.check(value) if self.check else None)
         if reason:
             raise self.invalid(_shown(value), reason)
@@ -146,11 +148,9 @@ class ConfigDef:
     def _out_of_bounds(self, value: ConfigValue) -> str | None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return self._out_of_range(value)
-        if not self.valid_values:
+        if not self.valid_values or isinstance(value, tuple) or value in self.valid_values:
             return None
-        if isinstance(value, tuple):
-            return self._list_reason(value)
-        return None if value in self.valid_values else f"String must be one of: {', '.join(self.valid_values)}"
+        return f"String must be one of: {', '.join(self.valid_values)}"
 
     def _out_of_range(self, value: int | float) -> str | None:
         if self.lower is not None and not value >= self.lower:
@@ -159,10 +159,12 @@ class ConfigDef:
             return f"Value must be no more than {self.upper}"
         return None
 
-    def _list_reason(self, items: tuple[str, ...]) -> str | None:
-        if all(item in self.valid_values for item in items):
-            return None
-        return f"String must be one of: {', '.join(self.valid_values)}"
+    def _check_items(self, items: tuple[str, ...]) -> None:
+        if "" in items:
+            raise RaykaError(ErrorCode.INVALID_CONFIG, f"Configuration '{self.name}' values must not be empty.")
+        for item in items:
+            if self.valid_values and item not in self.valid_values:
+                raise self.invalid(item, f"String must be one of: {', '.join(self.valid_values)}")
 
 
 _INTEGER_RANGE: Mapping[ConfigType, tuple[int, int]] = {
@@ -175,7 +177,7 @@ _INTEGER_RANGE: Mapping[ConfigType, tuple[int, int]] = {
 def _shown(value: ConfigValue) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(value)}]"
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse(configs: Mapping[str, ConfigDef], name: str, text: str | None) -> ConfigValue:

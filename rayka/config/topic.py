@@ -19,7 +19,7 @@ def _throttled_replicas(value: ConfigValue) -> str | None:
     items = value if isinstance(value, tuple) else ()
     if items == ("*",) or all(_REPLICA.fullmatch(item) for item in items):
         return None
-    return "must be the literal '*' or a list of replicas in the following format: [partitionId]:[brokerId],..."
+    return "it must be the literal '*' or a list of replicas as [partitionId]:[brokerId],[partitionId]:[brokerId],..."
 
 
 def _gzip_level(value: ConfigValue) -> str | None:

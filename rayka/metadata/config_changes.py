@@ -91,7 +91,7 @@ class ConfigChanges:
         if not name:
             return
         if not (name.isascii() and name.isdigit()):
-            raise RaykaError(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
         if int(name) not in self.image.brokers:
             raise RaykaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} found.")
 

@@ -158,7 +158,7 @@ def create_partitions(
         try:
             if requested[request.name] > 1:
                 raise RaykaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            _check_size(len(records) + request.count)
+            _check_size(len(records) + request.count, "additional partitions")
             records += _add_partitions(image, placement, request)
             results.append(TopicResult(request.name, image.topics[request.name].topic_id))
         except RaykaError as error:
@@ -232,6 +232,6 @@ def _find(image: MetadataImage, wanted: str | uuid.UUID) -> tuple[uuid.UUID, str
     return topic.topic_id, topic.name
 
 
-def _check_size(partitions: int) -> None:
+def _check_size(partitions: int, what: str = "partitions") -> None:
     if partitions > MAX_PARTITIONS_PER_REQUEST:
-        raise RaykaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        raise RaykaError(ErrorCode.POLICY_VIOLATION, f"Excessively large number of {what} per request.")
