@@ -1,0 +1,155 @@
+"""The file layer: every open, write, sync, rename and removal of the storage engine goes through it.
+
+Tests replace it to make disks fail. All methods raise OSError. Nothing is mapped into memory: a page
+that the disk can't give or take would end the process, where a system call just fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+
+from rayka.storage.batch import Buffer
+
+
+class RealFiles:
+    """The operating system's files. Positions and sizes in bytes.
+
+    `write` and `read` are the system calls themselves, so that an append costs no Python call for them.
+    """
+
+    write = staticmethod(os.pwrite)
+    """(descriptor, buffer, position) -> bytes written, perhaps fewer than asked for."""
+    read = staticmethod(os.pread)
+    """(descriptor, size, position) -> bytes, fewer only at the end of the file."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        """A descriptor for reading and writing, or for reading alone."""
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def duplicate(self, descriptor: int) -> int:
+        """A second descriptor of the same file, which stays good when the first is closed."""
+        return os.dup(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until the file's bytes and size are on the device."""
+        os.fdatasync(descriptor)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory and all that is in it."""
+        shutil.rmtree(path)
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, in no order."""
+        return os.listdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """Time of the last change, in milliseconds since the epoch."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes of the file system in all, and those that can still be written."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+
+    def lock(self, path: str) -> int:
+        """Open `path` and hold it alone; BlockingIOError when another process holds it.
+
+        Both kinds of lock are taken: Kafka's is the POSIX one, which alone would not keep out a second
+        opening in the same process.
+        """
+        descriptor = self.open(path, create=True)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def read_file(self, path: str) -> bytes:
+        """All bytes of a file."""
+        descriptor = self.open(path, read_only=True)
+        try:
+            return self.read(descriptor, os.fstat(descriptor).st_size, 0)
+        finally:
+            self.close(descriptor)
+
+    def write_file(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        """Put `data` in the place of `path` at once: a reader finds the old bytes or the new ones."""
+        temporary = path + ".tmp"
+        descriptor = self.open(temporary, create=True)
+        try:
+            self.truncate(descriptor, 0)
+            self.write_fully(descriptor, data, 0)
+            if sync:
+                self.sync(descriptor)
+        finally:
+            self.close(descriptor)
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def write_fully(self, descriptor: int, data: Buffer, position: int) -> None:
+        """Write all of `data`, however little the system takes at a time."""
+        view = memoryview(data)
+        while view:
+            written = self.write(descriptor, view, position)
+            view = view[written:]
+            position += written
+
+    def write_at(self, path: str, data: Buffer, position: int) -> None:
+        """Write at a position of a file, cutting off what lay behind it, and close the file again."""
+        descriptor = self.open(path, create=True)
+        try:
+            self.truncate(descriptor, position)
+            self.write_fully(descriptor, data, position)
+        finally:
+            self.close(descriptor)
+
+    def cut(self, path: str, size: int) -> None:
+        """Shorten a file."""
+        descriptor = self.open(path)
+        try:
+            self.truncate(descriptor, size)
+        finally:
+            self.close(descriptor)
+
+    def remove_if_present(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Wait until the names in a directory are on the device."""
+        descriptor = self.open(path, read_only=True)
+        try:
+            self.sync(descriptor)
+        finally:
+            self.close(descriptor)

@@ -1,0 +1,116 @@
+"""Walking over the batches of a segment from a position on, in large reads.
+
+`valid_end` looks for damage. Two kinds are known: bytes missing and bytes that are nonsense. The CRC does
+not cover the base offset, so a wrong one shows only by its neighbours: offsets rise, and where one batch
+jumps up and the next goes back to where the first should have been, the first one is the damaged one.
+Leader epochs are not covered either; they are read from their checkpoint, not from the batches.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.batch import (
+    ATTRIBUTES_OFFSET,
+    HEADER,
+    LOG_OVERHEAD,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+)
+
+CHUNK_BYTES = 4 << 20
+MAX_RELATIVE_OFFSET = 0x7FFF_FFFF
+_OLD_CRC = slice(12, 16)
+_OLD_MAGIC = 16
+_OLD_MAGICS = (0, 1)
+
+Read = Callable[[int, int], bytes]
+"""(size, position) -> bytes, fewer only at the end."""
+
+
+class ScannedBatch(NamedTuple):
+    """A batch: its `position` in the segment, and its bytes, from `start` of `data` on."""
+
+    position: int
+    header: BatchHeader
+    data: memoryview
+    start: int
+
+    @property
+    def end(self) -> int:
+        """Position of the byte after the batch."""
+        return self.position + self.header.batch_length + LOG_OVERHEAD
+
+    def is_intact(self) -> bool:
+        """Whether the magic is ours and the CRC right."""
+        header, start = self.header, self.start
+        with self.data[start + ATTRIBUTES_OFFSET : start + header.batch_length + LOG_OVERHEAD] as covered:
+            return header.magic == MAGIC and crc32c(covered) == header.crc
+
+    def is_old_format(self) -> bool:
+        """Whether this is a message of magic 0 or 1, intact by the CRC of its format."""
+        message = self.data[self.start : self.start + self.header.batch_length + LOG_OVERHEAD]
+        stored = int.from_bytes(message[_OLD_CRC])
+        return self.header.magic in _OLD_MAGICS and stored == zlib.crc32(message[_OLD_MAGIC:])
+
+
+def iter_batches(read: Read, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[ScannedBatch]:
+    """Each batch from `position` on, until one is incomplete or has an impossible length. CRCs are not checked."""
+    data = memoryview(b"")
+    start = 0
+    while position + RECORD_BATCH_OVERHEAD <= end:
+        if start + RECORD_BATCH_OVERHEAD > len(data):
+            data, start = memoryview(read(chunk_bytes, position)), 0
+            if len(data) < RECORD_BATCH_OVERHEAD:
+                return
+        fields = HEADER.unpack_from(data, start)
+        size = fields[1] + LOG_OVERHEAD
+        if fields[1] < MIN_BATCH_LENGTH or position + size > end:
+            return
+        if start + size > len(data):
+            data, start = memoryview(read(max(size, chunk_bytes), position)), 0
+            if len(data) < size:
+                return
+        yield ScannedBatch(position, tuple.__new__(BatchHeader, fields), data, start)
+        position += size
+        start += size
+
+
+def valid_end(
+    read: Read, position: int, end: int, *, base_offset: int, next_offset: int, may_have_gaps: bool
+) -> int:
+    """The position at which damage begins, `end` if there is none.
+
+    Reads from `position`, where a batch begins whose base offset is `next_offset` or, after compaction, above
+    it. Raises UNSUPPORTED_FOR_MESSAGE_FORMAT at an intact message of magic 0 or 1: that is not damage, and
+    nothing may be cut off.
+    """
+    jump: tuple[int, int] | None = None
+    for batch in iter_batches(read, position, end):
+        header = batch.header
+        if not batch.is_intact():
+            _refuse_old_format(batch)
+            break
+        if header.base_offset < next_offset:
+            return jump[0] if jump is not None and header.base_offset >= jump[1] else position
+        if header.last_offset_delta < 0 or header.last_offset - base_offset > MAX_RELATIVE_OFFSET:
+            break
+        jump = (position, next_offset) if header.base_offset > next_offset else None
+        next_offset = header.next_offset
+        position = batch.end
+    return position if jump is None or may_have_gaps else jump[0]
+
+
+def _refuse_old_format(batch: ScannedBatch) -> None:
+    if batch.is_old_format():
+        raise RaykaError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"The log has a message of magic {batch.header.magic} at position {batch.position}",
+        )
