@@ -9,10 +9,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from rayka.gateway.exchange import Api
-from rayka.gateway.handlers import api_versions, fetch, metadata, offsets, produce, topics
+from rayka.gateway.handlers import (
+    api_versions,
+    cluster,
+    configs,
+    fetch,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    records,
+    topics,
+)
 from rayka.gateway.schema import ApiKey
-
-NEVER_FLEXIBLE: Final = 2**15
 
 
 def table(*rows: Api) -> Mapping[int, Api]:
@@ -30,6 +39,15 @@ APIS: Final = table(
     Api(ApiKey.API_VERSIONS, 0, 5, 3, handle_frame=api_versions.handle),
     Api(ApiKey.CREATE_TOPICS, 0, 7, 5, topics.handle_create),
     Api(ApiKey.DELETE_TOPICS, 0, 6, 4, topics.handle_delete),
+    Api(ApiKey.DELETE_RECORDS, 0, 2, 2, records.handle_delete_records),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, producers.handle),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, 4, offsets.handle_offset_for_leader_epoch),
+    Api(ApiKey.DESCRIBE_CONFIGS, 0, 4, 4, configs.handle_describe),
+    Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, configs.handle_alter),
+    Api(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, 2, records.handle_describe_log_dirs),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, topics.handle_create_partitions),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, configs.handle_incremental_alter),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, cluster.handle_describe_cluster),
+    Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0, configs.handle_list_resources),
+    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0, cluster.handle_describe_topic_partitions),
 )

@@ -64,4 +64,4 @@ def message(key: int, version: int, *, flexible: bool = False) -> Callable[[Cls]
 def _kind(name: str) -> EntityType:
     if name.endswith("Request"):
         return EntityType.request
-    return EntityType.response if name.endswith("sResponse") or name.endswith("EpochResponse") else EntityType.nested
+    return EntityType.response if name.endswith(("sResponse", "EpochResponse")) else EntityType.nested
