@@ -14,7 +14,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rayka.actors.frames import FrameBuffer, Operation, encode
 
@@ -69,8 +69,7 @@ class _ServerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -166,6 +165,7 @@ class LocalChannel:
         self._waiting: dict[int, tuple[Done, float]] = {}
         self._queued: list[tuple[bytes, Sequence[memoryview]]] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._lost_at = 0.0
         self._sweep: asyncio.TimerHandle | None = None
         self._correlation_ids = itertools.count(1)
 
@@ -222,6 +222,7 @@ class LocalChannel:
     def on_lost(self) -> None:
         """Called by the connection when the peer is gone."""
         self._transport = None
+        self._lost_at = self._loop.time()
         self._end_all(sent=True)
 
     def _write(self, frame: bytes, payload: Sequence[memoryview]) -> None:
@@ -238,6 +239,7 @@ class LocalChannel:
     async def _keep_connecting(self) -> None:
         deadline = self._loop.time() + CONNECT_TIMEOUT_S
         try:
+            await asyncio.sleep(max(0.0, self._lost_at + _CONNECT_RETRY_S - self._loop.time()))
             while not await self._try_connect():
                 if self._loop.time() > deadline:
                     self._queued.clear()

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,8 +21,8 @@ from rayka.actors.partition_pool import PartitionPool
 from rayka.actors.spec import NodeSpec
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.metadata.commands import BrokerRegistration
-from rayka.metadata.controller import Controller
+from rayka.metadata.commands import BrokerRegistration, NewTopic
+from rayka.metadata.controller import Changes, Controller
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import MetadataRecord, PartitionRecord
 
@@ -32,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 _WATCH_TIMEOUT_S = 60.0
 _SETTLE_TIMEOUT_S = 5.0
-_KEPT_BATCHES = 1000
 _SPARE_TIMEOUT_S = 10.0
 _SETTLED_COMMANDS = ("create_topics", "create_partitions")
 
@@ -75,7 +72,6 @@ class ControllerActor:
         self._spec = spec
         self._log = MetadataLog(spec.controller_dir)
         self._core = Controller(self._log.load(), spec.configs)
-        self._recent: deque[tuple[int, tuple[MetadataRecord, ...]]] = deque(maxlen=_KEPT_BATCHES)
         self._watchers = Watchers()
         self._pool: PartitionPool | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -155,19 +151,11 @@ class ControllerActor:
         """The spec of the controller's node, for processes that come to the cluster through it."""
         return self._spec
 
-    async def watch(self, watcher: str, version: int) -> tuple[MetadataImage | None, list[tuple[MetadataRecord, ...]]]:
-        """What came after `version`, which the watcher has taken in; waits for something up to a minute.
-
-        Returns (None, batches of records), or (the image, []) if that was too long ago.
-        """
+    async def watch(self, watcher: str, version: int) -> Changes:
+        """What came after `version`, which the watcher has taken in; waits for something up to a minute."""
         await self._watchers.has(watcher, version)
         await self._watchers.wait(lambda: self._image.version > version, _WATCH_TIMEOUT_S)
-        if version == self._image.version:
-            return None, []
-        batches = [records for after, records in self._recent if after > version]
-        if len(batches) == self._image.version - version:
-            return None, batches
-        return self._image, []
+        return self._core.changes_since(version)
 
     async def execute(self, command: str, *arguments: Any) -> tuple[int, Any]:
         """Carry out a command; returns the image's version after it and its response, or a RaykaError as a value."""
@@ -196,7 +184,6 @@ class ControllerActor:
             return
         self._log.append(records, self._image)
         self._core.replay(records)
-        self._recent.append((self._image.version, tuple(records)))
         self._log.snapshot_if_due(self._image)
 
     async def _settle(self, records: Sequence[MetadataRecord], version: int) -> None:
@@ -226,8 +213,17 @@ class ControllerActor:
         self._log.close()
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _create_topics(core: Controller, topics: Sequence[NewTopic], validate_only: bool) -> Any:
+    return core.create_topics(topics, validate_only, [uuid.uuid4() for _ in topics])
 
 
-_COMMANDS: Mapping[str, Callable[..., Any]] = {}
+_COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "create_topics": _create_topics,
+    "delete_topics": Controller.delete_topics,
+    "create_partitions": Controller.create_partitions,
+    "incremental_alter_configs": Controller.incremental_alter_configs,
+    "alter_configs": Controller.alter_configs,
+    "allocate_producer_ids": Controller.allocate_producer_ids,
+    "register_actor": Controller.register_actor,
+    "actor_died": Controller.actor_died,
+}

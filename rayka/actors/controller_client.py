@@ -37,27 +37,38 @@ class ControllerClient:
         self, topics: Sequence[NewTopic], *, validate_only: bool, timeout_ms: int
     ) -> list[TopicResult]:
         """Create topics; when it returns their leaders serve."""
-        return await self._execute("create_topics", tuple(topics), validate_only, timeout_ms=timeout_ms)
+        results: list[TopicResult] = await self._execute(
+            "create_topics", tuple(topics), validate_only, timeout_ms=timeout_ms
+        )
+        return results
 
     async def delete_topics(self, topics: Sequence[str | uuid.UUID], timeout_ms: int) -> list[TopicResult]:
         """Delete topics by name or by id."""
-        return await self._execute("delete_topics", tuple(topics), timeout_ms=timeout_ms)
+        results: list[TopicResult] = await self._execute("delete_topics", tuple(topics), timeout_ms=timeout_ms)
+        return results
 
     async def create_partitions(
         self, requests: Sequence[NewPartitions], validate_only: bool, timeout_ms: int
     ) -> list[TopicResult]:
         """Raise the number of partitions of topics."""
-        return await self._execute("create_partitions", tuple(requests), validate_only, timeout_ms=timeout_ms)
+        results: list[TopicResult] = await self._execute(
+            "create_partitions", tuple(requests), validate_only, timeout_ms=timeout_ms
+        )
+        return results
 
     async def incremental_alter_configs(
         self, alterations: Sequence[ConfigAlteration], validate_only: bool
     ) -> list[ConfigResult]:
         """Set, delete, append to or subtract from single settings."""
-        return await self._execute("incremental_alter_configs", tuple(alterations), validate_only)
+        results: list[ConfigResult] = await self._execute(
+            "incremental_alter_configs", tuple(alterations), validate_only
+        )
+        return results
 
     async def alter_configs(self, replacements: Sequence[ConfigReplacement], validate_only: bool) -> list[ConfigResult]:
         """Replace all settings of resources."""
-        return await self._execute("alter_configs", tuple(replacements), validate_only)
+        results: list[ConfigResult] = await self._execute("alter_configs", tuple(replacements), validate_only)
+        return results
 
     async def allocate_producer_id(self) -> int:
         """A producer id that nobody has had, from a block that this process owns."""

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 
 from rayka.errors import RaykaError
-from rayka.storage.log import FlushJob
+from rayka.storage.flush import FlushJob
 from rayka.storage.partition import Partition
-
-logger = logging.getLogger(__name__)
+from rayka.types import TopicPartition
 
 
 class GroupCommit:
-    """Flushes partitions; calls `flushed(partition, bytes that became durable)` in the loop for each."""
+    """Flushes partitions; calls `flushed(partition)` or `failed(partition, error)` in the loop for each."""
 
-    def __init__(self, flushed: Callable[[Partition, int], None]) -> None:
+    def __init__(self, flushed: Callable[[Partition], None], failed: Callable[[Partition, RaykaError], None]) -> None:
         self._flushed = flushed
-        self._dirty: dict[int, Partition] = {}
+        self._failed = failed
+        self._dirty: dict[TopicPartition, Partition] = {}
         self._task: asyncio.Task[None] | None = None
 
     def flush(self, partitions: Iterable[Partition]) -> None:
         """Flush these soon."""
         for partition in partitions:
-            self._dirty[id(partition)] = partition
+            self._dirty[partition.topic_partition] = partition
         if self._dirty and self._task is None:
             self._task = asyncio.create_task(self._run())
 
@@ -38,9 +37,9 @@ class GroupCommit:
         try:
             while self._dirty:
                 partitions, self._dirty = list(self._dirty.values()), {}
-                jobs = [(partition, partition.log.begin_flush()) for partition in partitions]
-                await loop.run_in_executor(None, _run_jobs, [job for _, job in jobs])
-                for partition, job in jobs:
+                jobs = [partition.log.begin_flush() for partition in partitions]
+                await loop.run_in_executor(None, _run_jobs, jobs)
+                for partition, job in zip(partitions, jobs, strict=True):
                     self._finish(partition, job)
         finally:
             self._task = None
@@ -49,9 +48,9 @@ class GroupCommit:
         try:
             partition.log.finish_flush(job)
         except RaykaError as error:
-            logger.error("%s: flush failed: %s", partition.topic_partition, error)
-            return
-        self._flushed(partition, job.size)
+            self._failed(partition, error)
+        else:
+            self._flushed(partition)
 
 
 def _run_jobs(jobs: list[FlushJob]) -> None:

@@ -17,6 +17,7 @@ import ray.exceptions
 
 from rayka.actors.spec import CONTROLLER_NAME
 from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.controller import Changes
 from rayka.metadata.image import MetadataImage
 
 logger = logging.getLogger(__name__)
@@ -80,11 +81,9 @@ class ImageWatch:
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _MAX_RETRY_S)
 
-    async def _take(self, update: tuple[MetadataImage | None, list[tuple[Any, ...]]]) -> None:
-        """An update is a whole image, or the batches of records since the version asked for."""
-        snapshot, batches = update
-        image = self.image if snapshot is None else snapshot
-        for batch in batches:
+    async def _take(self, changes: Changes) -> None:
+        image = self.image if changes.snapshot is None else changes.snapshot
+        for batch in changes.batches:
             image = image.apply_all(batch)
         if image is self.image:
             return

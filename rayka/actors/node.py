@@ -143,11 +143,11 @@ def start_node(spec: NodeSpec) -> Node:
     _check_port(spec)
     for directory in (spec.data_dir, *spec.log_dirs):
         os.makedirs(directory, exist_ok=True)
-    controller = ray.remote(ControllerActor).options(**actor_options(spec, CONTROLLER_NAME)).remote(spec)
-    broker_id = ray.get(controller.start_node.remote(spec), timeout=START_TIMEOUT_S)
+    controller: Any = ray.remote(ControllerActor).options(**actor_options(spec, CONTROLLER_NAME)).remote(spec)
+    broker_id: int = ray.get(controller.start_node.remote(spec), timeout=START_TIMEOUT_S)
     spec = replace(spec, broker_id=broker_id)
     count = int(BrokerConfig.parse(spec.configs)["gateways.per.node"])
-    gateway_class = ray.remote(GatewayActor)
+    gateway_class: Any = ray.remote(GatewayActor)
     gateways = tuple(
         gateway_class.options(**actor_options(spec, spec.gateway_name(index))).remote(spec, index)
         for index in range(count)

@@ -27,6 +27,7 @@ from rayka.actors.replica_server import ReplicaServer
 from rayka.actors.router import socket_path
 from rayka.actors.spec import NodeSpec
 from rayka.config import BrokerConfig
+from rayka.errors import ErrorCode
 from rayka.metadata.commands import ActorRegistration
 from rayka.storage.files import RealFiles
 from rayka.storage.log_directory import LogDirectory
@@ -67,15 +68,17 @@ class PartitionActor:
         self._spec = spec
         self._name = spec.partition_actor_name(index)
         self._path = spec.log_dir_of(index)
+        self._failed = False
         self._started = asyncio.ensure_future(self._start())
         self._started.add_done_callback(_exit_if_failed)
 
     async def _start(self) -> None:
-        controller = find_controller(self._spec.namespace)
+        self._controller = controller = find_controller(self._spec.namespace)
         self._directory = await self._lock()
-        await _until_answered(lambda: controller.execute.remote("register_actor", self._registration()))
+        registration = ActorRegistration(self._name, self._spec.broker_id, self._path, uuid.uuid4().hex)
+        await _until_answered(lambda: controller.execute.remote("register_actor", registration))
         self._replicas = Replicas()
-        self._server = ReplicaServer(self._replicas, self._directory)
+        self._server = ReplicaServer(self._replicas, self._directory, self._disk_failed)
         roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._spec.configs)
         self._watch = ImageWatch(controller, self._name, roles.image_changed)
         await _until_answered(self._watch.start)
@@ -87,8 +90,15 @@ class PartitionActor:
         self._upkeep.start()
         logger.info("%s holds %d replicas", self._name, len(self._replicas))
 
-    def _registration(self) -> ActorRegistration:
-        return ActorRegistration(self._name, self._spec.broker_id, self._path, uuid.uuid4().hex)
+    def _disk_failed(self) -> None:
+        """The log directory is offline: lead nothing of it any longer, and say so."""
+        if not self._failed:
+            self._failed = True
+            logger.error("log directory %s is offline: %s", self._path, self._directory.offline)
+            for partition in self._replicas:
+                partition.resign()
+                self._server.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._reported = self._controller.execute.remote("actor_died", self._name)
 
     async def _lock(self) -> LogDirectory:
         deadline = time.monotonic() + _LOCK_TIMEOUT_S

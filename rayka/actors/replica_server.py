@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from rayka.storage.reader import SegmentReader
 from rayka.storage.replicas import Replicas
 from rayka.types import (
     AppendRequest,
+    AppendResult,
     EpochQuery,
     FetchPartition,
     FetchResult,
@@ -30,6 +32,8 @@ from rayka.types import (
     OffsetQuery,
     TopicPartition,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class Request(Protocol):
@@ -47,16 +51,18 @@ class Request(Protocol):
 
 
 class ReplicaServer:
-    """Dispatches requests; `serve` is given to the channel."""
+    """Dispatches requests; `serve` is given to the channel. `disk_failed` is called once an I/O error came up."""
 
-    def __init__(self, replicas: Replicas, directory: LogDirectory) -> None:
+    def __init__(self, replicas: Replicas, directory: LogDirectory, disk_failed: Callable[[], None]) -> None:
         self._replicas = replicas
         self._directory = directory
         self._purgatory = Purgatory()
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count()
         self._reader = SegmentReader()
-        self._group_commit = GroupCommit(self._flushed)
+        self._disk_failed = disk_failed
+        self._group_commit = GroupCommit(self._flushed, self._flush_failed)
+        self._unflushed_bytes: dict[TopicPartition, int] = {}
         self._dispatch: dict[int, Callable[[Request], None]] = {
             Operation.APPEND: self._append,
             Operation.FETCH: self._fetch,
@@ -83,6 +89,9 @@ class ReplicaServer:
             results.append(result)
             if needed:
                 required[topic_partition] = needed
+                self._unflushed_bytes[topic_partition] = self._unflushed_bytes.get(topic_partition, 0) + size
+            elif result.error == ErrorCode.KAFKA_STORAGE_ERROR:
+                self._disk_failed()
             elif not result.error:
                 appended.append((topic_partition, size))
         if required:
@@ -97,13 +106,18 @@ class ReplicaServer:
         for fetch in self._purgatory.more_bytes(topic_partition, size):
             self._answer_fetch(fetch)
 
-    def _flushed(self, partition: Partition, size: int) -> None:
+    def _flushed(self, partition: Partition) -> None:
         """A flush of the partition is done: what waited for it becomes visible and is answered."""
         topic_partition = partition.topic_partition
         partition.advance_high_watermark()
         for produce in self._purgatory.high_watermark_at(topic_partition, partition.log.high_watermark):
             produce.request.answer(produce.results)
-        self._more_bytes(topic_partition, size)
+        self._more_bytes(topic_partition, self._unflushed_bytes.pop(topic_partition, 0))
+
+    def _flush_failed(self, partition: Partition, error: RaykaError) -> None:
+        logger.error("%s: %s", partition.topic_partition, error)
+        self.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        self._disk_failed()
 
     def _fetch(self, request: Request) -> None:
         max_wait_ms, min_bytes, max_bytes, isolation, inline, rows = request.control
@@ -120,7 +134,7 @@ class ReplicaServer:
         self._loop.call_later(max_wait_ms / 1000, self._fetch_timed_out, key)
 
     def _fetch_timed_out(self, key: object) -> None:
-        fetch = self._purgatory.take_fetch(key)  # type: ignore[arg-type]
+        fetch = self._purgatory.take_fetch(key)
         if fetch is not None:
             self._answer_fetch(fetch)
 
@@ -142,8 +156,10 @@ class ReplicaServer:
             for result in results
         ]
 
-    def release(self, topic_partition: TopicPartition) -> None:
-        """The partition changed its role or left: nobody waits for it any longer."""
+    def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """The partition changed its role, left or failed: nobody waits for it any longer."""
+        for produce in self._purgatory.take_produces_of(topic_partition):
+            produce.request.answer([AppendResult(int(error)) for _ in produce.results])
         for fetch in self._purgatory.take_fetches_of(topic_partition):
             self._answer_fetch(fetch)
 

@@ -215,9 +215,12 @@ class Router:
     async def call(self, actor_name: str, method: str, *arguments: Any) -> Any:
         """Call a method of an actor through its link; the answer may be a `ChannelClosed`."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self.link(actor_name).request(
-            Operation.CALL, (method, arguments), lambda answer: future.done() or future.set_result(answer)
-        )
+
+        def done(answer: Any) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self.link(actor_name).request(Operation.CALL, (method, arguments), done)
         return await future
 
     async def _ask(self, method: str, queries: Sequence[Any], answer_type: Callable[..., Any], *more: Any) -> list[Any]:

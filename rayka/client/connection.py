@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -86,7 +87,7 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
     """Join a cluster that runs; see `rayka.connect`."""
     started = not ray.is_initialized()
     if started:
-        ray.init(address=address or "auto", log_to_driver=False, logging_level="warning")
+        ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.WARNING)
     return _connection(find_controller(namespace), namespace, None, started)
 
 

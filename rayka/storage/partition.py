@@ -10,10 +10,10 @@ from __future__ import annotations
 import uuid
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.batch import NO_TIMESTAMP
 from rayka.storage.log import Log
 from rayka.types import (
     NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
     AppendResult,
     DeleteRecordsResult,
     EpochEndOffset,
