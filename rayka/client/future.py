@@ -1,0 +1,185 @@
+"""What `send` returns: the place where a record's offset, or the error, will be.
+
+A record's future is only a pointer into its batch; the batch is what completes, once, for all of them.
+So a future costs a fraction of a microsecond, and one can be had for every record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is in the log. `offset` is -1 with acks=0; `timestamp` in ms since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class BatchMetadata(NamedTuple):
+    """Where the records of one `send_batch` are: `record_count` offsets in a row from `base_offset` on."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+
+
+class Completion:
+    """Done or failed, once; from any thread. `done` may be read without a lock."""
+
+    __slots__ = ("_callbacks", "_event", "_lock", "base_offset", "done", "error", "log_append_time_ms")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: RaykaError | None = None
+        self.base_offset = NO_OFFSET
+        self.log_append_time_ms = NO_TIMESTAMP
+        self._lock = threading.Lock()
+        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[], object]] = []
+
+    def complete(self, base_offset: int, log_append_time_ms: int, error: RaykaError | None) -> bool:
+        """Set the outcome and run the callbacks; False if there was an outcome already."""
+        with self._lock:
+            if self.done:
+                return False
+            self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
+            self.done = True
+            callbacks, self._callbacks = self._callbacks, []
+            if self._event is not None:
+                self._event.set()
+        for callback in callbacks:
+            _call(callback)
+        return True
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call back when done, now if it is; an exception of the callback is logged."""
+        with self._lock:
+            if not self.done:
+                self._callbacks.append(callback)
+                return
+        _call(callback)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Block until done; False if the time was too short."""
+        with self._lock:
+            if self.done:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+        return self._event.wait(timeout_s)
+
+    async def done_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait in an event loop until done."""
+        waiter: asyncio.Future[None] = loop.create_future()
+        self.when_done(lambda: loop.call_soon_threadsafe(_wake, waiter))
+        await waiter
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _call(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:
+        logger.exception("a producer callback failed")
+
+
+class ProduceFuture(Generic[T]):
+    """The outcome of a send, for threads (`get`), event loops (`await`) and callbacks.
+
+    Callbacks run in the client's own thread: they must be short and must not block.
+    """
+
+    __slots__ = ("_completion",)
+
+    _completion: Completion
+
+    def _value(self) -> T:
+        raise TypeError(f"{type(self).__name__} has no value of its own")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._completion.done
+
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._completion.done
+
+    def succeeded(self) -> bool:
+        """Whether the records are in the log."""
+        return self._completion.done and self._completion.error is None
+
+    def failed(self) -> bool:
+        """Whether the producer gave up."""
+        return self._completion.done and self._completion.error is not None
+
+    @property
+    def exception(self) -> RaykaError | None:
+        """Why the producer gave up; None if it did not."""
+        return self._completion.error
+
+    def get(self, timeout: float | None = None) -> T:
+        """Wait at most `timeout` seconds. Raises the RaykaError of the send, REQUEST_TIMED_OUT on time-out."""
+        if not self._completion.wait(timeout):
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The records were not acknowledged within {timeout} s")
+        return self._outcome()
+
+    result = get
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._completion.done:
+            yield from self._completion.done_in(asyncio.get_running_loop()).__await__()
+        return self._outcome()
+
+    def add_callback(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> ProduceFuture[T]:
+        """Call `function(*args, metadata, **kwargs)` once the records are in the log."""
+
+        def call() -> None:
+            if self._completion.error is None:
+                function(*args, self._value(), **kwargs)
+
+        self._completion.when_done(call)
+        return self
+
+    def add_errback(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> ProduceFuture[T]:
+        """Call `function(*args, error, **kwargs)` if the producer gives up."""
+
+        def call() -> None:
+            if self._completion.error is not None:
+                function(*args, self._completion.error, **kwargs)
+
+        self._completion.when_done(call)
+        return self
+
+    def add_both(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> ProduceFuture[T]:
+        """Call `function` with the metadata or with the error."""
+        return self.add_callback(function, *args, **kwargs).add_errback(function, *args, **kwargs)
+
+    def _outcome(self) -> T:
+        if self._completion.error is not None:
+            raise self._completion.error
+        return self._value()

@@ -1,0 +1,125 @@
+"""An event loop in a thread of its own, on which the asynchronous clients run for callers that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, TypeVarTuple
+
+import uvloop
+
+from rayka.errors import ErrorCode, RaykaError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+class LoopThread:
+    """Owns a daemon thread with a uvloop event loop, from construction to `close`."""
+
+    def __init__(self, name: str = "rayka-client") -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._closed = False
+        self._closing = threading.Lock()
+        self._thread.start()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the thread runs."""
+        return self._loop
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is in this thread, where it must not wait for it."""
+        return threading.current_thread() is self._thread
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine in the loop and wait for its result.
+
+        An interrupt (Ctrl-C) while waiting cancels it. Raises RaykaError if called from the loop's own
+        thread, say in a callback, or after `close`.
+        """
+        if self.is_current:
+            coroutine.close()
+            raise RaykaError(
+                ErrorCode.INVALID_REQUEST, "A blocking call from a callback would wait for itself; use the async form"
+            )
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run the coroutine in the loop. Raises RaykaError after `close`."""
+        if self._closed:
+            coroutine.close()
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "The connection to the cluster is closed")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call_soon(self, function: Callable[[*Args], object], *args: *Args) -> None:
+        """Call the function in the loop, from any thread. After `close` nothing is called."""
+        if not self._closed:
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def close(self) -> None:
+        """Cancel what still runs, stop the loop and wait for the thread. Safe to repeat."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self.is_current:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._cancel_tasks()
+            self._loop.close()
+
+    def _cancel_tasks(self) -> None:
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+
+class Shell(Protocol):
+    """The blocking form of a client: the asynchronous one and the loop it lives on."""
+
+    _core: Any
+    _loop: LoopThread
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """The blocking form of an asynchronous client's method: same arguments, same documentation."""
+
+    def call(self: Shell, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._core, *args, **kwargs))
+
+    call.__name__ = method.__name__
+    call.__qualname__ = method.__qualname__
+    call.__doc__ = method.__doc__
+    call.__wrapped__ = method  # type: ignore[attr-defined]
+    return call
+
+
+def immediate(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """As `blocking`, for a method that is a plain function: it too runs in the loop, where the state is owned."""
+
+    async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self, *args, **kwargs)
+
+    run.__name__ = method.__name__
+    run.__qualname__ = method.__qualname__
+    run.__doc__ = method.__doc__
+    return blocking(run)

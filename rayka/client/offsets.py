@@ -1,0 +1,49 @@
+"""Looking up offsets by time, with patience for leaders that are just changing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.types import IsolationLevel, OffsetAnswer, OffsetQuery, TopicPartition
+
+_UNKNOWN_FOR_S = 2.0
+"""How long a partition may be unknown before it is taken for one that does not exist."""
+
+
+async def look_up(
+    broker: Broker,
+    timestamps: Mapping[TopicPartition, int],
+    isolation: IsolationLevel,
+    *,
+    timeout_ms: int,
+    retry_backoff_ms: int,
+) -> dict[TopicPartition, OffsetAnswer]:
+    """The offset of each partition's timestamp (ms) or `OffsetSpec`; errors that may pass are waited out.
+
+    Raises the error of the first partition that has one, naming it.
+    """
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    answers: dict[TopicPartition, OffsetAnswer] = {}
+    left = dict(timestamps)
+    while left:
+        queries = [OffsetQuery(topic_partition, timestamp) for topic_partition, timestamp in left.items()]
+        for query, answer in zip(queries, await broker.partitions.list_offsets(queries, isolation), strict=True):
+            if answer.error == ErrorCode.NONE:
+                answers[query.topic_partition] = answer
+                del left[query.topic_partition]
+            else:
+                _require_patience(query.topic_partition, answer, loop.time() - started_s, timeout_ms / 1000)
+        if left:
+            await asyncio.sleep(retry_backoff_ms / 1000)
+    return {topic_partition: answers[topic_partition] for topic_partition in timestamps}
+
+
+def _require_patience(topic_partition: TopicPartition, answer: OffsetAnswer, waited_s: float, timeout_s: float) -> None:
+    code = ErrorCode(answer.error)
+    patience_s = min(timeout_s, _UNKNOWN_FOR_S) if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else timeout_s
+    if not code.retriable or waited_s >= patience_s:
+        raise RaykaError(code, f"no offset of {topic_partition} after {waited_s:.1f} s")

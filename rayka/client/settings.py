@@ -1,0 +1,159 @@
+"""The settings of producers and consumers: Kafka's names (with underscores, or dots), defaults and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias, TypeVar
+
+from rayka.client.partitioner import Partitioner
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.compression import Codec
+from rayka.types import IsolationLevel
+
+Serializer: TypeAlias = Callable[[Any], bytes | None]
+Deserializer: TypeAlias = Callable[[bytes | None], Any]
+
+MAX_IN_FLIGHT = 5
+"""Batches of one producer whose sequences a partition remembers: more could not be told from duplicates."""
+INT_MAX = 2**31 - 1
+
+_ACKS: Mapping[Any, int] = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
+_RESET = ("earliest", "latest", "none")
+
+S = TypeVar("S", bound="ProducerConfig | ConsumerConfig")
+
+
+def invalid(name: str, value: object, reason: str) -> RaykaError:
+    """The error for a bad setting."""
+    return RaykaError(ErrorCode.INVALID_CONFIG, f"Invalid value {value!r} for {name}: {reason}")
+
+
+def configure(cls: type[S], options: Mapping[str, Any]) -> S:
+    """The settings from keyword arguments. Raises INVALID_CONFIG for an unknown name or a bad value."""
+    known = {field.name for field in fields(cls)}
+    given = {name.replace(".", "_"): value for name, value in options.items()}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise RaykaError(
+            ErrorCode.INVALID_CONFIG, f"Unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+        )
+    return cls(**given)
+
+
+def _require_at_least(settings: object, minimum: int, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= minimum:
+            raise invalid(name, value, f"it must be a number, at least {minimum}")
+
+
+def _require_callable(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not callable(value):
+            raise invalid(name, value, "it must be callable")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """A producer's settings. Times in ms, sizes in bytes.
+
+    acks: 0, 1 or "all". With "all" the producer is idempotent unless `enable_idempotence` says no.
+    compression_type: None, "gzip", "snappy", "lz4" or "zstd".
+    linger_ms: how long a batch waits for company. With 0 it goes at once, and while `max_in_flight`
+        batches of a partition are on their way, what is sent meanwhile becomes one batch.
+    buffer_memory, max_block_ms: how much may wait to be acknowledged, and how long `send` waits for room.
+    delivery_timeout_ms: after this time from `send` on the producer gives up on a record.
+    partitioner: `(key_bytes, all_partitions, available_partitions) -> partition`, or a class of such;
+        by default Kafka's: murmur2 of the key, sticky without one.
+    """
+
+    acks: int | str = "all"
+    enable_idempotence: bool | None = None
+    compression_type: str | None = None
+    compression_level: int | None = None
+    linger_ms: float = 0
+    batch_size: int = 65_536
+    buffer_memory: int = 33_554_432
+    max_block_ms: int = 60_000
+    delivery_timeout_ms: int = 120_000
+    request_timeout_ms: int = 30_000
+    retries: int = INT_MAX
+    retry_backoff_ms: int = 100
+    max_in_flight: int = MAX_IN_FLIGHT
+    partitioner: Partitioner | type[Any] | None = None
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+
+    def __post_init__(self) -> None:
+        if self.acks not in _ACKS:
+            raise invalid("acks", self.acks, 'it must be 0, 1 or "all"')
+        _require_at_least(self, 0, "linger_ms", "max_block_ms", "retries", "retry_backoff_ms", "batch_size")
+        _require_at_least(self, 1, "buffer_memory", "delivery_timeout_ms", "request_timeout_ms", "max_in_flight")
+        _require_callable(self, "partitioner", "key_serializer", "value_serializer")
+        if self.compression_type not in (None, "none", *(codec.name.lower() for codec in Codec)):
+            raise invalid("compression_type", self.compression_type, "it must be gzip, snappy, lz4, zstd or None")
+        if self.enable_idempotence and self.required_acks != -1:
+            raise invalid("acks", self.acks, 'an idempotent producer needs "all"')
+        if self.is_idempotent and self.max_in_flight > MAX_IN_FLIGHT:
+            raise invalid("max_in_flight", self.max_in_flight, f"an idempotent producer has at most {MAX_IN_FLIGHT}")
+
+    @property
+    def required_acks(self) -> int:
+        """`acks` as the protocol has it: -1 for all."""
+        return _ACKS[self.acks]
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether batches carry a producer id and sequences: by default with acks=all."""
+        return self.required_acks == -1 if self.enable_idempotence is None else self.enable_idempotence
+
+    @property
+    def codec(self) -> Codec:
+        """The compression codec."""
+        return Codec.NONE if self.compression_type is None else Codec[self.compression_type.upper()]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """A consumer's settings. Times in ms, sizes in bytes.
+
+    auto_offset_reset: where to start without a position, or when it is gone: "earliest", "latest", or
+        "none" to have OFFSET_OUT_OF_RANGE raised.
+    isolation_level: "read_uncommitted" or "read_committed".
+    fetch_min_bytes, fetch_max_wait_ms: how much an answer waits for, and how long.
+    fetch_max_bytes: of one answer, and of what is read ahead in all.
+    max_partition_fetch_bytes: of one partition in an answer.
+    max_poll_records: of one `poll`, unless it says otherwise.
+    consumer_timeout_ms: iteration ends when there was no record for this long; None: never.
+    """
+
+    auto_offset_reset: str = "latest"
+    isolation_level: str = "read_uncommitted"
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 1_048_576
+    max_poll_records: int = 500
+    retry_backoff_ms: int = 100
+    consumer_timeout_ms: float | None = None
+    check_crcs: bool = True
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+
+    def __post_init__(self) -> None:
+        if self.auto_offset_reset not in _RESET:
+            raise invalid("auto_offset_reset", self.auto_offset_reset, f"it must be one of {', '.join(_RESET)}")
+        if self.isolation_level not in ("read_uncommitted", "read_committed"):
+            raise invalid("isolation_level", self.isolation_level, "it must be read_uncommitted or read_committed")
+        _require_at_least(self, 0, "fetch_min_bytes", "fetch_max_wait_ms", "retry_backoff_ms")
+        _require_at_least(self, 1, "fetch_max_bytes", "max_partition_fetch_bytes", "max_poll_records")
+        if self.consumer_timeout_ms is not None:
+            _require_at_least(self, 0, "consumer_timeout_ms")
+        _require_callable(self, "key_deserializer", "value_deserializer")
+
+    @property
+    def isolation(self) -> IsolationLevel:
+        """The isolation level as the protocol has it."""
+        return IsolationLevel[self.isolation_level.upper()]
