@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import tempfile
@@ -49,6 +50,7 @@ def one_round(broker: Broker, chosen: list[str], options: Options, results: Resu
             warm_up(broker)
         for name in MEASURES:
             if name in chosen:
+                os.sync()  # no measure pays for what the one before it left to be written
                 figures = MEASURES[name].run(broker, options)
                 results.add(name, broker.name, figures)
                 shown = "  ".join(f"{figure} {value:,.2f}" for figure, value in figures.items())

@@ -59,9 +59,9 @@ def payload(size: int) -> bytes:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """Returns when each partition has a leader in the metadata that the broker hands out."""
+    """Returns when each partition has a leader in the metadata; once deleted, its files are to go at once."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(topic, partitions, 1, config={"file.delete.delay.ms": "0"})])[topic].result(TIMEOUT_S)
     await_visible(admin, topic, partitions)
 
 
