@@ -7,6 +7,8 @@ from typing import Any
 
 from rayka.config.broker_settings import BROKER_CONFIGS
 from rayka.config.definition import UpdateMode
+from rayka.config.left_aside import reason_left_aside
+from rayka.config.listeners import Listener, client_listeners
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 
@@ -15,14 +17,17 @@ class BrokerConfig(Mapping[str, Any]):
     """Typed broker settings by name: `config["socket.request.max.bytes"]`.
 
     `static` holds the texts that the broker was started with, `texts` these with what was changed at run time
-    over them, `unknown` the names that rayka does not honour and leaves aside, as Kafka does.
+    over them. `left_aside` are the names of Kafka's that rayka does not honour, `unknown` those that Kafka
+    does not know either: both have no effect, and the second deserve a warning.
     """
 
     def __init__(self, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> None:
         """Raises INVALID_CONFIG for a value of the wrong type, out of bounds, or at odds with another."""
         self.static = dict(static)
         self.texts = {**static, **(dynamic or {})}
-        self.unknown = tuple(sorted(name for name in self.texts if name not in BROKER_CONFIGS))
+        unused = sorted(name for name in self.texts if name not in BROKER_CONFIGS)
+        self.left_aside = tuple(name for name in unused if reason_left_aside(name))
+        self.unknown = tuple(name for name in unused if not reason_left_aside(name))
         self._values = {
             name: definition.parse(self.texts[name]) if name in self.texts else definition.default_value
             for name, definition in BROKER_CONFIGS.items()
@@ -64,6 +69,17 @@ class BrokerConfig(Mapping[str, Any]):
         directories: tuple[str, ...] = self["log.dirs"] or self["log.dir"]
         return directories
 
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Where the broker listens for clients."""
+        return client_listeners("listeners", self["listeners"], self.texts)
+
+    @property
+    def advertised_listeners(self) -> tuple[Listener, ...]:
+        """The addresses that clients are told."""
+        items = self["advertised.listeners"]
+        return client_listeners("advertised.listeners", items, self.texts) if items else self.listeners
+
     def _check(self) -> None:
         for failed, message in self._rules():
             if failed:
@@ -77,6 +93,14 @@ class BrokerConfig(Mapping[str, Any]):
         )
         ids = {self["node.id"], self["broker.id"]} - {-1}
         yield len(ids) > 1, f"node.id ({self['node.id']}) and broker.id ({self['broker.id']}) must be equal"
+        yield not self.listeners, "listeners must name at least one address for clients"
+        told = self.advertised_listeners if self["advertised.listeners"] else ()
+        yield (
+            any(listener.host == "0.0.0.0" for listener in told),
+            "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address.",
+        )
+        authorizer = self.texts.get("authorizer.class.name")
+        yield bool(authorizer), f"authorizer.class.name is {authorizer}, but rayka does not serve ACLs yet"
         yield not self.log_dirs, "log.dirs or log.dir must name at least one directory"
         for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
             yield self[name] == 0, f"{name} must be unlimited (-1) or, greater than or equal to 1"

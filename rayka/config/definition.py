@@ -50,12 +50,12 @@ class Synonym:
     def convert(self, definition: ConfigDef, text: str) -> ConfigValue:
         """The topic config's value from the broker setting's text. Raises INVALID_CONFIG.
 
-        Negative times mean "none" and have no unit.
+        For a time without limit the broker takes any negative number, the topic config -1 only.
         """
-        if self.factor == 1:
-            return definition.parse(text)
-        value = int(text)
-        return value if value < 0 else value * self.factor
+        value = definition.read(text)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = -1 if value < 0 and definition.lower == -1 else value * self.factor
+        return definition.checked(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,25 @@ class ConfigDef:
             if self.default is None:
                 return None
             raise self.invalid(None, "entry must not be null")
-        value = self._read(text)
+        return self.checked(self.read(text))
+
+    def read(self, text: str) -> ConfigValue:
+        """The typed value of a text, whatever its bounds. Raises INVALID_CONFIG."""
+        if self.type is ConfigType.PASSWORD:
+            return text
+        trimmed = text.strip()
+        if self.type is ConfigType.BOOLEAN:
+            return self._read_boolean(text)
+        if self.type is ConfigType.LIST:
+            return tuple(item.strip() for item in trimmed.split(",")) if trimmed else ()
+        if self.type in _INTEGER_RANGE:
+            return self._read_integer(trimmed)
+        if self.type is ConfigType.DOUBLE:
+            return self._read_double(trimmed)
+        return trimmed
+
+    def checked(self, value: ConfigValue) -> ConfigValue:
+        """The value, if it lies within the bounds. Raises INVALID_CONFIG."""
         if isinstance(value, tuple):
             self._check_items(value)
         reason = self._out_of_bounds(value) or (self.check(value) if self.check else None)
@@ -109,20 +127,6 @@ class ConfigDef:
         """The error for a bad value, worded as Kafka's."""
         shown = "null" if value is None else "[hidden]" if self.sensitive else value
         return RaykaError(ErrorCode.INVALID_CONFIG, f"Invalid value {shown} for configuration {self.name}: {reason}")
-
-    def _read(self, text: str) -> ConfigValue:
-        if self.type is ConfigType.PASSWORD:
-            return text
-        trimmed = text.strip()
-        if self.type is ConfigType.BOOLEAN:
-            return self._read_boolean(text)
-        if self.type is ConfigType.LIST:
-            return tuple(item.strip() for item in trimmed.split(",")) if trimmed else ()
-        if self.type in _INTEGER_RANGE:
-            return self._read_integer(trimmed)
-        if self.type is ConfigType.DOUBLE:
-            return self._read_double(trimmed)
-        return trimmed
 
     def _read_boolean(self, text: str) -> bool:
         match text.strip().lower():
