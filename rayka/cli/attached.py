@@ -10,23 +10,37 @@ from typing import TYPE_CHECKING
 
 from rayka.cli import runtime
 from rayka.cli.exits import CliError, Exit
+from rayka.errors import RaykaError
 
 if TYPE_CHECKING:
     from rayka.client.cluster import Cluster
+    from rayka.client.connection import Connection
+
+
+@contextlib.contextmanager
+def connected(args: argparse.Namespace) -> Iterator[Connection]:
+    """A connection to the broker that `--data-dir`, `--address` or nothing chose.
+
+    Raises CliError(NOT_FOUND) if it is not there.
+    """
+    address = args.address or runtime.find(args.data_dir).address
+    from rayka.client.connection import connect
+
+    logging.getLogger("ray").setLevel(logging.ERROR)  # the connection's own messages are not the command's
+    try:
+        connection = connect(address)
+    except (ConnectionError, RaykaError) as error:
+        raise CliError(f"no broker answers at {address}: {error}", Exit.NOT_FOUND) from None
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 @contextlib.contextmanager
 def attached(args: argparse.Namespace) -> Iterator[Cluster]:
-    """The cluster that `--data-dir`, `--address` or nothing chose. Raises CliError(NOT_FOUND) if it is not there."""
-    address = args.address or runtime.find(args.data_dir).address
-    import rayka
+    """The same, as Python programs see it."""
+    with connected(args) as connection:
+        from rayka.client.cluster import Cluster
 
-    logging.getLogger("ray").setLevel(logging.ERROR)  # the connection's own messages are not the command's
-    try:
-        cluster = rayka.connect(address)
-    except (ConnectionError, rayka.RaykaError) as error:
-        raise CliError(f"no broker answers at {address}: {error}", Exit.NOT_FOUND) from None
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+        yield Cluster(connection)

@@ -56,6 +56,8 @@ def main() -> int:
 
 def start(settings: Settings) -> Cluster:
     """Starts Ray and the broker. Raises what they raise."""
+    if settings.address is None:  # as Ray would decide by itself, but with a warning
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     import rayka
 
     return rayka.start(

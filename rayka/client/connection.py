@@ -68,6 +68,8 @@ def start(
     """Start a broker on this machine; see `rayka.start`."""
     data_dir = os.path.abspath(data_dir or os.path.join(tempfile.gettempdir(), f"rayka-data-{os.getuid()}"))
     lock = lock_data_dir(data_dir)
+    if address is not None:
+        _take_token()
     try:
         owns_ray = start_ray(address, data_dir, dashboard)
     except BaseException:
@@ -87,8 +89,18 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
     """Join a cluster that runs; see `rayka.connect`."""
     started = not ray.is_initialized()
     if started:
+        _take_token()
         ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.WARNING)
     return _connection(find_controller(namespace), namespace, None, started)
+
+
+def _take_token() -> None:
+    """Join with the user's token if there is one: Ray asks for it when it starts a cluster, not when it joins one."""
+    raylet: Any = ray._raylet
+    loader = raylet.AuthenticationTokenLoader.instance()
+    if "RAY_AUTH_MODE" not in os.environ and loader.has_token(ignore_auth_mode=True):
+        os.environ["RAY_AUTH_MODE"] = "token"
+        raylet.Config.initialize("")
 
 
 def _connection(
