@@ -1,0 +1,213 @@
+"""Arrow columns from record batches and back: types, isolation, errors, and who pays for the compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage import columns as columns_module
+from rayka.storage.batch import HEADER, read_header, seal
+from rayka.storage.columns import SCHEMA, read_columns
+from rayka.storage.columns_write import write_columns
+from rayka.storage.compression import Codec
+from rayka.storage.records import Record, build_batch, read_records
+from rayka.types import AbortedTransaction
+
+LOGS = Path(__file__).parent / "logs"
+NOW = 1_700_000_000_000
+RECORDS = [
+    Record(0, NOW, b"key", b"value", (("a", b"1"), ("a", None), ("", b""))),
+    Record(1, NOW + 1, None, None),
+    Record(2, -1, b"", b"x" * 300, (("näme", b"\x00"),)),
+]
+
+
+def read(log: bytes | bytearray, **arguments: object) -> pa.RecordBatch:
+    columns = read_columns(log, topic="orders", partition=3, **arguments)  # type: ignore[arg-type]
+    columns.validate(full=True)
+    return columns
+
+
+def refusal(log: bytes | bytearray, **arguments: object) -> RaykaError:
+    with pytest.raises(RaykaError) as raised:
+        read(log, **arguments)
+    return raised.value
+
+
+def test_the_schema_is_that_of_sparks_kafka_source() -> None:
+    columns = read(build_batch(RECORDS))
+    assert columns.schema == SCHEMA
+    assert [(field.name, str(field.type)) for field in SCHEMA][:7] == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int32"),
+        ("offset", "int64"),
+        ("timestamp", "timestamp[us, tz=UTC]"),
+        ("timestampType", "int32"),
+    ]
+    assert columns.column("topic").to_pylist() == ["orders"] * 3
+    assert columns.column("partition").to_pylist() == [3] * 3
+    assert columns.column("timestamp").cast(pa.int64()).to_pylist() == [NOW * 1000, NOW * 1000 + 1000, -1000]
+    assert columns.column("headers").to_pylist() == [
+        [{"key": "a", "value": b"1"}, {"key": "a", "value": None}, {"key": "", "value": b""}],
+        None,
+        [{"key": "näme", "value": b"\x00"}],
+    ]
+
+
+def test_only_the_columns_asked_for_are_built() -> None:
+    assert read(build_batch(RECORDS), columns=["offset", "value"]).schema.names == ["offset", "value"]
+
+
+def test_an_unknown_column_is_named() -> None:
+    error = refusal(build_batch(RECORDS), columns=["valeu"])
+    assert error.code is ErrorCode.INVALID_REQUEST
+    assert "valeu" in error.message
+
+
+@pytest.mark.parametrize("empty", [b"", bytearray(), build_batch(RECORDS)[:-1]])
+def test_nothing_gives_no_rows(empty: bytes) -> None:
+    columns = read(empty)
+    assert columns.num_rows == 0
+    assert columns.schema == SCHEMA
+
+
+@pytest.mark.parametrize("log", sorted(path.name for path in LOGS.glob("*.log")))
+def test_reads_the_segments_of_kafka(log: str) -> None:
+    data = (LOGS / log).read_bytes()
+    columns = read(data)
+    records = list(read_records(data))
+    assert columns.column("offset").to_pylist() == [record.offset for record in records]
+    assert columns.column("key").to_pylist() == [record.key for record in records]
+    assert columns.column("value").to_pylist() == [record.value for record in records]
+
+
+def test_read_committed_leaves_out_what_was_aborted() -> None:
+    data = (LOGS / "transactions.log").read_bytes()
+    producers = [record.value for record in read_records(data)]
+    assert producers.count(b"aborted 10") == 1
+    first, second = (read_header(data, position).producer_id for position in (0, read_header(data).size_in_bytes))
+    aborted = [AbortedTransaction(first, 0), AbortedTransaction(second, 10)]
+    assert read(data, aborted_transactions=aborted).column("value").to_pylist() == [
+        b"committed 2",
+        b"committed 3",
+        b"committed 8",
+    ]
+
+
+def test_batches_outside_the_range_are_not_decompressed() -> None:
+    broken = build_batch(RECORDS, codec=Codec.ZSTD)
+    broken[70] ^= 0xFF
+    log = broken + build_batch(RECORDS, base_offset=3)
+    assert refusal(log).code is ErrorCode.CORRUPT_MESSAGE
+    assert read(log, start_offset=4).column("offset").to_pylist() == [4, 5]
+    assert read(log, start_offset=3, end_offset=5).column("offset").to_pylist() == [3, 4]
+
+
+def test_a_wrong_crc_is_noticed_unless_the_caller_has_checked() -> None:
+    log = build_batch(RECORDS)
+    log[17] ^= 1
+    assert refusal(log).code is ErrorCode.CORRUPT_MESSAGE
+    assert read(log, check_crcs=False).num_rows == 3
+
+
+@pytest.mark.parametrize("record_count", [-1, 0, 2, 4, 2**31 - 1])
+def test_a_wrong_record_count_is_noticed(record_count: int) -> None:
+    log = build_batch(RECORDS)
+    HEADER.pack_into(log, 0, *read_header(log)._replace(record_count=record_count))
+    seal(log, 0, len(log))
+    assert refusal(log).code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_header_keys_that_are_not_utf8_get_replacement_characters() -> None:
+    columns = read(build_batch([Record(0, NOW, None, None, (("ok", None), ("\udcff", b"x")))]))
+    assert columns.column("headers").to_pylist() == [[{"key": "ok", "value": None}, {"key": "�", "value": b"x"}]]
+
+
+def test_more_than_an_int_of_bytes_becomes_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "_MAX_INT", 200)
+    columns = read(build_batch([record._replace(headers=()) for record in RECORDS]))
+    assert columns.schema.field("value").type == pa.large_binary()
+    assert columns.schema.field("key").type == pa.binary()
+    assert columns.column("value").to_pylist() == [record.value for record in RECORDS]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_written_columns_are_the_same_records(codec: Codec) -> None:
+    batches = list(write_columns(read(build_batch(RECORDS)), now_ms=0, codec=codec))
+    assert [read_header(batch).codec for batch in batches] == [codec]
+    assert list(read_records(batches[0])) == RECORDS
+    if codec is Codec.NONE:
+        assert batches == [build_batch(RECORDS)]
+
+
+def test_tables_of_several_chunks_are_written_in_order() -> None:
+    part = read(build_batch(RECORDS))
+    table = pa.Table.from_batches([part, part.slice(3), part.slice(1)])
+    records = list(read_records(b"".join(write_columns(table, now_ms=0, base_offset=10))))
+    assert [record.offset for record in records] == [10, 11, 12, 13, 14]
+    assert [record.value for record in records] == [b"value", None, b"x" * 300, None, b"x" * 300]
+
+
+def test_columns_of_other_types_are_written() -> None:
+    table = pa.table(
+        {
+            "key": pa.array(["a", None, "ö"], pa.large_string()),
+            "value": pa.array([b"abc", b"def", b"ghi"], pa.binary(3)),
+            "timestamp": pa.array([NOW * 10**6, None, 5_999_999], pa.timestamp("ns")),
+            "colour": pa.array([1, 2, 3]),
+        }
+    )
+    assert list(read_records(b"".join(write_columns(table, now_ms=77)))) == [
+        Record(0, NOW, b"a", b"abc"),
+        Record(1, 77, None, b"def"),
+        Record(2, 5, "ö".encode(), b"ghi"),
+    ]
+
+
+def test_missing_columns_are_null_and_now() -> None:
+    table = pa.table({"timestamp": pa.array([5, None], pa.int64())})
+    assert list(read_records(b"".join(write_columns(table, now_ms=9)))) == [
+        Record(0, 5, None, None),
+        Record(1, 9, None, None),
+    ]
+    assert list(write_columns(table.slice(2), now_ms=9)) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "array"),
+    [
+        ("value", pa.array([[1]], pa.list_(pa.int64()))),
+        ("key", pa.array([1.5])),
+        ("timestamp", pa.array(["today"])),
+        ("headers", pa.array(["a=b"])),
+        ("headers", pa.array([[{"name": "a"}]])),
+        ("headers", pa.array([[None]], pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})))),
+        (
+            "headers",
+            pa.array([[{"key": None, "value": b""}]], pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))),
+        ),
+    ],
+)
+def test_columns_that_cannot_be_records_are_refused(column: str, array: pa.Array) -> None:
+    with pytest.raises(RaykaError, match=column) as raised:
+        list(write_columns(pa.table({column: array}), now_ms=0))
+    assert raised.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_the_brokers_path_does_not_import_the_compiler() -> None:
+    program = (
+        "import pkgutil, importlib, sys, rayka.storage\n"
+        "for module in pkgutil.iter_modules(rayka.storage.__path__):\n"
+        "    if not module.name.startswith(('columns', 'compiled')):\n"
+        "        importlib.import_module('rayka.storage.' + module.name)\n"
+        "print([name for name in ('numba', 'numpy', 'pyarrow') if name in sys.modules])\n"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert output.stdout.strip() == "[]"
