@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -66,14 +65,13 @@ class Broker:
     """`rayka up` in a process of its own, on a free port."""
 
     def __init__(self, data_dir: Path) -> None:
-        started = time.monotonic()
         command = [sys.executable, "-m", "rayka", "up", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with (data_dir / "demo.log").open("a") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
-        check(ready.startswith("rayka is ready on "), "the broker starts")
+        check(ready.startswith("rayka is ready on "), f"the broker starts:\n{(data_dir / 'demo.log').read_text()}")
         self.bootstrap = ready.split()[-1]
-        self.started_in_s = time.monotonic() - started
 
     def partition_actor(self, partition: int) -> int:
         """The process that leads a partition: the actor that has its segment open."""
@@ -107,7 +105,8 @@ def _has_open(pid: int, part: str) -> bool:
 
 def create_topic(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    config = {"retention.ms": "-1", "segment.ms": str(10 * 365 * 86_400_000), "segment.bytes": str(4 << 20)}
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=config)])[TOPIC].result(30)
 
 
 class Acknowledged:
@@ -184,10 +183,12 @@ def read_wire(bootstrap: str, count: int) -> Iterator[tuple[Place, Flight]]:
     })  # fmt: skip
     consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
     at_end: set[int] = set()
+    silent = 0
     with Progress("    reading", count, after_s=0.5) as progress:
         while len(at_end) < PARTITIONS:
-            messages = consumer.consume(10_000, 30)
-            check(bool(messages), "reading goes on")
+            messages = consumer.consume(1_000, 0.5)
+            silent = 0 if messages else silent + 1
+            check(silent < 60, "reading goes on")
             for message in messages:
                 if (error := message.error()) is not None:
                     check(error.code() == KafkaError._PARTITION_EOF, f"reading works: {error}")
@@ -233,17 +234,13 @@ def compare(sent: list[Flight], acknowledged: dict[Place, int], read: Iterator[t
 
 def show_disk(data_dir: Path, report: Report) -> None:
     """The segments of the topic, and what `rayka log dump` thinks of them."""
-    directories = sorted(path for path in data_dir.rglob(f"{TOPIC}-*") if path.is_dir())
+    directories = sorted(data_dir.rglob(f"{TOPIC}-*"), key=lambda path: path.name)
     check(len(directories) == PARTITIONS, "each partition has its directory")
     for directory in directories:
-        files = Counter({path.name: path.stat().st_size for path in sorted(directory.glob("0*"))})
-        report.detail(f"{directory.relative_to(data_dir)}: " + ", ".join(f"{n} {s:,} B" for n, s in files.items()))
-    for directory in directories:
-        dump = subprocess.run(
-            [sys.executable, "-m", "rayka", "log", "dump", str(directory), "--quiet"], capture_output=True, text=True
-        )
+        command = [sys.executable, "-m", "rayka", "log", "dump", str(directory), "--quiet"]
+        dump = subprocess.run(command, capture_output=True, text=True)
         check(dump.returncode == 0, f"rayka log dump finds no damage: {dump.stdout}{dump.stderr}")
-        report.detail(f"{directory.name}: {dump.stdout.strip()}")
+        report.detail(f"{directory.relative_to(data_dir)}: {dump.stdout.strip()}")
 
 
 def run(data_dir: Path, count: int | None) -> None:
@@ -292,6 +289,7 @@ def main() -> None:
     parser.add_argument("--keep", metavar="DIR", help="keep the data here")
     args = parser.parse_args()
     data_dir = Path(args.keep or tempfile.mkdtemp(prefix="rayka-demo-")).resolve()
+    data_dir.mkdir(parents=True, exist_ok=True)
     try:
         run(data_dir, args.records)
     finally:
