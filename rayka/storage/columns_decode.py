@@ -1,14 +1,14 @@
 """The compiled half of reading columns: first where each field lies, then its bytes, column by column.
 
-The records come in chunks, each an array of bytes below 2 GiB. A field is a position in its chunk and a
-length, -1 for null. `locate` finds the fields of a chunk's records, `locate_headers` those of their headers,
-and `gather` copies the fields of one column to where an Arrow array wants them. Rows count on over the
-chunks. Nothing is raised in here: a broken format is a return value.
+The records come in chunks, each an array of bytes below 2 GiB, and the outputs here are those of one chunk.
+A field is a position in the chunk and a length, -1 for null. `locate` finds the fields of the records,
+`locate_headers` those of their headers, and `gather` copies the fields of one column to where an Arrow
+array wants them. Nothing is raised in here: a broken format is a return value.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,6 @@ from rayka.storage.compiled import compiled
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
-Offsets: TypeAlias = npt.NDArray[Any]
-"""Arrow's offsets: 32 or 64 bits, signed."""
 
 SOUND = -1
 """In place of the index of the batch or row that breaks the format."""
@@ -58,7 +56,6 @@ def locate(
     batches: Longs,
     first_offset: int,
     end_offset: int,
-    row: int,
     offsets: Longs,
     timestamps: Longs,
     batch_rows: Longs,
@@ -69,12 +66,13 @@ def locate(
     header_positions: Ints,
     record_ends: Ints,
 ) -> tuple[int, int]:
-    """Find the records of offsets from `first_offset` up to `end_offset`; the first goes to `row`.
+    """Find the records of offsets from `first_offset` up to `end_offset`.
 
     `batches` has a row for each batch: start and end of its records in `data`, record count, base offset,
     base timestamp, and the log append time or -1. The outputs have room for all records; `batch_rows[i]` is
-    the row at which batch i begins. Returns the row after the last and SOUND or the index of the broken batch.
+    the row at which batch i begins. Returns the number of rows and SOUND or the index of the broken batch.
     """
+    row = 0
     for batch in range(len(batches)):
         batch_rows[batch] = row
         position = batches[batch, 0]
@@ -117,12 +115,13 @@ def locate(
 
 
 @compiled
-def count_headers(data: Bytes, first_row: int, end_row: int, positions: Ints, ends: Ints, header_rows: Longs) -> int:
-    """Set `header_rows[i + 1]` to the number of headers of records 0 to i; `header_rows[first_row]` is set.
+def count_headers(data: Bytes, positions: Ints, ends: Ints, header_rows: Longs) -> int:
+    """Set `header_rows[i + 1]` to the number of headers of records 0 to i.
 
     Moves `positions` from the header counts to the first headers. Returns SOUND or the broken record.
     """
-    for row in range(first_row, end_row):
+    header_rows[0] = 0
+    for row in range(len(positions)):
         count, position = read_varint(data, positions[row], ends[row])
         if position < 0 or count < 0 or count > (ends[row] - position) // 2:
             return row
@@ -134,8 +133,6 @@ def count_headers(data: Bytes, first_row: int, end_row: int, positions: Ints, en
 @compiled
 def locate_headers(
     data: Bytes,
-    first_row: int,
-    end_row: int,
     positions: Ints,
     ends: Ints,
     header_rows: Longs,
@@ -145,7 +142,7 @@ def locate_headers(
     value_lengths: Ints,
 ) -> int:
     """Find keys and values of all headers. Returns SOUND or the record whose headers break the format."""
-    for row in range(first_row, end_row):
+    for row in range(len(positions)):
         position = int(positions[row])
         end = int(ends[row])
         for header in range(header_rows[row], header_rows[row + 1]):
@@ -167,29 +164,20 @@ def locate_headers(
 
 @compiled
 def gather(
-    data: Bytes,
-    first_row: int,
-    end_row: int,
-    positions: Ints,
-    lengths: Ints,
-    copied: Bytes,
-    offsets: Offsets,
-    validity: Bytes,
+    data: Bytes, positions: Ints, lengths: Ints, start: int, copied: Bytes, offsets: Longs, is_valid: Bytes
 ) -> None:
-    """Copy a chunk's fields to the buffers of an Arrow binary array, of which `offsets[first_row]` is set.
-
-    `validity` comes zeroed.
+    """Copy the fields to `copied`; `offsets[i]` is `start` and the size of fields 0 to i.
 
     The indices are unsigned because numba lets negative ones count from the end, and the compiler can make
     one block copy of the loop only without that: ten times as fast.
     """
-    end = np.uint64(offsets[first_row])
-    for row in range(first_row, end_row):
-        if lengths[row] >= 0:
+    end = np.uint64(0)
+    for row in range(len(positions)):
+        is_valid[row] = lengths[row] >= 0
+        if lengths[row] > 0:
             length = np.uint64(lengths[row])
             position = np.uint64(positions[row])
             for i in range(length):
                 copied[end + i] = data[position + i]
             end += length
-            validity[row >> 3] |= 1 << (row & 7)
-        offsets[row + 1] = end
+        offsets[row] = start + np.int64(end)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage import columns as columns_module
+from rayka.storage import columns_build
 from rayka.storage.batch import HEADER, read_header, seal
 from rayka.storage.columns import SCHEMA, read_columns
 from rayka.storage.columns_write import write_columns
@@ -131,7 +131,7 @@ def test_header_keys_that_are_not_utf8_get_replacement_characters() -> None:
 
 
 def test_more_than_an_int_of_bytes_becomes_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns_module, "_MAX_INT", 200)
+    monkeypatch.setattr(columns_build, "_MAX_INT", 200)
     columns = read(build_batch([record._replace(headers=()) for record in RECORDS]))
     assert columns.schema.field("value").type == pa.large_binary()
     assert columns.schema.field("key").type == pa.binary()
