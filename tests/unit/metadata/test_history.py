@@ -1,0 +1,95 @@
+"""The image as a value, its snapshot, and what those who follow it get."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from rayka.metadata.commands import NewTopic
+from rayka.metadata.controller import KEPT_BATCHES, Changes, Controller
+from rayka.metadata.image import MetadataImage
+from rayka.metadata.records import PartitionChangeRecord
+from rayka.metadata.snapshot import snapshot_records
+from tests.unit.metadata.cluster import Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    for _ in range(3):
+        cluster.add_broker()
+    cluster.create(NewTopic("one", 3, 2, configs={"retention.ms": "5"}), NewTopic("two", 2))
+    cluster.run(cluster.controller.broker_died(2))
+    cluster.run(cluster.controller.allocate_producer_ids(1))
+    cluster.run(cluster.controller.delete_topics(["two"]))
+    return cluster
+
+
+def test_an_image_does_not_change(cluster: Cluster) -> None:
+    before = cluster.image
+    copy = pickle.loads(pickle.dumps(before))
+    cluster.create(NewTopic("three"))
+    cluster.run(cluster.controller.actor_died("a1-0"))
+    assert before == copy
+    assert cluster.image.version == before.version + 2
+
+
+def test_a_snapshot_gives_the_image_again(cluster: Cluster) -> None:
+    restored = MetadataImage().apply_all(snapshot_records(cluster.image))
+    assert replace(restored, version=cluster.image.version) == cluster.image
+
+
+def test_a_snapshot_remembers_the_ids_of_brokers_that_are_gone() -> None:
+    cluster = Cluster()
+    cluster.add_broker(actors=0)
+    cluster.run(cluster.controller.unregister_broker(1))
+    restored = MetadataImage().apply_all(snapshot_records(cluster.image))
+    assert restored.next_broker_id == 2
+
+
+def test_a_follower_gets_the_batches_that_it_lacks(cluster: Cluster) -> None:
+    version = cluster.image.version
+    assert cluster.controller.changes_since(version) == Changes(None, ())
+    assert cluster.controller.changes_since(version - 2) == Changes(None, tuple(cluster.log[-2:]))
+    assert cluster.controller.changes_since(0) == Changes(None, tuple(cluster.log))
+
+
+def test_a_follower_that_is_too_far_behind_or_new_gets_the_image(cluster: Cluster) -> None:
+    assert cluster.controller.changes_since(-1) == Changes(cluster.image, ())
+    for _ in range(KEPT_BATCHES):
+        cluster.run(cluster.controller.allocate_producer_ids(1))
+    assert cluster.controller.changes_since(1) == Changes(cluster.image, ())
+    assert len(cluster.controller.changes_since(cluster.image.version - KEPT_BATCHES).batches) == KEPT_BATCHES
+
+
+def test_a_follower_of_another_history_gets_the_image(cluster: Cluster) -> None:
+    assert cluster.controller.changes_since(cluster.image.version + 5) == Changes(cluster.image, ())
+
+
+def test_a_controller_that_starts_again_knows_everything_but_the_batches(cluster: Cluster) -> None:
+    again = Controller(cluster.image, {})
+    assert again.image == cluster.image
+    assert again.changes_since(cluster.image.version) == Changes(None, ())
+    assert again.changes_since(cluster.image.version - 1) == Changes(cluster.image, ())
+
+
+def test_a_cluster_is_named_once() -> None:
+    cluster = Cluster()
+    assert cluster.controller.create_cluster("other").records == ()
+    assert cluster.image.cluster_id == "test"
+
+
+def test_features_are_finalized_with_the_cluster() -> None:
+    controller = Controller(MetadataImage(), {})
+    controller.replay(controller.create_cluster("c", {"transaction.version": 2}).records)
+    assert controller.image.features == {"transaction.version": 2}
+
+
+def test_a_record_about_nothing_is_a_damaged_log(cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match="unknown topic id"):
+        cluster.image.apply(PartitionChangeRecord(cluster.ids(1)[0], 0, 1, leader=1))
+    topic_id = cluster.image.topics["one"].topic_id
+    with pytest.raises(ValueError, match="unknown partition"):
+        cluster.image.apply(PartitionChangeRecord(topic_id, 77, 1, leader=1))
