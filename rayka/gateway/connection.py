@@ -16,22 +16,24 @@ from __future__ import annotations
 import asyncio
 import mmap
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from rayka.gateway.context import SCRATCH_BYTES, Context
 from rayka.gateway.exchange import Api, Call, Exchange, finish_frame, response_head
 from rayka.gateway.header import parse_header
 from rayka.gateway.limits import logger
 from rayka.gateway.schema import schema
 from rayka.gateway.wire import INT32, Frame, MalformedFrame, Reader
 
-if TYPE_CHECKING:
-    from rayka.gateway.context import Context
-
 # A frame above this is received in pages that the system provides as bytes arrive: a client that
 # announces 100 MB and sends nothing costs nothing.
 _LAZY_FRAME_BYTES = 2 * 1024 * 1024
 # API key, version and correlation id: no request is shorter.
 _LEAST_FRAME_BYTES = 8
+# After a frame above this the next read is short, so that a frame like it is not received in the scratch
+# buffer and copied, but where it will stay.
+_LARGE_FRAME_BYTES = 128 * 1024
+_SHORT_READ_BYTES = 1024
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -47,6 +49,7 @@ class Connection(asyncio.BufferedProtocol):
         self._leftover = b""
         self._frame: memoryview | None = None
         self._received = 0
+        self._read_bytes = SCRATCH_BYTES
         self._parsing = False
         self._reading = True
         self._writing = True
@@ -81,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         kept = len(self._leftover)
         if kept:
             self._context.scratch[:kept] = self._leftover
-        return self._context.scratch_view[kept:]
+        return self._context.scratch_view[kept : self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived where `get_buffer` said."""
@@ -90,11 +93,14 @@ class Connection(asyncio.BufferedProtocol):
             end = len(self._leftover) + nbytes
             self._leftover = b""
             self._parse(self._context.scratch, end)
+            if self._frame is None:
+                self._read_bytes = SCRATCH_BYTES
             return
         self._received += nbytes
         if self._received == len(self._frame):
             frame = cast(Frame, self._frame.obj)
             self._frame = None
+            self._read_bytes = _SHORT_READ_BYTES if len(frame) > _LARGE_FRAME_BYTES else SCRATCH_BYTES
             self._take(frame)
 
     def eof_received(self) -> bool:
@@ -125,6 +131,11 @@ class Connection(asyncio.BufferedProtocol):
         self._writing = True
         self.last_progress = self._loop.time()
         self._continue()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether more bytes are wanted."""
+        return self._reading
 
     # Frames.
 

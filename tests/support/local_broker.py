@@ -130,7 +130,7 @@ class LocalPartitions:
         for partition in self.replicas:
             name = partition.topic_partition
             if name not in wanted or wanted[name][0].topic_id != partition.topic_id:
-                self.replicas.remove(name).log.close()
+                self.replicas.remove(name).log.close(time.time_ns() // 1_000_000)
                 shutil.rmtree(partition.log.directory)
         for name, (topic, partition) in wanted.items():
             log_config = config.log_config(image.topic_configs(topic.name))
@@ -215,7 +215,7 @@ class LocalBroker:
     def close(self) -> None:
         """Close the logs."""
         for partition in self.partitions.replicas:
-            partition.log.close()
+            partition.log.close(self.now_ms())
 
 
 async def serve(port: int, directory: str, configs: Mapping[str, str]) -> None:

@@ -1,0 +1,88 @@
+"""Faults on the way to the partitions and back, as a network and a dying leader make them.
+
+Wraps a real `ports.Partitions`; what is not told to fail goes through untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from asyncio import Future
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rayka.errors import ErrorCode
+from rayka.types import AppendRequest, AppendResult, FetchPartition, FetchResult
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one append: `copies` of it arrive (0: none), and its answer is `answer`, late by `delay_s`."""
+
+    copies: int = 1
+    answer: ErrorCode | None = None
+    delay_s: float = 0.0
+
+
+PASS = Fault()
+ANSWER_LOST = Fault(answer=ErrorCode.REQUEST_TIMED_OUT)
+REQUEST_LOST = Fault(copies=0, answer=ErrorCode.REQUEST_TIMED_OUT)
+NO_LEADER = Fault(copies=0, answer=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+REFUSED = Fault(copies=0, answer=ErrorCode.MESSAGE_TOO_LARGE)
+TWICE = Fault(copies=2)
+LATE = Fault(delay_s=0.003)
+TEMPORARY = (ANSWER_LOST, REQUEST_LOST, NO_LEADER, TWICE, LATE)
+
+
+class FaultyPartitions:
+    """Asks `on_append` about each append and `on_fetch` about each fetched partition."""
+
+    def __init__(self, partitions: Any) -> None:
+        self._partitions = partitions
+        self.appends = 0
+        self.on_append: Callable[[AppendRequest], Fault] = lambda _: PASS
+        self.on_fetch: Callable[[FetchPartition], ErrorCode | None] = lambda _: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._partitions, name)
+
+    def fail_appends(self, *faults: Fault) -> None:
+        """The next appends fare like this, one by one; then nothing fails."""
+        coming = list(faults)
+        self.on_append = lambda _: coming.pop(0) if coming else PASS
+
+    def fail_at_random(self, seed: int, share: float, faults: Sequence[Fault] = TEMPORARY) -> None:
+        """This share of the appends has one of these faults."""
+        chance = random.Random(seed)
+        self.on_append = lambda _: chance.choice(faults) if chance.random() < share else PASS
+
+    def fail_fetches(self, *errors: ErrorCode) -> None:
+        """The next fetched partitions get these errors."""
+        coming = list(errors)
+        self.on_fetch = lambda _: coming.pop(0) if coming else None
+
+    def append(self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int) -> Future[list[AppendResult]]:
+        self.appends += 1
+        (request,) = requests
+        fault = self.on_append(request)
+        results = [AppendResult(ErrorCode.NONE)]
+        for _ in range(fault.copies):
+            results = self._partitions.append(requests, acks, timeout_ms).result()
+        if fault.answer is not None:
+            results = [AppendResult(fault.answer)]
+        return _answered(results, fault.delay_s)
+
+    def fetch(self, partitions: Sequence[FetchPartition], **options: Any) -> Future[list[FetchResult]]:
+        errors = [self.on_fetch(partition) for partition in partitions]
+        if any(errors):
+            return _answered([FetchResult(error or ErrorCode.NONE) for error in errors])
+        fetch: Future[list[FetchResult]] = self._partitions.fetch(partitions, **options)
+        return fetch
+
+
+def _answered(results: Iterable[Any], delay_s: float = 0.0) -> Future[Any]:
+    loop = asyncio.get_running_loop()
+    future: Future[Any] = loop.create_future()
+    loop.call_later(delay_s, lambda: future.done() or future.set_result(list(results)))
+    return future

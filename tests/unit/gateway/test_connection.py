@@ -1,0 +1,424 @@
+"""One connection: frames however they are cut, requests started in order, answers in order, limits, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from rayka.gateway.connection import Connection
+from rayka.gateway.context import Context
+from rayka.gateway.schema import ApiKey
+from rayka.metadata.image import MetadataImage
+from rayka.types import AppendResult, FetchResult
+from tests.unit.gateway.requests import batch, fetch_v4, list_offsets_v1, produce_v3
+from tests.unit.gateway.scripted_broker import MemoryTransport, ScriptedBroker, connect, feed, new_context, settle
+from tests.unit.gateway.wire_client import request_frame
+
+Check = Callable[[ScriptedBroker, Context, Connection, MemoryTransport], Coroutine[Any, Any, None]]
+
+
+def run(check: Check, **configs: str) -> None:
+    """Run a check against a fresh connection."""
+
+    async def main() -> None:
+        broker = ScriptedBroker({name.replace("_", "."): value for name, value in configs.items()})
+        context = new_context(broker)
+        connection, transport = connect(context)
+        await check(broker, context, connection, transport)
+        connection.abort()
+        await settle()
+        assert context.request_bytes.used == 0
+        assert not context.connections
+
+    asyncio.run(main())
+
+
+def api_versions(correlation_id: int) -> bytes:
+    return request_frame(ApiKey.API_VERSIONS, 0, b"", correlation_id=correlation_id)
+
+
+def produce(correlation_id: int, acks: int = 1, size: int = 100) -> bytes:
+    return request_frame(ApiKey.PRODUCE, 3, produce_v3(batch(size), acks=acks), correlation_id=correlation_id)
+
+
+def fetch(correlation_id: int) -> bytes:
+    return request_frame(ApiKey.FETCH, 4, fetch_v4(), correlation_id=correlation_id)
+
+
+def list_offsets(correlation_id: int) -> bytes:
+    return request_frame(ApiKey.LIST_OFFSETS, 1, list_offsets_v1(), correlation_id=correlation_id)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 64, 1 << 20])
+def test_frames_arrive_in_any_pieces(piece: int) -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, b"".join(api_versions(i) for i in range(5)), piece)
+        await settle()
+        assert transport.correlation_ids() == [0, 1, 2, 3, 4]
+
+    run(check)
+
+
+@pytest.mark.parametrize("size", [100, 127 * 1024, 129 * 1024, 300 * 1024, 3 * 1024 * 1024])
+@pytest.mark.parametrize("piece", [999, 1 << 16, 1 << 30])
+def test_large_frames_keep_every_byte_and_are_writable(size: int, piece: int) -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, produce(1, size=size) + produce(2, size=size) + produce(3, size=50), piece)
+        assert len(broker.partitions.appends) == 3
+        for (requests, future), expected in zip(broker.partitions.appends, [size, size, 50], strict=True):
+            assert bytes(requests[0].records) == batch(expected)
+            requests[0].records[0] = 9
+            future.set_result([AppendResult(0, 5)])
+        await settle()
+        assert transport.correlation_ids() == [1, 2, 3]
+
+    run(check)
+
+
+def test_produces_overlap_and_are_answered_in_request_order() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, b"".join(produce(i) for i in range(4)))
+        assert len(broker.partitions.appends) == 4
+        for index in (2, 0, 3):
+            broker.partitions.appends[index][1].set_result([AppendResult(0, index)])
+            await settle()
+        assert transport.correlation_ids() == [0]
+        broker.partitions.appends[1][1].set_result([AppendResult(0, 1)])
+        await settle()
+        assert transport.correlation_ids() == [0, 1, 2, 3]
+
+    run(check)
+
+
+def test_any_other_request_waits_for_the_answers_before_it_and_holds_up_what_follows() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, produce(1) + list_offsets(2) + produce(3) + fetch(4))
+        partitions = broker.partitions
+        await settle()
+        assert (len(partitions.appends), partitions.offsets_asked) == (1, 0)
+        assert not transport.reading
+        partitions.appends[0][1].set_result([AppendResult(0, 1)])
+        await settle()
+        assert transport.correlation_ids() == [1, 2]
+        assert (len(partitions.appends), len(partitions.fetches)) == (2, 0)
+        partitions.appends[1][1].set_result([AppendResult(0, 2)])
+        await settle()
+        assert len(partitions.fetches) == 1
+        assert transport.reading
+        partitions.fetches[0][1].set_result([FetchResult(0, 1, 1, 0)])
+        await settle()
+        assert transport.correlation_ids() == [1, 2, 3, 4]
+
+    run(check)
+
+
+def test_a_request_without_a_response_leaves_no_gap() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, produce(1, acks=0) + produce(2))
+        broker.partitions.appends[1][1].set_result([AppendResult(0, 1)])
+        await settle()
+        assert transport.correlation_ids() == []
+        broker.partitions.appends[0][1].set_result([AppendResult(0, 1)])
+        await settle()
+        assert transport.correlation_ids() == [2]
+
+    run(check)
+
+
+def test_an_error_of_an_append_without_acks_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, produce(1, acks=0))
+        broker.partitions.appends[0][1].set_result([AppendResult(3)])
+        await settle()
+        assert transport.ended == "aborted"
+        assert not transport.written
+
+    run(check)
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
+
+
+def test_requests_under_way_are_bounded() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        context.limits = context.limits._replace(connection_requests=3)
+        taken = feed(connection, b"".join(produce(i) for i in range(10)), len(produce(0)))
+        assert len(broker.partitions.appends) == 3
+        assert not transport.reading
+        assert taken == 4 * len(produce(0))
+        broker.partitions.appends[0][1].set_result([AppendResult(0, 1)])
+        await settle()
+        assert len(broker.partitions.appends) == 4
+        assert transport.reading
+
+    run(check)
+
+
+def test_bytes_under_way_are_bounded_for_a_connection_and_for_the_process() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        size = len(produce(0, size=10_000))
+        context.limits = context.limits._replace(connection_bytes=3 * size)
+        context.request_bytes._limit = 4 * size
+        other, _ = connect(context)
+        for number in range(5):
+            feed(connection, produce(number, size=10_000))
+            feed(other, produce(number, size=10_000))
+        assert len(broker.partitions.appends) == 4
+        assert not connection.is_reading
+        assert not other.is_reading
+        while not all(future.done() for _, future in broker.partitions.appends):
+            for _, future in broker.partitions.appends:
+                if not future.done():
+                    future.set_result([AppendResult(0, 1)])
+            await settle()
+            feed(connection, b"")
+        assert context.request_bytes.used == 0
+        assert connection.is_reading
+        assert other.is_reading
+        other.abort()
+
+    run(check)
+
+
+def test_one_request_larger_than_the_process_may_hold_still_gets_its_turn() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        context.request_bytes._limit = 10
+        feed(connection, produce(1))
+        assert len(broker.partitions.appends) == 1
+
+    run(check)
+
+
+def test_nothing_is_started_for_a_client_that_does_not_read() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        connection.pause_writing()
+        feed(connection, produce(1) + produce(2))
+        assert not broker.partitions.appends
+        assert not transport.reading
+        connection.resume_writing()
+        assert len(broker.partitions.appends) == 2
+        assert transport.reading
+
+    run(check)
+
+
+def test_a_lost_connection_ends_its_long_poll_and_gives_its_bytes_back() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, fetch(1))
+        assert context.request_bytes.used > 0
+        connection.connection_lost(None)
+        await settle()
+        assert broker.partitions.fetches[0][1].cancelled()
+        assert context.request_bytes.used == 0
+        assert context.connection_counts.total == 0
+
+    run(check)
+
+
+def test_an_answer_after_the_client_left_is_dropped() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, produce(1))
+        assert connection.eof_received() is False
+        transport.close()
+        broker.partitions.appends[0][1].set_result([AppendResult(0, 1)])
+        await settle()
+        assert not transport.written
+
+    run(check)
+
+
+BAD_FRAMES = {
+    "negative": struct.pack(">i", -1),
+    "most negative": struct.pack(">i", -(2**31)),
+    "too large": struct.pack(">i", 100 * 1024 * 1024 + 1),
+    "empty": struct.pack(">i", 0),
+    "shorter than a header": struct.pack(">i", 8) + bytes(8),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
+    "TLS": bytes.fromhex("16030100f8010000f40303") + bytes(100),
+    "unknown API": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "negative API": struct.pack(">ihhih", 10, -5, 0, 1, -1),
+    "controlled shutdown": struct.pack(">ihhih", 10, 7, 0, 1, -1),
+    "version above": struct.pack(">ihhih", 10, 3, 14, 1, -1),
+    "version below": struct.pack(">ihhih", 10, 3, -1, 1, -1),
+    "client id beyond the frame": struct.pack(">ihhih", 10, 3, 1, 1, 500),
+    "client id of length -2": struct.pack(">ihhih", 10, 3, 1, 1, -2),
+    "client id not UTF-8": struct.pack(">ihhih", 12, 3, 1, 1, 2) + b"\xff\xfe",
+    "array of 2^31": request_frame(ApiKey.METADATA, 1, struct.pack(">i", 2**31 - 1)),
+    "compact array of 2^31": request_frame(ApiKey.METADATA, 12, b"\xff\xff\xff\xff\x07"),
+    "produce without a body": request_frame(ApiKey.PRODUCE, 9, b""),
+    "fetch without a body": request_frame(ApiKey.FETCH, 13, b""),
+    "fetch of 2^31 topics": request_frame(ApiKey.FETCH, 4, struct.pack(">iiiibi", -1, 0, 0, 0, 0, 2**31 - 1)),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+def test_a_bad_frame_closes_its_connection_with_a_line_in_the_log(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        neighbour, neighbour_transport = connect(context, ("10.0.0.2", 6666))
+        feed(connection, BAD_FRAMES[name])
+        await settle()
+        assert transport.ended == "aborted"
+        assert not transport.written
+        feed(neighbour, api_versions(1))
+        assert neighbour_transport.correlation_ids() == [1]
+        neighbour.abort()
+
+    with caplog.at_level(logging.WARNING):
+        run(check)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("closed the connection from 10.0.0.1:5555: ")
+
+
+def test_bytes_after_a_request_within_its_frame_are_ignored() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, request_frame(ApiKey.METADATA, 1, struct.pack(">i", 0) + b"garbage", correlation_id=3))
+        await settle()
+        assert transport.correlation_ids() == [3]
+
+    run(check)
+
+
+def test_the_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        for number in range(500):
+            bad, _ = connect(context, ("10.0.0.3", number))
+            feed(bad, BAD_FRAMES["negative"])
+        await settle()
+
+    run(check)
+    assert 1 <= len(caplog.records) < 100
+
+
+def test_connections_are_bounded_in_all_and_by_address() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        same, same_transport = connect(context)
+        assert same_transport.ended is None
+        third, third_transport = connect(context)
+        assert third_transport.ended == "aborted"
+        allowed, allowed_transport = connect(context, ("10.0.0.9", 1))
+        allowed_too, _ = connect(context, ("10.0.0.9", 2))
+        assert allowed_transport.ended is None
+        over, over_transport = connect(context, ("10.0.0.8", 1))
+        assert over_transport.ended == "aborted"
+        allowed.abort()
+        await settle()
+        _, retry_transport = connect(context, ("10.0.0.8", 1))
+        assert retry_transport.ended is None
+        for open_connection in list(context.connections):
+            open_connection.abort()
+
+    run(
+        check,
+        **{"max_connections": "4", "max_connections_per_ip": "2", "max_connections_per_ip_overrides": "10.0.0.9:3"},
+    )
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        connection.expire(connection.last_progress - 1)
+        assert transport.ended is None
+        feed(connection, produce(1))
+        connection.expire(connection.last_progress + 1)
+        assert transport.ended is None
+        connection.pause_writing()
+        connection.expire(connection.last_progress + 1)
+        assert transport.ended == "aborted"
+        half_open, half_transport = connect(context)
+        feed(half_open, produce(1)[:20])
+        half_open.expire(half_open.last_progress + 1)
+        assert half_transport.ended == "aborted"
+
+    run(check)
+
+
+def test_finishing_answers_what_is_under_way_and_takes_no_more() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, produce(1) + list_offsets(2))
+        connection.finish()
+        assert transport.ended is None
+        broker.partitions.appends[0][1].set_result([AppendResult(0, 1)])
+        await settle()
+        assert transport.correlation_ids() == [1]
+        assert transport.ended == "closed"
+
+    run(check)
+
+
+def test_finishing_does_not_wait_for_a_long_poll() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, fetch(1))
+        connection.finish()
+        await settle()
+        assert transport.ended == "closed"
+
+    run(check)
+
+
+def test_a_failing_handler_closes_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        broker.image = None  # type: ignore[assignment]
+        feed(connection, request_frame(ApiKey.METADATA, 1, struct.pack(">i", -1)))
+        await settle()
+        assert transport.ended == "aborted"
+        broker.image = MetadataImage()
+        neighbour, neighbour_transport = connect(context)
+        feed(neighbour, api_versions(1))
+        assert neighbour_transport.correlation_ids() == [1]
+        neighbour.abort()
+
+    run(check)
+
+
+def test_a_version_of_api_versions_above_ours_gets_error_35_in_version_0() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        head = struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 8, 1) + b"x" + b"\x00\x01\x02garbage"
+        feed(connection, struct.pack(">i", len(head)) + head)
+        (frame,) = transport.frames()
+        assert frame == struct.pack(">ihihhh", 8, 35, 1, 18, 0, 5)
+
+    run(check)
