@@ -1,0 +1,330 @@
+"""What a log's owner relies on: offsets, what is refused, what a reader gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.batch import iter_headers, read_header
+from rayka.storage.compression import Codec
+from rayka.storage.files import RealFiles
+from rayka.storage.reader import SegmentReader
+from rayka.storage.records import Record, build_batch, read_records
+from rayka.types import FileSlice, TimestampType
+from tests.support.logs import NOW_MS, append, batch, open_log, read_values, records
+
+
+def test_offsets_rise_by_one_for_each_record(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert [append(log, b"a"), append(log, b"b", b"c"), append(log, b"d")] == [0, 1, 3]
+    assert read_values(log) == {0: b"a", 1: b"b", 2: b"c", 3: b"d"}
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (0, 4, 4)
+
+
+def test_several_batches_are_one_append(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    info = log.append_as_leader(batch(b"a", b"b") + batch(b"c"), 5, NOW_MS)
+    assert (info.base_offset, info.last_offset) == (0, 2)
+    data = Path(tmp_path, "00000000000000000000.log").read_bytes()
+    headers = [header for _, header in iter_headers(data)]
+    assert [header.base_offset for header in headers] == [0, 2]
+    assert {header.partition_leader_epoch for header in headers} == {5}
+
+
+def test_one_bad_batch_refuses_them_all(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    broken = batch(b"b")
+    broken[-1] ^= 1
+    with pytest.raises(RaykaError) as refused:
+        log.append_as_leader(batch(b"a") + broken, 0, NOW_MS)
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert (log.log_end_offset, log.size) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "config", "code"),
+    [
+        (b"", {}, ErrorCode.INVALID_RECORD),
+        (batch(b"x" * 2000), {"max_message_bytes": 1000}, ErrorCode.MESSAGE_TOO_LARGE),
+        (batch(b"x" * 2000), {"segment_bytes": 1000}, ErrorCode.RECORD_LIST_TOO_LARGE),
+        (batch(b"x", timestamp=NOW_MS + 3_600_001), {}, ErrorCode.INVALID_TIMESTAMP),
+        (batch(b"x", timestamp_type=TimestampType.LOG_APPEND_TIME), {}, ErrorCode.INVALID_TIMESTAMP),
+        (batch(b"x", timestamp=NOW_MS - 11), {"message_timestamp_before_max_ms": 10}, ErrorCode.INVALID_TIMESTAMP),
+        (build_batch([Record(0, 0, None, b"x")]), {"cleanup_policy": ("compact",)}, ErrorCode.INVALID_RECORD),
+        (batch(b"x", is_control=True), {}, ErrorCode.INVALID_RECORD),
+        (batch(b"x")[:-1], {}, ErrorCode.CORRUPT_MESSAGE),
+    ],
+)  # fmt: skip
+def test_what_is_refused_leaves_nothing(
+    tmp_path: Path, data: bytes, config: dict[str, object], code: ErrorCode
+) -> None:
+    log = open_log(tmp_path, **config)
+    with pytest.raises(RaykaError) as refused:
+        log.append_as_leader(bytearray(data), 0, NOW_MS)
+    assert refused.value.code is code
+    assert log.log_end_offset == 0
+    assert Path(tmp_path, "00000000000000000000.log").read_bytes() == b""
+
+
+def test_log_append_time_replaces_the_timestamps(tmp_path: Path) -> None:
+    log = open_log(tmp_path, message_timestamp_type="LogAppendTime")
+    info = log.append_as_leader(batch(b"a", b"b", timestamp=5), 0, NOW_MS)
+    log.update_high_watermark(2)
+    assert info.log_append_time_ms == NOW_MS
+    file_slice = log.read(0, 1000, 2)
+    assert file_slice is not None
+    read = list(read_records(SegmentReader().read(file_slice)))
+    assert [record.timestamp for record in read] == [NOW_MS, NOW_MS]
+    assert read_header(SegmentReader().read(file_slice)).timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+@pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_the_topics_codec_replaces_the_producers(tmp_path: Path, name: str) -> None:
+    log = open_log(tmp_path, compression_type=name)
+    values = [b"value %d" % index for index in range(50)]
+    append(log, *values, codec=Codec.LZ4)
+    wanted = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
+    data = Path(tmp_path, "00000000000000000000.log").read_bytes()
+    assert read_header(data).codec is wanted
+    assert list(read_values(log).values()) == values
+
+
+def test_reading_below_above_and_at_the_bounds(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, b"a", b"b")
+    log.append_as_leader(batch(b"c"), 0, NOW_MS)
+    assert log.read(2, 1000, log.high_watermark) is None
+    assert log.read(3, 1000, log.high_watermark) is None
+    for offset in (-1, 4):
+        with pytest.raises(RaykaError) as refused:
+            log.read(offset, 1000, log.high_watermark)
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert "from 0 to 3" in refused.value.message
+
+
+def test_a_slice_begins_with_the_batch_that_has_the_offset(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    size = len(batch(b"a", b"b"))
+    append(log, b"a", b"b")
+    append(log, b"c", b"d")
+    path = str(tmp_path / "00000000000000000000.log")
+    assert log.read(1, 1000, 4) == FileSlice(path, 0, 2 * size)
+    assert log.read(2, 1000, 4) == FileSlice(path, size, size)
+    assert log.read(3, 1000, 4) == FileSlice(path, size, size)
+
+
+def test_max_bytes_cuts_a_slice_but_not_the_first_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    size = len(batch(b"a"))
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    path = str(tmp_path / "00000000000000000000.log")
+    assert log.read(0, size + 5, 3) == FileSlice(path, 0, size + 5)
+    assert log.read(0, 5, 3) == FileSlice(path, 0, size)
+    assert log.read(0, 5, 3, min_one_message=False) == FileSlice(path, 0, 5)
+    assert log.read(0, 0, 3, min_one_message=False) is None
+
+
+def test_a_slice_ends_at_the_bound_wherever_that_is(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=300)
+    size = len(batch(b"a"))
+    for index in range(20):
+        log.append_as_leader(batch(b"%c" % (65 + index)), 0, NOW_MS)
+    for bound in range(1, 21):
+        log.update_high_watermark(bound)
+        assert log.high_watermark == bound
+        assert list(read_values(log)) == list(range(bound))
+        for offset in range(bound):
+            file_slice = log.read(offset, 1 << 20, bound)
+            assert file_slice is not None
+            assert offset + file_slice.size // size <= bound
+
+
+def test_readers_at_the_tail_follow_over_rolls(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=400)
+    reader = SegmentReader()
+    for index in range(30):
+        assert log.read(index, 1 << 20, log.high_watermark) is None
+        append(log, b"%d" % index)
+        file_slice = log.read(index, 1 << 20, log.high_watermark)
+        assert file_slice is not None
+        assert [record.offset for record in read_records(reader.read(file_slice))] == [index]
+    assert len(list(tmp_path.glob("*.log"))) > 3
+
+
+def test_the_high_watermark_neither_goes_back_nor_passes_the_end(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for _ in range(3):
+        log.append_as_leader(batch(b"a"), 0, NOW_MS)
+    log.update_high_watermark(2)
+    log.update_high_watermark(1)
+    assert log.high_watermark == 2
+    log.update_high_watermark(100)
+    assert log.high_watermark == 3
+
+
+def test_rolls_by_size_time_and_full_index(tmp_path: Path) -> None:
+    def segments(name: str, count: int, step_ms: int = 0, **config: object) -> int:
+        log = open_log(tmp_path / name, **config)
+        for index in range(count):
+            append(log, b"x" * 100, timestamp=NOW_MS + index * step_ms, now_ms=NOW_MS + index * step_ms)
+        assert len(read_values(log)) == count
+        return len(list((tmp_path / name).glob("*.log")))
+
+    size = len(batch(b"x" * 100))
+    assert segments("size", 10, segment_bytes=2 * size) == 5
+    assert segments("time", 10, step_ms=60, segment_ms=100) == 5
+    assert segments("jitter", 10, step_ms=60, segment_ms=160, segment_jitter_ms=60, jitter_ms=60) == 5
+    assert segments("index", 9, step_ms=1, index_interval_bytes=0, segment_index_bytes=36) == 3
+
+
+def test_a_roll_when_relative_offsets_run_out(tmp_path: Path) -> None:
+    log = open_log(tmp_path, log_start_offset=10)
+    append(log, b"a")
+    log._local.log_end_offset = 10 + (1 << 31)
+    append(log, b"b")
+    assert (tmp_path / f"{10 + (1 << 31):020d}.log").exists()
+
+
+def test_finds_offsets_by_timestamp(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=1000, index_interval_bytes=100)
+    stamps = [1000, 1010, 1005, 1020, 1020, 1500, 1100, 1600, 1599, 1601]
+    for stamp in stamps:
+        append(log, b"x" * 150, timestamp=stamp)
+    for wanted in range(990, 1603):
+        expected = next((offset for offset, stamp in enumerate(stamps) if stamp >= wanted), None)
+        found = log.offset_for_timestamp(wanted)
+        assert (None if found is None else found.offset) == expected
+    found = log.max_timestamp()
+    assert found is not None
+    assert (found.offset, found.timestamp) == (9, 1601)
+    assert open_log(tmp_path / "empty").max_timestamp() is None
+
+
+def test_a_timestamp_inside_a_compressed_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, b"a", b"b", b"c", codec=Codec.ZSTD, timestamp=100)
+    found = log.offset_for_timestamp(101)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (1, 101)
+    log.delete_records(2)
+    found = log.offset_for_timestamp(100)
+    assert found is not None
+    assert found.offset == 2
+
+
+def test_leader_epochs_say_where_they_ended(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for epoch, value in ((1, b"a"), (1, b"b"), (4, b"c"), (6, b"d")):
+        log.append_as_leader(batch(value), epoch, NOW_MS)
+    assert log.epoch_end_offset(0) == (0, 0)
+    assert log.epoch_end_offset(1) == (1, 2)
+    assert log.epoch_end_offset(3) == (1, 2)
+    assert log.epoch_end_offset(5) == (4, 3)
+    assert log.epoch_end_offset(6) == (6, 4)
+    assert log.epoch_end_offset(7) == (-1, -1)
+    assert [log.epoch_of(offset) for offset in range(4)] == [1, 1, 4, 6]
+    assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n3\n1 0\n4 2\n6 3\n"
+
+
+def test_delete_records_moves_the_start_and_frees_whole_segments(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=300, file_delete_delay_ms=1000, retention_ms=-1)
+    for index in range(12):
+        append(log, b"%02d" % index)
+    assert log.delete_records(7) == 7
+    assert log.delete_records(3) == 7
+    assert list(read_values(log)) == list(range(7, 12))
+    with pytest.raises(RaykaError) as refused:
+        log.delete_records(13)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    removal = log.delete_old_segments(NOW_MS)
+    assert removal is not None
+    assert removal.due_ms == NOW_MS + 1000
+    assert log.removals == [removal]
+    assert all(Path(path).exists() and path.endswith(".deleted") for path in removal.paths)
+    removal.run(RealFiles())
+    assert not any(Path(path).exists() for path in removal.paths)
+    assert list(read_values(log)) == list(range(7, 12))
+
+
+def test_a_slice_of_a_segment_that_is_given_up_stays_readable(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=200)
+    for index in range(6):
+        append(log, b"%02d" % index)
+    file_slice = log.read(0, 100, 6)
+    assert file_slice is not None
+    before = SegmentReader().read(file_slice)
+    log.delete_records(5)
+    log.delete_old_segments(NOW_MS)
+    buffer = bytearray(file_slice.size)
+    SegmentReader().read_into(file_slice, buffer)
+    assert buffer == before == SegmentReader().read(file_slice)
+
+
+def test_retention_by_size_and_by_time(tmp_path: Path) -> None:
+    size = len(batch(b"00"))
+    log = open_log(tmp_path, segment_bytes=size, retention_bytes=3 * size, retention_ms=1000)
+    for index in range(6):
+        append(log, b"%02d" % index, timestamp=NOW_MS + index)
+    log.delete_old_segments(NOW_MS)
+    assert list(read_values(log)) == [3, 4, 5]
+    log.delete_old_segments(NOW_MS + 1005)
+    assert list(read_values(log)) == [5]
+    log.delete_old_segments(NOW_MS + 1006)
+    assert list(read_values(log)) == []
+    assert (log.log_start_offset, log.log_end_offset) == (6, 6)
+    assert append(log, b"06") == 6
+
+
+def test_retention_keeps_what_is_above_the_high_watermark(tmp_path: Path) -> None:
+    size = len(batch(b"00"))
+    log = open_log(tmp_path, segment_bytes=size, retention_ms=0)
+    for _ in range(4):
+        log.append_as_leader(batch(b"00"), 0, NOW_MS)
+    log.update_high_watermark(2)
+    log.delete_old_segments(NOW_MS + 10_000)
+    assert (log.log_start_offset, log.log_end_offset) == (2, 4)
+
+
+def test_a_compacted_topic_is_not_emptied_by_time(tmp_path: Path) -> None:
+    log = open_log(tmp_path, cleanup_policy=("compact",), retention_ms=0, segment_bytes=200)
+    for index in range(6):
+        append(log, b"%02d" % index)
+    assert log.delete_old_segments(NOW_MS + 10_000) is None
+
+
+def test_changed_configs_hold_for_the_next_append(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, b"x" * 500)
+    log.configure(replace(log.config, max_message_bytes=100))
+    with pytest.raises(RaykaError) as refused:
+        append(log, b"x" * 500)
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_truncation_drops_whole_batches_and_appending_goes_on(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=300)
+    for index in range(12):
+        append(log, b"%02d" % index)
+    log.truncate_to(20)
+    assert log.log_end_offset == 12
+    log.truncate_to(5)
+    assert (log.high_watermark, log.log_end_offset) == (5, 5)
+    assert append(log, b"new") == 5
+    assert list(read_values(log)) == list(range(6))
+    log.truncate_to(0)
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (0, 0, 0)
+    assert append(log, b"again") == 0
+
+
+def test_records_of_every_shape_come_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    sent = [Record(0, NOW_MS, None, None), Record(0, NOW_MS, b"", b"", (("h", None), ("h", b"x"))), *records(b"v")]
+    log.append_as_leader(build_batch(sent), 0, NOW_MS)
+    file_slice = log.read(0, 1 << 20, 3)
+    assert file_slice is not None
+    read = list(read_records(SegmentReader().read(file_slice)))
+    assert [(r.key, r.value, r.headers) for r in read] == [(r.key, r.value, r.headers) for r in sent]
