@@ -112,3 +112,8 @@ def new_topic(topic_name: str, confluent: Confluent) -> Callable[..., str]:
 
 def unique(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9._-]", "-", text)[:100] + "-" + uuid.uuid4().hex[:8]
+
+
+@pytest.fixture(scope="session")
+def broker_id(confluent: Confluent) -> int:
+    return next(iter(confluent.admin.list_topics(timeout=30).brokers))

@@ -81,8 +81,8 @@ def kafka_tools() -> Path:
 
 
 def java(*arguments: str) -> list[str]:
-    """A Java command line with Kafka's jars on the class path; only errors are logged."""
-    return ["java", "-cp", f"{kafka_tools()}/*", "-Dlog4j2.level=ERROR", "-XX:TieredStopAtLevel=1", *arguments]
+    """A Java command line with Kafka's jars on the class path; nothing is logged, as that goes to standard output."""
+    return ["java", "-cp", f"{kafka_tools()}/*", "-Dlog4j2.level=OFF", "-XX:TieredStopAtLevel=1", *arguments]
 
 
 def environment(**variables: str) -> dict[str, str]:

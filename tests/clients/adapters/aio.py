@@ -105,7 +105,7 @@ class Aiokafka:
     def fetch(self, topic: str, *, partition: int = 0, offset: int = 0, count: int, **settings: Any) -> list[Record]:
         async def work() -> list[Record]:
             records: list[Record] = []
-            async with self.consumer(auto_offset_reset="none", **settings) as consumer:
+            async with self.consumer(**{"auto_offset_reset": "none", **settings}) as consumer:
                 consumer.assign([TopicPartition(topic, partition)])
                 consumer.seek(TopicPartition(topic, partition), offset)
                 while len(records) < count:

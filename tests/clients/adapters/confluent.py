@@ -38,9 +38,16 @@ class Confluent:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.producers: dict[frozenset[tuple[str, Any]], Producer] = {}
 
-    def producer(self, **settings: Any) -> Producer:
-        return Producer({"bootstrap.servers": self.bootstrap, "delivery.timeout.ms": 30000, **settings})
+    def producer(self, settings: dict[str, Any]) -> Producer:
+        """One for each set of settings: a new idempotent producer of this library takes half a second to begin."""
+        key = frozenset(settings.items())
+        if key not in self.producers:
+            self.producers[key] = Producer(
+                {"bootstrap.servers": self.bootstrap, "delivery.timeout.ms": 30000, "log_level": 0, **settings}
+            )
+        return self.producers[key]
 
     def consumer(self, **settings: Any) -> Consumer:
         """A consumer that is only ever assigned: the group id is demanded by the library and never used."""
@@ -67,7 +74,8 @@ class Confluent:
                 offsets.append(message.offset())
 
         options = {"compression.type": codec, "acks": acks, "enable.idempotence": acks == -1}
-        producer = self.producer(**{"message.max.bytes": 20_000_000, "linger.ms": 5, **options, **settings})
+        options = {"message.max.bytes": 20_000_000, "linger.ms": 5, **options, **settings}
+        producer = self.producer(options)
         for record in records:
             producer.produce(
                 topic,
@@ -80,6 +88,7 @@ class Confluent:
             )
         assert producer.flush(TIMEOUT_S) == 0
         if errors:
+            del self.producers[frozenset(options.items())]
             raise refused(errors[0])
         return offsets if acks else []
 

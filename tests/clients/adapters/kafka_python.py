@@ -88,7 +88,7 @@ class KafkaPython:
     def fetch(self, topic: str, *, partition: int = 0, offset: int = 0, count: int, **settings: Any) -> list[Record]:
         deadline = time.monotonic() + TIMEOUT_S
         records: list[Record] = []
-        with self.consumer(auto_offset_reset="none", **settings) as consumer:
+        with self.consumer(**{"auto_offset_reset": "none", **settings}) as consumer:
             consumer.assign([TopicPartition(topic, partition)])
             consumer.seek(TopicPartition(topic, partition), offset)
             while len(records) < count:

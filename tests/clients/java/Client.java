@@ -24,6 +24,7 @@ import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -170,7 +171,9 @@ public class Client implements AutoCloseable {
 
     private static ObjectNode refusal(Throwable failure) {
         Throwable cause = failure instanceof ExecutionException ? failure.getCause() : failure;
-        Errors error = Errors.forException(cause);
+        // the consumer throws an exception of its own for this one, which the table of errors does not know
+        Errors error = cause instanceof OffsetOutOfRangeException
+            ? Errors.OFFSET_OUT_OF_RANGE : Errors.forException(cause);
         ObjectNode answer = JSON.createObjectNode().put("error", cause.toString());
         return error == Errors.UNKNOWN_SERVER_ERROR ? answer.putNull("code") : answer.put("code", error.code());
     }

@@ -9,6 +9,8 @@ const { ZstdCodec } = require('zstd-codec')
 
 const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } = kafkajs
 const CODECS = { none: 0, gzip: 1, snappy: 2, lz4: 3, zstd: 4 }
+const TOPIC_ALREADY_EXISTS = 36
+const BATCH_RECORDS = 10000
 const MEBIBYTE = 1024 * 1024
 
 const XERIAL_HEADER = Buffer.from([0x82, 0x53, 0x4e, 0x41, 0x50, 0x50, 0x59, 0x00])
@@ -87,9 +89,14 @@ class Client {
   async produce({ topic, partition, codec, acks, records }) {
     const producer = await this.producer(acks === -1)
     const messages = records.map(record => ({ ...toMessage(record), partition }))
-    const [written] = await producer.send({ topic, acks, compression: CODECS[codec], messages })
-    if (acks === 0) return []
-    return records.map((_, i) => Number(written.baseOffset) + i)
+    const offsets = []
+    // KafkaJS makes one batch of what it is given
+    for (let at = 0; at < messages.length; at += BATCH_RECORDS) {
+      const batch = messages.slice(at, at + BATCH_RECORDS)
+      const [written] = await producer.send({ topic, acks, compression: CODECS[codec], messages: batch })
+      if (acks !== 0) batch.forEach((_, i) => offsets.push(Number(written.baseOffset) + i))
+    }
+    return offsets
   }
 
   // KafkaJS reads only in groups, so this asks as its own consumer does: its cluster, its leader, its fetch
@@ -140,10 +147,12 @@ class Client {
 
   async create_topic({ topic, partitions, configs }) {
     const configEntries = Object.entries(configs).map(([name, value]) => ({ name, value }))
-    await this.admin.createTopics({
+    const created = await this.admin.createTopics({
       waitForLeaders: false,
       topics: [{ topic, numPartitions: partitions, replicationFactor: 1, configEntries }],
     })
+    // KafkaJS takes a topic that is already there for success and answers false
+    if (!created) throw Object.assign(new Error(`${topic} exists`), { code: TOPIC_ALREADY_EXISTS })
   }
 
   async delete_topic({ topic }) {
@@ -177,6 +186,7 @@ class Client {
   }
 
   async delete_records({ topic, partition, before_offset }) {
+    await this.admin.fetchTopicOffsets(topic) // KafkaJS looks for the leader before it asks for the metadata
     await this.admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(before_offset) }] })
   }
 }
