@@ -1,0 +1,219 @@
+"""Opening again: after a clean stop, after kill -9, and with files in transit."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.log import Log
+from rayka.storage.segment import Segment
+from tests.support.logs import NOW_MS, append, batch, check_indexes, directory_bytes, open_log, read_values
+
+SMALL = {"segment_bytes": 2000, "index_interval_bytes": 200}
+
+
+def fill(directory: Path, count: int = 60, **how: object) -> Log:
+    """A log with some segments."""
+    log = open_log(directory, **{**SMALL, **how})
+    for index in range(count):
+        append(log, b"value %d" % index, timestamp=NOW_MS + index)
+    return log
+
+
+def reopen(directory: Path, **how: object) -> Log:
+    """Opened again, everything visible."""
+    log = open_log(directory, **{**SMALL, **how})
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+@pytest.mark.parametrize(
+    "how", [{"clean_shutdown": True}, {"same_boot": True}, {"same_boot": False}, {"same_boot": True, "recovery_point": 33}]
+)
+def test_everything_is_there_again(tmp_path: Path, how: dict[str, object]) -> None:
+    log = fill(tmp_path)
+    before = read_values(log)
+    if how.get("clean_shutdown"):
+        log.close(NOW_MS)
+    again = reopen(tmp_path, **how)
+    assert read_values(again) == before
+    assert again.log_end_offset == 60
+    assert append(again, b"next") == 60
+    again.close(NOW_MS)
+    check_indexes(tmp_path)
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_recovering_twice_changes_nothing(tmp_path: Path, same_boot: bool) -> None:
+    fill(tmp_path)
+    open_log(tmp_path, same_boot=same_boot, **SMALL)
+    once = directory_bytes(tmp_path)
+    open_log(tmp_path, same_boot=same_boot, **SMALL)
+    assert directory_bytes(tmp_path) == once
+
+
+def test_recovered_indexes_are_those_that_were_written(tmp_path: Path) -> None:
+    log = fill(tmp_path)
+    log.close(NOW_MS)
+    before = directory_bytes(tmp_path)
+    for path in [*tmp_path.glob("*.index"), *tmp_path.glob("*.timeindex")]:
+        path.unlink()
+    again = reopen(tmp_path)
+    again.close(NOW_MS)
+    assert directory_bytes(tmp_path) == before
+
+
+def test_a_clean_stop_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path).close(NOW_MS)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("nothing is rebuilt after a clean stop")
+
+    monkeypatch.setattr(Segment, "reindex", refuse)
+    assert reopen(tmp_path, clean_shutdown=True).log_end_offset == 60
+
+
+def test_a_clean_stop_is_not_believed_when_the_end_is_torn(tmp_path: Path) -> None:
+    fill(tmp_path).close(NOW_MS)
+    last = max(tmp_path.glob("*.log"))
+    last.write_bytes(last.read_bytes()[:-3])
+    log = reopen(tmp_path, clean_shutdown=True)
+    assert list(read_values(log)) == list(range(59))
+    assert append(log, b"next") == 59
+
+
+def test_damage_takes_the_segments_after_it(tmp_path: Path) -> None:
+    fill(tmp_path)
+    second = sorted(tmp_path.glob("*.log"))[1]
+    data = bytearray(second.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    second.write_bytes(data)
+    log = reopen(tmp_path)
+    assert sorted(tmp_path.glob("*.log"))[-1] == second
+    assert list(read_values(log)) == list(range(log.log_end_offset))
+    assert int(second.stem) < log.log_end_offset < 60
+
+
+def test_the_recovery_point_moves_with_a_flush(tmp_path: Path) -> None:
+    log = fill(tmp_path)
+    assert log.recovery_point == 0
+    assert log.flush_needed(NOW_MS)
+    job = log.begin_flush()
+    append(log, b"later")
+    job.run()
+    log.finish_flush(job)
+    assert log.recovery_point == 60
+    assert not log.flush_needed(NOW_MS)
+
+
+def test_flush_messages_and_flush_ms(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "messages", flush_messages=3)
+    append(log, b"a", b"b")
+    assert not log.flush_needed(NOW_MS)
+    append(log, b"c")
+    assert log.flush_needed(NOW_MS)
+    assert not log.flush_before_visible
+    log = open_log(tmp_path / "ms", flush_ms=100, flush_messages=1 << 40)
+    assert not log.flush_needed(NOW_MS + 100)
+    append(log, b"a")
+    assert not log.flush_needed(NOW_MS + 99)
+    assert log.flush_needed(NOW_MS + 100)
+    assert open_log(tmp_path / "one", flush_messages=1).flush_before_visible
+
+
+def test_a_flush_that_a_truncation_overtook_counts_for_nothing(tmp_path: Path) -> None:
+    log = fill(tmp_path)
+    job = log.begin_flush()
+    log.truncate_to(10)
+    append(log, b"other")
+    job.run()
+    log.finish_flush(job)
+    assert log.recovery_point <= 10
+
+
+def test_log_start_beyond_the_end_begins_empty(tmp_path: Path) -> None:
+    fill(tmp_path)
+    log = reopen(tmp_path, log_start_offset=100)
+    assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+    assert append(log, b"x") == 100
+
+
+def test_the_log_start_offset_is_kept(tmp_path: Path) -> None:
+    log = fill(tmp_path)
+    log.delete_records(25)
+    log.delete_old_segments(NOW_MS)
+    again = reopen(tmp_path, log_start_offset=25)
+    assert list(read_values(again)) == list(range(25, 60))
+    assert not list(tmp_path.glob("*.deleted"))
+
+
+def test_files_in_transit_are_settled(tmp_path: Path) -> None:
+    log = fill(tmp_path)
+    before = read_values(log)
+    log.close(NOW_MS)
+    first, second = sorted(tmp_path.glob("*.log"))[:2]
+    for name in ("00000000000000000000.log.deleted", "00000000000000000099.index", "x.tmp"):
+        (tmp_path / name).write_bytes(b"garbage")
+    (tmp_path / f"{first.stem}.log.swap").write_bytes(first.read_bytes() + second.read_bytes())
+    again = reopen(tmp_path)
+    assert read_values(again) == before
+    assert not second.exists()
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".log", ".index", ".timeindex", ".snapshot", ""}
+    again.close(NOW_MS)
+    check_indexes(tmp_path)
+
+
+def test_a_swap_beside_cleaned_files_is_unfinished(tmp_path: Path) -> None:
+    log = fill(tmp_path)
+    before = read_values(log)
+    log.close(NOW_MS)
+    (tmp_path / "00000000000000000000.log.cleaned").write_bytes(b"half")
+    (tmp_path / "00000000000000000000.log.swap").write_bytes(b"half")
+    assert read_values(reopen(tmp_path, clean_shutdown=True)) == before
+
+
+def test_epochs_are_found_in_the_batches_when_their_file_is_gone(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for epoch in (1, 1, 3, 7, 7):
+        log.append_as_leader(batch(b"x"), epoch, NOW_MS)
+    written = (tmp_path / "leader-epoch-checkpoint").read_bytes()
+    for damage in (None, b"", b"0\n", b"0\n9\n1 0\n", b"0\n1\nx y\n", b"\xff\xfe"):
+        (tmp_path / "leader-epoch-checkpoint").unlink()
+        if damage is not None:
+            (tmp_path / "leader-epoch-checkpoint").write_bytes(damage)
+        again = open_log(tmp_path)
+        assert again.epoch_end_offset(3) == (3, 3)
+        assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == written
+
+
+def test_old_formats_are_refused_and_kept(tmp_path: Path) -> None:
+    body = b"\x01" + bytes(9) + b"\xff\xff\xff\xff" + (40).to_bytes(4) + b"v" * 40
+    message = bytes(8) + (len(body) + 4).to_bytes(4) + zlib.crc32(body).to_bytes(4) + body
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(message)
+    with pytest.raises(RaykaError) as refused:
+        open_log(tmp_path)
+    assert refused.value.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert path.read_bytes() == message
+
+
+def test_preallocated_segments(tmp_path: Path) -> None:
+    log = open_log(tmp_path, preallocate=True, segment_bytes=4096)
+    values = [append(log, b"x" * 500) for _ in range(20)]
+    assert max(tmp_path.glob("*.log")).stat().st_size == 4096
+    assert list(read_values(reopen(tmp_path, preallocate=True, segment_bytes=4096))) == values
+    again = reopen(tmp_path, preallocate=True, segment_bytes=4096)
+    again.close(NOW_MS)
+    assert list(read_values(reopen(tmp_path, clean_shutdown=True))) == values
+
+
+def test_opening_a_clean_log_is_quick(tmp_path: Path) -> None:
+    fill(tmp_path, count=10).close(NOW_MS)
+    started = time.perf_counter()
+    for _ in range(100):
+        reopen(tmp_path, clean_shutdown=True).release()
+    assert (time.perf_counter() - started) / 100 < 0.01
