@@ -30,16 +30,18 @@ CLIENTS: dict[str, Callable[[str], Any]] = {
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the broker under test keeps its logs."""
     given = os.environ.get("RAYKA_TEST_DATA_DIR")
+    if not given and os.environ.get("RAYKA_TEST_BOOTSTRAP"):
+        pytest.skip("RAYKA_TEST_DATA_DIR does not say where the broker of RAYKA_TEST_BOOTSTRAP keeps its logs")
     return Path(given) if given else tmp_path_factory.mktemp("rayka-data")
 
 
 @pytest.fixture(scope="session")
-def bootstrap(data_dir: Path) -> Iterator[str]:
+def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     given = os.environ.get("RAYKA_TEST_BOOTSTRAP")
     if given:
         yield given
         return
-    with broker.rayka(data_dir) as address:
+    with broker.rayka(request.getfixturevalue("data_dir")) as address:
         yield address
 
 
