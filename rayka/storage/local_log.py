@@ -219,5 +219,8 @@ class LocalLog:
 
 
 def _cut(segment: Segment, position: int, max_bytes: int, min_one_message: bool) -> int:
-    header = segment.batch_at(position) if min_one_message else None
-    return max_bytes if header is None else max(max_bytes, header.size_in_bytes)
+    """The size of a read that `max_bytes` ends: a part of the first batch alone would be of no use to a reader."""
+    header = segment.batch_at(position)
+    if header is None or header.size_in_bytes <= max_bytes:
+        return max_bytes
+    return header.size_in_bytes if min_one_message else 0
