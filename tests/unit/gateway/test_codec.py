@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import io
@@ -102,10 +103,8 @@ def test_the_table_knows_which_versions_are_flexible(key: ApiKey, version: int) 
 
 @given(st.sampled_from(CASES), st.binary(max_size=200))
 def test_random_bytes_are_read_or_refused(case: tuple[ApiKey, int], body: bytes) -> None:
-    try:
+    with contextlib.suppress(MalformedFrame):
         schema(*case).read(Reader(bytearray(body)))
-    except MalformedFrame:
-        pass
 
 
 @pytest.mark.parametrize("length", [b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xfe", b"\x00\x0f\xff\xff"])

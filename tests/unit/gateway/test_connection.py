@@ -326,14 +326,14 @@ def test_connections_are_bounded_in_all_and_by_address() -> None:
     async def check(
         broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
     ) -> None:
-        same, same_transport = connect(context)
+        _, same_transport = connect(context)
         assert same_transport.ended is None
-        third, third_transport = connect(context)
+        _, third_transport = connect(context)
         assert third_transport.ended == "aborted"
         allowed, allowed_transport = connect(context, ("10.0.0.9", 1))
-        allowed_too, _ = connect(context, ("10.0.0.9", 2))
+        connect(context, ("10.0.0.9", 2))
         assert allowed_transport.ended is None
-        over, over_transport = connect(context, ("10.0.0.8", 1))
+        _, over_transport = connect(context, ("10.0.0.8", 1))
         assert over_transport.ended == "aborted"
         allowed.abort()
         await settle()
@@ -344,7 +344,9 @@ def test_connections_are_bounded_in_all_and_by_address() -> None:
 
     run(
         check,
-        **{"max_connections": "4", "max_connections_per_ip": "2", "max_connections_per_ip_overrides": "10.0.0.9:3"},
+        max_connections="4",
+        max_connections_per_ip="2",
+        max_connections_per_ip_overrides="10.0.0.9:3",
     )
 
 

@@ -1,0 +1,369 @@
+"""Produce and Fetch in every version against a real log, as a client sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import struct
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.static.primitive import Records
+
+from rayka.errors import ErrorCode
+from rayka.gateway.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from rayka.gateway.schema import ApiKey
+from rayka.metadata.commands import NewTopic
+from rayka.storage.compression import Codec
+from rayka.storage.records import Record, build_batch, read_records
+from tests.support.local_broker import LocalBroker
+from tests.unit.gateway.requests import TOPIC, fetch_v0, fetch_v3, produce_v0, produce_v3
+from tests.unit.gateway.wire_client import WireClient, connected
+
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(4, 19)
+
+
+def records(*values: bytes, codec: Codec = Codec.NONE) -> bytes:
+    return bytes(
+        build_batch([Record(index, 1_000 + index, None, value, ()) for index, value in enumerate(values)], codec=codec)
+    )
+
+
+def kio(api: str, version: int, side: str) -> Any:
+    import importlib
+
+    return importlib.import_module(f"kio.schema.{api}.v{version}.{side}")
+
+
+def only(cls: Any, **values: Any) -> Any:
+    """An instance with those of the values that this version has."""
+    return cls(**{name: value for name, value in values.items() if name in cls.__dataclass_fields__})
+
+
+def produce_request(version: int, topic: str, topic_id: uuid.UUID, data: dict[int, bytes | None], acks: int = 1) -> Any:
+    types = kio("produce", version, "request")
+    partitions = tuple(
+        types.PartitionProduceData(index=index, records=None if value is None else Records(value))
+        for index, value in data.items()
+    )
+    return only(
+        types.ProduceRequest,
+        transactional_id=None,
+        acks=acks,
+        timeout=datetime.timedelta(seconds=1),
+        topic_data=(only(types.TopicProduceData, name=topic, topic_id=topic_id, partition_data=partitions),),
+    )
+
+
+def fetch_request(
+    version: int,
+    topic: str,
+    topic_id: uuid.UUID | None,
+    offsets: dict[int, int],
+    *,
+    max_bytes: int = 1 << 20,
+    min_bytes: int = 1,
+    max_wait_ms: int = 0,
+    session: tuple[int, int] = (0, FINAL_EPOCH),
+    forgotten: tuple[int, ...] = (),
+    leader_epoch: int = -1,
+) -> Any:
+    types = kio("fetch", version, "request")
+    partitions = tuple(
+        only(
+            types.FetchPartition,
+            partition=partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=max_bytes,
+        )
+        for partition, offset in offsets.items()
+    )
+    topics = (only(types.FetchTopic, topic=topic, topic_id=topic_id, partitions=partitions),) if offsets else ()
+    forget = ()
+    if forgotten:
+        forget = (only(types.ForgottenTopic, topic=topic, topic_id=topic_id, partitions=forgotten),)
+    return only(
+        types.FetchRequest,
+        replica_id=-1,
+        max_wait=datetime.timedelta(milliseconds=max_wait_ms),
+        min_bytes=min_bytes,
+        max_bytes=50 << 20,
+        isolation_level=0,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=topics,
+        forgotten_topics_data=forget,
+        rack_id="",
+    )
+
+
+async def call(client: WireClient, key: ApiKey, version: int, request: Any) -> Any:
+    """Call with kio's classes on both sides."""
+    from kio.serial import entity_reader
+
+    from tests.unit.gateway.wire_client import encode
+
+    body = await client.ask(key, version, encode(request))
+    response = kio(key.name.lower(), version, "response")
+    entity, size = entity_reader(getattr(response, f"{key.title}Response"))(body, 0)
+    assert size == len(body)
+    return entity
+
+
+async def create(broker: LocalBroker, name: str = "orders", partitions: int = 2) -> uuid.UUID:
+    (result,) = await broker.controller.create_topics(
+        [NewTopic(name, partitions)], validate_only=False, timeout_ms=1000
+    )
+    assert result.error == ErrorCode.NONE
+    return broker.image.topics[name].topic_id
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_produce_appends_and_tells_the_offset(version: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            for expected in (0, 2):
+                data: dict[int, bytes | None] = {0: records(b"a", b"b"), 1: records(b"c")}
+                response = await call(
+                    client, ApiKey.PRODUCE, version, produce_request(version, "orders", topic_id, data)
+                )
+                (topic,) = response.responses
+                first, second = topic.partition_responses
+                assert (first.index, first.error_code, first.base_offset) == (0, 0, expected)
+                assert (second.index, second.error_code, second.base_offset) == (1, 0, expected // 2)
+                assert getattr(topic, "topic_id", topic_id) == topic_id
+                assert getattr(topic, "name", "orders") == "orders"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_fetch_returns_the_bytes_produced(version: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            sent = produce_request(9, "orders", topic_id, {0: records(b"a", b"b"), 1: records(b"c", codec=Codec.LZ4)})
+            await call(client, ApiKey.PRODUCE, 9, sent)
+            response = await call(
+                client, ApiKey.FETCH, version, fetch_request(version, "orders", topic_id, {0: 0, 1: 0, 7: 0})
+            )
+            (topic,) = response.responses
+            assert getattr(topic, "topic_id", topic_id) == topic_id
+            first, second, missing = topic.partitions
+            assert [record.value for record in read_records(first.records)] == [b"a", b"b"]
+            assert [record.value for record in read_records(second.records)] == [b"c"]
+            assert (first.partition_index, first.error_code, first.high_watermark) == (0, 0, 2)
+            assert (first.last_stable_offset, second.high_watermark) == (2, 1)
+            assert getattr(first, "log_start_offset", 0) == 0
+            assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert not missing.records
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_produce_of_old_message_sets_is_refused_in_its_own_form(version: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            await create(broker)
+            body = await client.ask(ApiKey.PRODUCE, version, produce_v0(records(b"a")))
+            expected = struct.pack(">i", 1) + TOPIC + struct.pack(">iihq", 1, 0, 43, -1)
+            expected += struct.pack(">q", -1) if version == 2 else b""
+            expected += struct.pack(">i", 0) if version >= 1 else b""
+            assert body == expected
+            assert broker.partitions.replicas.get(next(iter(broker.partitions.replicas)).topic_partition).log.size == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_fetch_that_would_need_conversion_is_refused_in_its_own_form(version: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            await create(broker)
+            body = await client.ask(ApiKey.FETCH, version, fetch_v3() if version == 3 else fetch_v0())
+            expected = struct.pack(">i", 0) if version >= 1 else b""
+            expected += struct.pack(">i", 1) + TOPIC + struct.pack(">iihqi", 1, 0, 35, -1, 0)
+            assert body == expected
+
+    asyncio.run(main())
+
+
+REFUSED = {
+    "null records": (3, None, ErrorCode.INVALID_RECORD),
+    "no records": (3, b"", ErrorCode.INVALID_RECORD),
+    "less than a batch": (9, bytes(60), ErrorCode.INVALID_RECORD),
+    "magic 1": (9, struct.pack(">qiibI", 0, 50, 0, 1, 0) + bytes(41), ErrorCode.INVALID_RECORD),
+    "two batches": (9, records(b"a") + records(b"b"), ErrorCode.INVALID_RECORD),
+    "zstd before version 7": (6, records(b"a" * 100, codec=Codec.ZSTD), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    "a wrong CRC": (9, records(b"a")[:-1] + b"!", ErrorCode.CORRUPT_MESSAGE),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_records_are_refused_and_the_others_appended(name: str, tmp_path: Path) -> None:
+    version, bad, error = REFUSED[name]
+
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            request = produce_request(version, "orders", topic_id, {0: bad, 1: records(b"good")})
+            response = await call(client, ApiKey.PRODUCE, version, request)
+            first, second = response.responses[0].partition_responses
+            assert (first.error_code, first.base_offset) == (error, -1)
+            assert (second.error_code, second.base_offset) == (0, 0)
+            if version >= 8:
+                assert first.error_message
+
+    asyncio.run(main())
+
+
+def test_zstd_is_taken_from_version_7_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            request = produce_request(7, "orders", topic_id, {0: records(b"a" * 100, codec=Codec.ZSTD)})
+            response = await call(client, ApiKey.PRODUCE, 7, request)
+            assert response.responses[0].partition_responses[0].error_code == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("acks", "error"), [(-1, 0), (1, 0), (2, 21), (-2, 21), (3000, 21)])
+def test_acks(acks: int, error: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            request = produce_request(9, "orders", topic_id, {0: records(b"a")}, acks=acks)
+            response = await call(client, ApiKey.PRODUCE, 9, request)
+            assert response.responses[0].partition_responses[0].error_code == error
+
+    asyncio.run(main())
+
+
+def test_a_transactional_produce_is_refused_until_there_are_transactions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            await create(broker)
+            body = await client.ask(ApiKey.PRODUCE, 3, produce_v3(records(b"a"), transactional_id=b"t"))
+            assert struct.unpack_from(">h", body, 4 + len(TOPIC) + 8) == (ErrorCode.UNSUPPORTED_VERSION,)
+
+    asyncio.run(main())
+
+
+def test_unknown_topic_ids(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            await create(broker)
+            unknown = uuid.uuid4()
+            produced = await call(client, ApiKey.PRODUCE, 13, produce_request(13, "", unknown, {0: records(b"a")}))
+            assert produced.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert produced.responses[0].topic_id == unknown
+            fetched = await call(client, ApiKey.FETCH, 13, fetch_request(13, "", unknown, {3: 0}, max_wait_ms=30_000))
+            assert fetched.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert fetched.responses[0].partitions[0].partition_index == 3
+
+    asyncio.run(main())
+
+
+def test_long_poll_ends_with_data_and_with_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            empty = await call(client, ApiKey.FETCH, 12, fetch_request(12, "orders", topic_id, {0: 0}, max_wait_ms=20))
+            assert not empty.responses[0].partitions[0].records
+            waiting = asyncio.ensure_future(
+                call(client, ApiKey.FETCH, 12, fetch_request(12, "orders", topic_id, {0: 0}, max_wait_ms=60_000))
+            )
+            other = await WireClient.connect(client.writer.get_extra_info("peername")[1])
+            await call(other, ApiKey.PRODUCE, 9, produce_request(9, "orders", topic_id, {0: records(b"late")}))
+            response = await asyncio.wait_for(waiting, 10)
+            (record,) = read_records(response.responses[0].partitions[0].records)
+            assert record.value == b"late"
+            await other.close()
+
+    asyncio.run(main())
+
+
+def test_offset_out_of_range_and_epochs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            for offset, epoch, error in ((5, -1, 1), (0, 99, 75), (0, 0, 0)):
+                request = fetch_request(12, "orders", topic_id, {0: offset}, leader_epoch=epoch, max_wait_ms=1)
+                response = await call(client, ApiKey.FETCH, 12, request)
+                assert response.responses[0].partitions[0].error_code == error
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 18])
+def test_a_session_answers_only_what_is_new(version: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+
+            async def fetch(epoch: int, offsets: dict[int, int], forgotten: tuple[int, ...] = ()) -> Any:
+                request = fetch_request(
+                    version, "orders", topic_id, offsets, session=(session_id, epoch), forgotten=forgotten
+                )
+                return await call(client, ApiKey.FETCH, version, request)
+
+            session_id = 0
+            full = await fetch(INITIAL_EPOCH, {0: 0, 1: 0})
+            session_id = full.session_id
+            assert session_id > 0
+            assert len(full.responses[0].partitions) == 2
+            assert (await fetch(1, {})).responses == ()
+            await call(client, ApiKey.PRODUCE, 9, produce_request(9, "orders", topic_id, {1: records(b"x")}))
+            (topic,) = (await fetch(2, {})).responses
+            (partition,) = topic.partitions
+            assert partition.partition_index == 1
+            assert [record.value for record in read_records(partition.records)] == [b"x"]
+            (topic,) = (await fetch(3, {0: 77})).responses
+            assert {p.partition_index: p.error_code for p in topic.partitions} == {0: 1, 1: 0}
+            (topic,) = (await fetch(4, {0: 0, 1: 1})).responses
+            assert [p.partition_index for p in topic.partitions] == [0], "the error is over, and the reader must know"
+            assert (await fetch(5, {}, forgotten=(0,))).responses == ()
+            stale = await fetch(5, {})
+            assert stale.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            assert (await fetch(6, {}, forgotten=(1,))).session_id == 0
+            assert (await fetch(7, {})).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+    asyncio.run(main())
+
+
+def test_a_session_of_names_is_not_one_of_ids(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            request = fetch_request(12, "orders", topic_id, {0: 0}, session=(0, INITIAL_EPOCH))
+            session_id = (await call(client, ApiKey.FETCH, 12, request)).session_id
+            request = fetch_request(13, "orders", topic_id, {}, session=(session_id, 1))
+            response = await call(client, ApiKey.FETCH, 13, request)
+            assert response.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+    asyncio.run(main())
+
+
+def test_fetch_limits(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path, {"fetch.max.bytes": "2000"}) as (client, broker):
+            topic_id = await create(broker)
+            data: dict[int, bytes | None] = {0: records(b"x" * 1500), 1: records(b"y" * 1500)}
+            await call(client, ApiKey.PRODUCE, 9, produce_request(9, "orders", topic_id, data))
+            response = await call(
+                client, ApiKey.FETCH, 12, fetch_request(12, "orders", topic_id, {0: 0, 1: 0}, max_bytes=10)
+            )
+            first, second = response.responses[0].partitions
+            assert [record.value for record in read_records(first.records)] == [b"x" * 1500], "one batch always fits"
+            assert not second.records
+
+    asyncio.run(main())
