@@ -174,14 +174,22 @@ def _broker_id(image: MetadataImage, registration: BrokerRegistration) -> int:
 
 
 def _known_id(image: MetadataImage, registration: BrokerRegistration) -> int | None:
-    """The id that the node's directories belong to: by their ids, or by host and path where they have none."""
-    for broker in image.brokers.values():
-        if registration.directory_ids:
-            if not set(registration.directory_ids).isdisjoint(broker.directory_ids):
-                return broker.broker_id
-        elif broker.host == registration.host and not set(registration.log_dirs).isdisjoint(broker.log_dirs):
-            return broker.broker_id
-    return None
+    """The id that the node's directories belong to.
+
+    Where they have no ids of their own, a common path on the same host tells, or one that only a broker has
+    which is down: its host may have another name now.
+    """
+    brokers = image.brokers.values()
+    if registration.directory_ids:
+        ids = set(registration.directory_ids)
+        return next((broker.broker_id for broker in brokers if not ids.isdisjoint(broker.directory_ids)), None)
+    paths = set(registration.log_dirs)
+    sharing = [broker for broker in brokers if not paths.isdisjoint(broker.log_dirs)]
+    here = [broker.broker_id for broker in sharing if broker.host == registration.host]
+    down = [broker.broker_id for broker in sharing if broker.fenced]
+    if here:
+        return here[0]
+    return down[0] if len(down) == 1 else None
 
 
 def _is_same_start(broker: BrokerImage, record: RegisterBrokerRecord) -> bool:

@@ -53,6 +53,15 @@ def test_without_directory_ids_host_and_a_common_path_tell_the_node() -> None:
         assert cluster.run(cluster.controller.register_broker(registration)).broker_id == broker_id
 
 
+def test_a_node_that_was_down_may_come_back_under_another_host_name() -> None:
+    cluster = Cluster()
+    registrations = [BrokerRegistration(f"n{index}", f"h{index}", 9092, log_dirs=("/a",)) for index in range(3)]
+    assert cluster.run(cluster.controller.register_broker(registrations[0])).broker_id == 1
+    assert cluster.run(cluster.controller.register_broker(registrations[1])).broker_id == 2
+    cluster.run(cluster.controller.broker_died(1))
+    assert cluster.run(cluster.controller.register_broker(registrations[2])).broker_id == 1
+
+
 def test_an_id_that_a_living_node_has_is_refused(cluster: Cluster) -> None:
     intruder = BrokerRegistration("other", "h", 1, broker_id=1, directory_ids=("foreign",))
     with pytest.raises(RaykaError) as caught:
