@@ -62,4 +62,4 @@ class ClusterView:
     def _image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
         if before.configs is not after.configs:
             dynamic = after.broker_configs(self._spec.broker_id)
-            self._config = BrokerConfig.parse({**self._spec.configs, **dynamic})
+            self._config = self._config.with_dynamic(dynamic)
