@@ -108,16 +108,19 @@ class PartitionQueue:
     """One partition's batches in order: in flight, ready, and the one that is filling.
 
     `filling` and `ready` are the accumulator's, under its lock; the rest is the sender's, in the loop.
-    `outstanding` counts requests without an answer; `gap` says that a sequence was given up.
+    `outstanding` counts requests without an answer; `gap` says that a sequence was given up, `is_held`
+    that batches have to be sent again before any other;
+    until `known_until_s` (monotonic) the leader knows the producer.
     """
 
     __slots__ = (
         "filling",
         "gap",
         "in_flight",
+        "is_held",
+        "known_until_s",
         "next_sequence",
         "outstanding",
-        "pausing",
         "producer_epoch",
         "producer_id",
         "ready",
@@ -131,12 +134,18 @@ class PartitionQueue:
         self.ready: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
         self.outstanding = 0
-        self.pausing = False
+        self.is_held = False
         self.timer: asyncio.TimerHandle | None = None
         self.gap = False
+        self.known_until_s = 0.0
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = NO_SEQUENCE
+
+    def drop_done(self) -> None:
+        """Let the window of batches in flight begin with one that is not done."""
+        while self.in_flight and self.in_flight[0].done:
+            del self.in_flight[0]
 
 
 class Accumulator:

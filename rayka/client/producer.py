@@ -97,16 +97,11 @@ class AsyncProducer:
         route = self._routes.get(topic)
         if route is None:
             return None
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if value is not None and type(value) is not bytes:
-            value = _bytes("value", value)
-        if key is not None and type(key) is not bytes:
-            key = _bytes("key", key)
-        if timestamp_ms is None:
-            timestamp_ms = self._broker.now_ms()
+        if value is not None and (self._value_serializer is not None or type(value) is not bytes):
+            value = _bytes("value", value, self._value_serializer)
+        if key is not None and (self._key_serializer is not None or type(key) is not bytes):
+            key = _bytes("key", key, self._key_serializer)
+        timestamp_ms = self._broker.now_ms() if timestamp_ms is None else _timestamp(timestamp_ms)
         size = _MAX_RECORD_OVERHEAD + (0 if value is None else len(value)) + (0 if key is None else len(key))
         pairs: Headers = ()
         if headers:
@@ -218,9 +213,9 @@ class AsyncProducer:
         fields = (*record, *_NOTHING)[:4] if isinstance(record, tuple) else (record, *_NOTHING)
         value, key, headers, timestamp_ms = fields
         return (
-            _serialize("key", key, self._key_serializer),
-            _serialize("value", value, self._value_serializer),
-            self._broker.now_ms() if timestamp_ms is None else timestamp_ms,
+            None if key is None else _bytes("key", key, self._key_serializer),
+            None if value is None else _bytes("value", value, self._value_serializer),
+            self._broker.now_ms() if timestamp_ms is None else _timestamp(timestamp_ms),
             _headers(headers) if headers else (),
         )
 
@@ -293,18 +288,22 @@ def _partitioner(given: Partitioner | type[Any] | None) -> Partitioner | None:
     return given() if isinstance(given, type) else given
 
 
-def _serialize(argument: str, given: Any, serializer: Serializer | None) -> bytes | None:
+def _bytes(argument: str, given: Any, serializer: Serializer | None) -> bytes | None:
     data = given if serializer is None else serializer(given)
-    return data if data is None or type(data) is bytes else _bytes(argument, data)
-
-
-def _bytes(argument: str, given: Any) -> bytes:
-    if isinstance(given, (bytes, bytearray, memoryview)):
-        return bytes(given)
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
     raise RaykaError(
         ErrorCode.INVALID_REQUEST,
-        f"{argument} must be bytes or None, not {type(given).__name__}; {argument}_serializer can make it so",
+        f"{argument} must be bytes or None, not {type(data).__name__}; {argument}_serializer can make it so",
     )
+
+
+def _timestamp(given: Any) -> int:
+    if isinstance(given, int) and given >= 0:
+        return given
+    raise RaykaError(ErrorCode.INVALID_REQUEST, f"timestamp_ms must be ms since the epoch, not {given!r}")
 
 
 def _headers(given: Any) -> Headers:

@@ -118,8 +118,8 @@ class Chunk:
         done: list[ConsumerRecord] = []
         for record in records:
             try:
-                key = record.key if key_of is None else key_of(record.key)
-                value = record.value if value_of is None else value_of(record.value)
+                key = record.key if key_of is None or record.key is None else key_of(record.key)
+                value = record.value if value_of is None or record.value is None else value_of(record.value)
             except Exception as error:
                 if not done:
                     raise _undeserializable(record, error) from error

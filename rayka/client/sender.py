@@ -1,13 +1,17 @@
 """Sends batches to their partitions, in order, until they are acknowledged or their time is over.
 
-Each partition has at most `max_in_flight` batches on their way, sent without waiting for one another. When
-an answer says that a batch has to be sent again, nothing new is sent until all answers are in; then the
-batches that are left go again, in their order. So a retry never overtakes, and never is overtaken.
+Each partition has at most `max_in_flight` batches on their way, sent without waiting for one another; the
+one that waits longest begins the window, because the leader only remembers so many. When an answer says
+that a batch has to be sent again, nothing new is sent until all answers are in; then the batches that are
+left go again, in their order. So a retry never overtakes, and never is overtaken.
 
 An idempotent producer numbers the records of each partition, and a batch keeps its numbers for as long as
 its fate is in doubt, so the leader can tell a repeated batch from a new one (KIP-98). Giving up on a
 numbered batch leaves a gap. The leader refuses what comes after a gap, which proves that none of it was
 appended: then it is safe to number the batches anew, from 0 in the next producer epoch, as KIP-360 has it.
+(Requests reach a leader in the order in which they were sent, even where their answers come too late.)
+A leader that does not know the producer, or has forgotten it, takes any sequence for the first one; so the
+first batch of an epoch, or after a long silence, goes alone.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ _HIGHEST_EPOCH = 2**15 - 1
 _SEQUENCE_MASK = 2**31 - 1
 _FOREVER = float("inf")
 _CLOCK_TICK_S = 0.001
+_KNOWN_FOR_S = 60.0
+"""How long after an acknowledgement a leader surely knows the producer (`producer.id.expiration.ms` is a day)."""
 _NOT_APPENDED = AppendResult(ErrorCode.NONE)
 _LOST = AppendResult(ErrorCode.NETWORK_EXCEPTION)
 
@@ -107,9 +113,9 @@ class Sender:
 
     def _send_from(self, queue: PartitionQueue) -> None:
         """Send what is ready, as far as the number in flight allows."""
-        if queue.pausing or self._is_closed or not self._is_identified(queue):
+        if queue.is_held or self._is_closed or not self._is_identified(queue):
             return
-        while len(queue.in_flight) < self._config.max_in_flight:
+        while len(queue.in_flight) < self._window(queue):
             batch = self._accumulator.take(queue, self._filled_before())
             if batch is None:
                 self._wait_for_company(queue)
@@ -121,6 +127,10 @@ class Sender:
             self._number(queue, batch)
             queue.in_flight.append(batch)
             self._transmit(queue, batch)
+
+    def _window(self, queue: PartitionQueue) -> int:
+        is_known = not self._config.is_idempotent or queue.known_until_s > time.monotonic()
+        return self._config.max_in_flight if is_known else 1
 
     def _filled_before(self) -> float:
         if self._flushing or self._accumulator.is_full:
@@ -160,22 +170,24 @@ class Sender:
             return
         result = _LOST if future.cancelled() or future.exception() else future.result()[0]
         if result.error in _APPENDED:
-            queue.in_flight.remove(batch)
             queue.gap = False
+            queue.known_until_s = time.monotonic() + _KNOWN_FOR_S
             self._finish(batch, result)
+            queue.drop_done()
         else:
             batch.last_error = ErrorCode(result.error)
             batch.error_message = result.error_message
-        if any(left.last_error for left in queue.in_flight):
-            if not queue.outstanding:
-                self._settle(queue)
-        else:
+            queue.is_held = True
+        if not queue.is_held:
             self._send_from(queue)
+        elif not queue.outstanding:
+            self._settle(queue)
 
     def _settle(self, queue: PartitionQueue) -> None:
         """All answers are in, and some are errors: give up on the first batches or send what is left again."""
         while queue.in_flight and (error := self._verdict(queue, queue.in_flight[0])):
-            self._finish(queue.in_flight.pop(0), error=error)
+            self._finish(queue.in_flight[0], error=error)
+            queue.drop_done()
             queue.gap = self._config.is_idempotent
         if queue.gap and (not queue.in_flight or queue.in_flight[0].last_error in _OUT_OF_SEQUENCE):
             self._start_over(queue)
@@ -183,7 +195,7 @@ class Sender:
         elif queue.in_flight:
             self._pause(queue, queue.in_flight[0])
         else:
-            self._send_from(queue)
+            self._resend(queue)
 
     def _verdict(self, queue: PartitionQueue, batch: ProducerBatch) -> RaykaError | None:
         """Why to give up on the batch that is first in line; None to send it again."""
@@ -232,7 +244,9 @@ class Sender:
         self._identify(queue, queue.producer_id, queue.producer_epoch + 1)
 
     def _identify(self, queue: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
-        queue.producer_id, queue.producer_epoch, queue.next_sequence, queue.gap = producer_id, producer_epoch, 0, False
+        queue.producer_id, queue.producer_epoch, queue.next_sequence = producer_id, producer_epoch, 0
+        queue.gap, queue.known_until_s = False, 0.0
+        queue.in_flight = [batch for batch in queue.in_flight if not batch.done]
         for batch in queue.in_flight:
             assert batch.buffer is not None
             stamp_producer(batch.buffer, 0, producer_id, producer_epoch, queue.next_sequence)
@@ -240,20 +254,17 @@ class Sender:
 
     def _pause(self, queue: PartitionQueue, head: ProducerBatch) -> None:
         logger.debug("%s: %s, sending again", queue.topic_partition, head.last_error.name)
-        queue.pausing = True
         pause_ms = min(self._config.retry_backoff_ms, max(self._remaining_ms(head), 0))
-        self._loop.call_later(pause_ms / 1000, self._resume, queue)
-
-    def _resume(self, queue: PartitionQueue) -> None:
-        queue.pausing = False
-        if not self._is_closed:
-            self._resend(queue)
+        self._loop.call_later(pause_ms / 1000, self._resend, queue)
 
     def _resend(self, queue: PartitionQueue) -> None:
-        if not self._is_identified(queue):
+        """Go on: first with what is in flight, then with what is new."""
+        if self._is_closed or not self._is_identified(queue):
             return
+        queue.is_held = False
         for batch in queue.in_flight:
-            self._transmit(queue, batch)
+            if not batch.done:
+                self._transmit(queue, batch)
         self._send_from(queue)
 
     def _finish(

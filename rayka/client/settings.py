@@ -12,7 +12,7 @@ from rayka.storage.compression import Codec
 from rayka.types import IsolationLevel
 
 Serializer: TypeAlias = Callable[[Any], bytes | None]
-Deserializer: TypeAlias = Callable[[bytes | None], Any]
+Deserializer: TypeAlias = Callable[[bytes], Any]
 
 MAX_IN_FLIGHT = 5
 """Batches of one producer whose sequences a partition remembers: more could not be told from duplicates."""
@@ -65,6 +65,7 @@ class ProducerConfig:
         batches of a partition are on their way, what is sent meanwhile becomes one batch.
     buffer_memory, max_block_ms: how much may wait to be acknowledged, and how long `send` waits for room.
     delivery_timeout_ms: after this time from `send` on the producer gives up on a record.
+    key_serializer, value_serializer: make bytes of what is given to `send`; None stays null.
     partitioner: `(key_bytes, all_partitions, available_partitions) -> partition`, or a class of such;
         by default Kafka's: murmur2 of the key, sticky without one.
     """
@@ -126,6 +127,7 @@ class ConsumerConfig:
     fetch_max_bytes: of one answer, and of what is read ahead in all.
     max_partition_fetch_bytes: of one partition in an answer.
     max_poll_records: of one `poll`, unless it says otherwise.
+    key_deserializer, value_deserializer: make keys and values of bytes; null stays None.
     consumer_timeout_ms: iteration ends when there was no record for this long; None: never.
     """
 

@@ -43,6 +43,7 @@ class FaultyPartitions:
         self.appends = 0
         self.on_append: Callable[[AppendRequest], Fault] = lambda _: PASS
         self.on_fetch: Callable[[FetchPartition], ErrorCode | None] = lambda _: None
+        self._stalled: list[AppendRequest] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._partitions, name)
@@ -62,9 +63,22 @@ class FaultyPartitions:
         coming = list(errors)
         self.on_fetch = lambda _: coming.pop(0) if coming else None
 
+    def stall(self) -> None:
+        """The leader stops (SIGSTOP): requests queue up in front of it and time out."""
+        self._stalled = []
+
+    def go_on(self) -> None:
+        """The leader wakes up and takes what queued up, in order. Nobody waits for those answers."""
+        stalled, self._stalled = self._stalled or [], None
+        for request in stalled:
+            self._partitions.append([request], -1, 1000)
+
     def append(self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int) -> Future[list[AppendResult]]:
         self.appends += 1
         (request,) = requests
+        if self._stalled is not None:
+            self._stalled.append(request._replace(records=memoryview(bytearray(request.records))))
+            return _answered([AppendResult(ErrorCode.REQUEST_TIMED_OUT)], timeout_ms / 1000)
         fault = self.on_append(request)
         results = [AppendResult(ErrorCode.NONE)]
         for _ in range(fault.copies):

@@ -1,0 +1,347 @@
+"""What a program that sends records relies on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.client.partitioner import key_partition
+from rayka.client.producer import AsyncProducer, BufferFull
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.builder import max_record_size
+from tests.support.client_connection import LocalConnection
+from tests.support.faulty_partitions import NO_LEADER, Fault, FaultyPartitions
+from tests.unit.client.reading import read_all, values
+
+
+def test_a_record_comes_back_as_it_was_sent(cluster: Cluster) -> None:
+    headers = [("trace", b"\x00\xff"), ("empty", b""), ("null", None), ("trace", b"again")]
+    with cluster.producer() as producer:
+        metadata = producer.send("events", b"value", b"key", headers, timestamp_ms=1_700_000_000_123).get(5)
+    assert (metadata.topic, metadata.offset, metadata.timestamp) == ("events", 0, 1_700_000_000_123)
+    (record,) = read_all(cluster, "events")
+    assert (record.value, record.key, list(record.headers)) == (b"value", b"key", headers)
+    assert (record.timestamp, record.offset) == (1_700_000_000_123, 0)
+
+
+def test_null_and_empty_differ(cluster: Cluster) -> None:
+    with cluster.producer() as producer:
+        producer.send("events", None, b"key")
+        producer.send("events", b"", b"")
+    assert [(record.key, record.value) for record in read_all(cluster, "events")] == [(b"key", None), (b"", b"")]
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_each_codec(cluster: Cluster, codec: str | None) -> None:
+    sent = [b"%d" % number * 50 for number in range(500)]
+    with cluster.producer(compression_type=codec, linger_ms=5) as producer:
+        for value in sent:
+            producer.send("events", value)
+    assert values(cluster, "events") == sent
+
+
+def test_keys_choose_the_partition_that_kafka_would(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=5)
+    with cluster.producer() as producer:
+        for number in range(100):
+            producer.send("events", b"", key=b"key-%d" % number)
+    assert all(record.partition == key_partition(record.key, 5) for record in read_all(cluster, "events"))
+
+
+def test_a_partitioner_of_ones_own(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=3)
+
+    class Last:
+        def __call__(self, key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
+            assert list(partitions) == list(available) == [0, 1, 2]
+            return partitions[-1]
+
+    for partitioner in (Last, Last()):
+        with cluster.producer(partitioner=partitioner) as producer:
+            assert producer.send("events", b"").get(5).partition == 2
+            assert producer.send("events", b"", partition=0).get(5).partition == 0
+
+
+def test_serializers(cluster: Cluster) -> None:
+    with cluster.producer(key_serializer=str.encode, value_serializer=lambda value: b"%d" % value) as producer:
+        producer.send("events", 7, "k")
+        producer.send_batch("events", 0, [8, (9, "nine")])
+    deserialized = read_all(cluster, "events", value_deserializer=int)
+    assert [(record.key, record.value) for record in deserialized] == [(b"k", 7), (None, 8), (b"nine", 9)]
+
+
+def test_callbacks_get_metadata_or_the_error(cluster: Cluster, faults: FaultyPartitions) -> None:
+    seen: list[object] = []
+    producer = cluster.producer(delivery_timeout_ms=20, retry_backoff_ms=1)
+    future = producer.send("events", b"1").add_callback(seen.append).add_errback(seen.append)
+    assert seen == [future.get(5)]
+    future.add_callback(lambda context, metadata: seen.append((context, metadata.offset)), "late")
+    assert seen[1:] == [("late", 0)]
+    faults.on_append = lambda _: NO_LEADER
+    lost = producer.send("events", b"2").add_both(seen.append)
+    with pytest.raises(RaykaError):
+        lost.get(5)
+    assert seen[-1] is lost.exception
+    producer.close()
+
+
+def test_a_failing_callback_harms_nobody(cluster: Cluster) -> None:
+    with cluster.producer(linger_ms=2) as producer:
+        first = producer.send("events", b"1").add_callback(lambda _: 1 / 0)
+        second = producer.send("events", b"2")
+        assert (first.get(5).offset, second.get(5).offset) == (0, 1)
+
+
+def test_linger_gathers_records_into_batches(cluster: Cluster, faults: FaultyPartitions) -> None:
+    with cluster.producer(linger_ms=20) as producer:
+        for number in range(100):
+            producer.send("events", b"%d" % number)
+        producer.flush()
+    assert faults.appends <= 5
+
+
+def test_without_flush_lingering_records_are_sent_in_time(cluster: Cluster) -> None:
+    producer = cluster.producer(linger_ms=5)
+    assert producer.send("events", b"1").get(5).offset == 0
+    producer.close()
+
+
+def test_a_full_buffer_blocks_and_then_raises(cluster: Cluster, faults: FaultyPartitions) -> None:
+    faults.on_append = lambda _: NO_LEADER
+    producer = cluster.producer(buffer_memory=1000, max_block_ms=50, retry_backoff_ms=1, batch_size=100)
+    for _ in range(8):
+        producer.send("events", b"x" * 100)
+    with pytest.raises(BufferFull, match="buffer_memory is 1000"):
+        producer.send("events", b"x" * 100)
+    assert issubclass(BufferFull, BufferError)
+    assert issubclass(BufferFull, RaykaError)
+    faults.fail_appends()
+    producer.flush(5)
+    assert producer.send("events", b"again").get(5).offset > 0
+    producer.close()
+
+
+def test_a_full_buffer_slows_a_fast_sender(cluster: Cluster, faults: FaultyPartitions) -> None:
+    faults.on_append = lambda _: Fault(delay_s=0.001)
+    sent = [b"%05d" % number for number in range(2000)]
+    with cluster.producer(buffer_memory=2000, batch_size=500) as producer:
+        for value in sent:
+            producer.send("events", value)
+    assert values(cluster, "events") == sent
+
+
+def test_many_threads_share_a_producer(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=2)
+    with cluster.producer(batch_size=1000) as producer:
+
+        def work(name: int) -> None:
+            for number in range(500):
+                producer.send("events", b"%d-%05d" % (name, number), partition=name % 2)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = values(cluster, "events")
+    assert len(found) == 3000
+    for name in range(6):
+        mine = [value for value in found if value.startswith(b"%d-" % name)]
+        assert mine == sorted(mine)
+
+
+def test_an_unknown_topic_is_created_as_the_broker_says(cluster: Cluster) -> None:
+    with cluster.producer() as producer:
+        producer.send("fresh", b"1").get(5)
+        assert producer.partitions_for("fresh") == {0}
+    assert cluster.admin().list_topics() == ["fresh"]
+
+
+def test_without_auto_creation_an_unknown_topic_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = str(tmp_path_factory.mktemp("strict"))
+    with Cluster(LocalConnection(directory, {"auto.create.topics.enable": "false"})) as cluster:
+        producer = cluster.producer(max_block_ms=50)
+        with pytest.raises(RaykaError, match="topic missing does not exist") as caught:
+            producer.send("missing", b"1")
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_added_partitions_are_used(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=1)
+    with cluster.producer() as producer:
+        producer.send("events", b"1").get(5)
+        cluster.admin().create_partitions({"events": 2})
+        assert producer.send("events", b"2", partition=1).get(5).partition == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"value": "text"}, "value must be bytes or None, not str; value_serializer can make it so"),
+        ({"key": 7}, "key must be bytes or None, not int"),
+        ({"headers": [("name", "text")]}, "headers must be"),
+        ({"headers": [(b"name", b"")]}, "headers must be"),
+        ({"partition": 1}, "partition 1: topic events has partitions 0 to 0"),
+        ({"partition": -1}, "partition -1"),
+        ({"value": b"x" * 1_100_000}, "max.message.bytes=1048588 of topic events"),
+        ({"timestamp_ms": "now"}, "timestamp_ms must be"),
+        ({"timestamp_ms": -5}, "timestamp_ms must be"),
+    ],
+)
+def test_bad_arguments_are_named(cluster: Cluster, arguments: dict[str, object], message: str) -> None:
+    with cluster.producer() as producer:
+        producer.send("events", b"1").get(5)
+        with pytest.raises(RaykaError, match=message):
+            producer.send("events", **arguments)
+        assert producer.send("events", b"2").get(5).offset == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"linger": 5}, "Unknown setting linger; known are acks, batch_size"),
+        ({"acks": 2}, "Invalid value 2 for acks"),
+        ({"acks": 1, "enable_idempotence": True}, "an idempotent producer needs"),
+        ({"compression_type": "rar"}, "Invalid value 'rar' for compression_type"),
+        ({"max_in_flight": 6}, "for max_in_flight"),
+        ({"linger_ms": -1}, "for linger_ms"),
+        ({"buffer_memory": "big"}, "for buffer_memory"),
+        ({"value_serializer": 5}, "for value_serializer: it must be callable"),
+    ],
+)
+def test_bad_settings_are_named(cluster: Cluster, config: dict[str, object], message: str) -> None:
+    with pytest.raises(RaykaError, match=message) as caught:
+        cluster.producer(**config)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_dotted_names_are_settings_too(cluster: Cluster) -> None:
+    with cluster.producer(**{"linger.ms": 1, "compression.type": "lz4"}) as producer:
+        producer.send("events", b"1").get(5)
+
+
+def test_send_batch_is_whole_and_in_a_row(cluster: Cluster) -> None:
+    with cluster.producer() as producer:
+        producer.send("events", b"first").get(5)
+        (future,) = producer.send_batch("events", 0, [b"1", (b"2", b"key"), (None, b"3", {"h": b"v"}, 1_000)])
+        assert future.get(5) == ("events", 0, 1, 3)
+    records = read_all(cluster, "events")
+    assert [(record.key, record.value) for record in records[1:]] == [(None, b"1"), (b"key", b"2"), (b"3", None)]
+    assert (records[3].headers, records[3].timestamp) == ((("h", b"v"),), 1_000)
+
+
+def test_a_long_send_batch_is_split(cluster: Cluster) -> None:
+    sent = [b"%07d" % number * 10 for number in range(50_000)]
+    with cluster.producer(buffer_memory=500_000) as producer:
+        futures = producer.send_batch("events", 0, iter(sent))
+        assert len(futures) > 3
+        assert sum(future.get(10).record_count for future in futures) == 50_000
+    assert values(cluster, "events") == sent
+
+
+def test_send_batch_keeps_its_place_between_sends(cluster: Cluster) -> None:
+    with cluster.producer(linger_ms=50) as producer:
+        producer.send("events", b"1")
+        producer.send_batch("events", 0, [b"2", b"3"])
+        producer.send("events", b"4")
+    assert values(cluster, "events") == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_record_of_the_largest_size_fits(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", configs={"max.message.bytes": 10_000})
+    largest = 10_000 - 61 - max_record_size(None, b"")
+    with cluster.producer() as producer:
+        assert producer.send("events", b"x" * largest).get(5).offset == 0
+        with pytest.raises(RaykaError, match="does not fit"):
+            producer.send("events", b"x" * (largest + 1))
+
+
+def test_batches_stay_below_the_topics_limit(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", configs={"max.message.bytes": 1000})
+    with cluster.producer(linger_ms=5) as producer:
+        futures = [producer.send("events", b"x" * 100) for _ in range(100)]
+        producer.flush()
+        assert all(future.succeeded() for future in futures)
+        assert all(future.get(5) for future in producer.send_batch("events", 0, [b"y" * 100] * 100))
+
+
+def test_close_sends_what_is_left_and_takes_no_more(cluster: Cluster) -> None:
+    producer = cluster.producer(linger_ms=10_000)
+    future = producer.send("events", b"1")
+    producer.close()
+    producer.close()
+    assert future.get(0).offset == 0
+    with pytest.raises(RaykaError, match="The producer is closed"):
+        producer.send("events", b"2")
+
+
+def test_close_in_a_hurry_fails_what_is_left(cluster: Cluster, faults: FaultyPartitions) -> None:
+    producer = cluster.producer()
+    producer.send("events", b"1").get(5)
+    faults.on_append = lambda _: NO_LEADER
+    left = producer.send("events", b"2")
+    with pytest.raises(RaykaError, match="bytes are not sent after"):
+        producer.flush(timeout=0.02)
+    producer.close(timeout=0.02)
+    with pytest.raises(RaykaError, match="closed"):
+        left.get(0)
+
+
+def test_get_has_a_time_out(cluster: Cluster) -> None:
+    producer = cluster.producer(linger_ms=10_000)
+    with pytest.raises(RaykaError, match="REQUEST_TIMED_OUT"):
+        producer.send("events", b"1").get(0.01)
+    producer.close()
+
+
+def test_a_blocking_call_in_a_callback_is_refused(cluster: Cluster) -> None:
+    seen: list[Exception] = []
+    done = threading.Event()
+    producer = cluster.producer()
+
+    def flush_in_callback(_: object) -> None:
+        try:
+            producer.flush()
+        except RaykaError as error:
+            seen.append(error)
+        done.set()
+
+    producer.send("events", b"1").add_callback(flush_in_callback)
+    assert done.wait(5)
+    assert "callback" in str(seen[0])
+    producer.close()
+
+
+def test_a_callback_may_send(cluster: Cluster) -> None:
+    producer = cluster.producer()
+    second: list[object] = []
+    producer.send("events", b"1").add_callback(lambda _: second.append(producer.send("events", b"2"))).get(5)
+    producer.flush()
+    assert values(cluster, "events") == [b"1", b"2"]
+    producer.close()
+
+
+def test_the_asynchronous_form(connection: LocalConnection, cluster: Cluster) -> None:
+    async def program() -> list[int]:
+        async with AsyncProducer(connection.broker, linger_ms=1) as producer:
+            futures = [await producer.send("events", b"%d" % number) for number in range(100)]
+            metadata = await asyncio.gather(*futures)
+            (batch,) = await producer.send_batch("events", 0, [b"100", b"101"])
+            return [one.offset for one in metadata] + [(await batch).base_offset]
+
+    assert connection.loop.run(program()) == [*range(101)]
+    assert values(cluster, "events") == [b"%d" % number for number in range(102)]
+
+
+def test_a_future_can_be_awaited_in_another_loop(cluster: Cluster) -> None:
+    producer = cluster.producer(linger_ms=5)
+
+    async def program() -> int:
+        return (await producer.send("events", b"1")).offset
+
+    assert asyncio.run(program()) == 0
+    producer.close()
