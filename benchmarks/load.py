@@ -45,11 +45,19 @@ CONSUMER = {
 }
 
 
-def run(name: str, **arguments: Any) -> Figures:
-    """Runs one load in a new process."""
+def start(name: str, **arguments: Any) -> subprocess.Popen[str]:
+    """One load in a new process; it prints its figures when it ends."""
     command = [sys.executable, "-m", "benchmarks.load", name, json.dumps(arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, cwd=Path(__file__).parents[1])
-    figures: Figures = json.loads(done.stdout)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
+
+
+def run(name: str, **arguments: Any) -> Figures:
+    """Runs one load to its end. Raises RuntimeError when it fails; it has said why."""
+    with start(name, **arguments) as process:
+        output, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"the load {name} failed")
+    figures: Figures = json.loads(output)
     return figures
 
 
@@ -58,10 +66,12 @@ def payload(size: int) -> bytes:
     return os.urandom(size // 2 + 1).hex().encode()[:size]
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
     """Returns when each partition has a leader in the metadata; once deleted, its files are to go at once."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    admin.create_topics([NewTopic(topic, partitions, 1, config={"file.delete.delay.ms": "0"})])[topic].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(topic, partitions, 1, config={"file.delete.delay.ms": "0", **(configs or {})})])[
+        topic
+    ].result(TIMEOUT_S)
     await_visible(admin, topic, partitions)
 
 
@@ -93,6 +103,17 @@ def produce(
 ) -> Figures:
     """As fast as the client can for so many seconds (or records), until every record is acknowledged."""
     create_topic(bootstrap, topic, partitions)
+    sent, elapsed = produce_on(bootstrap, topic, size, seconds, codec, max_records)
+    written = sum(end_offsets(bootstrap, topic).values())
+    if written != sent:
+        raise AssertionError(f"{sent} records were acknowledged, {written} are in the log")
+    return {"records": sent, "records/s": sent / elapsed, "MB/s": sent * size / elapsed / 1e6}
+
+
+def produce_on(
+    bootstrap: str, topic: str, size: int, seconds: float, codec: str = "none", max_records: int | None = None
+) -> tuple[int, float]:
+    """To a topic that is there; the number of records, and the seconds until all are acknowledged."""
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, **PRODUCER})
     producer.list_topics(topic, TIMEOUT_S)
     batch = [{"value": payload(size)} for _ in range(CALL_RECORDS)]
@@ -105,11 +126,16 @@ def produce(
             batch = [{"value": record["value"]} for record in batch]
     if producer.flush(TIMEOUT_S):
         raise TimeoutError("records are not acknowledged")
-    elapsed = time.perf_counter() - began
-    written = sum(end_offsets(bootstrap, topic).values())
-    if written != sent:
-        raise AssertionError(f"{sent} records were acknowledged, {written} are in the log")
-    return {"records": sent, "records/s": sent / elapsed, "MB/s": sent * size / elapsed / 1e6}
+    return sent, time.perf_counter() - began
+
+
+def consume_on(bootstrap: str, topic: str) -> None:
+    """Reads what comes, without an end; what retention has taken away meanwhile is passed over."""
+    settings = {**CONSUMER, "queued.min.messages": 100_000, "auto.offset.reset": "earliest"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in end_offsets(bootstrap, topic)])
+    while True:
+        consumer.consume(CALL_RECORDS, 1.0)
 
 
 def consume(bootstrap: str, topic: str) -> Figures:
@@ -233,8 +259,19 @@ def serving(bootstrap: str, topic: str, began: float) -> Figures:
     return {"s": elapsed, "records": sum(end_offsets(bootstrap, topic).values()) - 4}
 
 
-LOADS: dict[str, Callable[..., Figures]] = {
-    load.__name__: load for load in (produce, consume, one_at_a_time, end_to_end, receive, topic_creation, serving)
+LOADS: dict[str, Callable[..., Any]] = {
+    load.__name__: load
+    for load in (
+        produce,
+        produce_on,
+        consume,
+        consume_on,
+        one_at_a_time,
+        end_to_end,
+        receive,
+        topic_creation,
+        serving,
+    )
 }
 
 if __name__ == "__main__":
