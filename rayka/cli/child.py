@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rayka.cli import processes
+from rayka.cli.reaper import PARENT_DIED
 
 
 class Child:
-    """A started broker process. It dies with this one.
+    """A started broker process, under its reaper. It dies with this one.
 
     `news_fd` is readable when there is something to `hear`, and -1 once the child has closed its end.
     """
@@ -36,12 +37,12 @@ class Child:
         self._loss: str | None = None
         self._unread = b""
         self._process = subprocess.Popen(
-            list(command),
+            [sys.executable, "-m", "rayka.cli.reaper", *command],
             stdin=subprocess.PIPE,
             stdout=sys.stderr.fileno(),  # our stdout carries the ready line and nothing else
             pass_fds=(theirs,),
             process_group=0,  # Ctrl-C in the terminal reaches the supervisor alone
-            preexec_fn=processes.dies_with(os.getpid()),
+            preexec_fn=processes.dies_with(os.getpid(), PARENT_DIED),
         )
         self.pid = self._process.pid
         os.close(theirs)

@@ -31,11 +31,11 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def dies_with(parent_pid: int) -> Callable[[], None]:
-    """Gives the function to run between fork and exec so that the kernel kills the child with its parent."""
+def dies_with(parent_pid: int, number: int = signal.SIGKILL) -> Callable[[], None]:
+    """Gives the function to run between fork and exec so that the child gets a signal when its parent dies."""
 
     def arm() -> None:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent_pid:  # the parent died before the kernel was told
             os._exit(1)
 
@@ -98,11 +98,12 @@ def kill_descendants(timeout_s: float = 5.0) -> list[int]:
 
 
 def describe_exit(exit_code: int) -> str:
-    """`was killed by SIGKILL` or `exited with code 3`."""
-    if exit_code >= 0:
+    """`was killed by SIGKILL` (-9, or 137 as shells tell it) or `exited with code 3`."""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if number <= 0:
         return f"exited with code {exit_code}"
     try:
-        name = signal.Signals(-exit_code).name
+        name = signal.Signals(number).name
     except ValueError:
-        name = f"signal {-exit_code}"
+        name = f"signal {number}"
     return f"was killed by {name}"

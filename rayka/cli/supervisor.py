@@ -1,15 +1,15 @@
 """The foreground process of `rayka up`: keeps one broker process running and leaves nothing behind.
 
 Theory of operation. Ray has no life after its GCS, and a driver has none after its raylet, so the process
-that a person starts must not be part of Ray. This one imports nothing of it. It starts one child (a Ray
-driver with the broker, `rayka.cli.serve`) and listens to its news (`rayka.cli.child`).
+that a person starts must not be part of Ray. This one imports nothing of it. It starts a Ray driver with the
+broker in it (`rayka.cli.serve`), with a reaper in between (`rayka.cli.reaper`), and listens to its news
+(`rayka.cli.child`).
 
-Nothing outlives the broker, in three ways:
+Nothing outlives the broker:
 
-- This process adopts orphans (child subreaper), so after the child is gone everything that Ray left is
-  below this process in /proc, and is killed there, before a new child is started and before exiting.
-- The kernel kills the child when this process dies, however it dies; Ray's daemons die with their driver
-  in the same way, and Ray's workers with their raylet.
+- Supervisor and reaper adopt orphans (child subreaper), so whatever Ray leaves behind is below them in
+  /proc, and is killed there, before a new child is started and before they exit.
+- When the supervisor is killed the reaper kills everything, when the reaper is killed the supervisor does.
 - A stop that takes longer than `stop_timeout_s` becomes a kill.
 
 A child that ends without being told is started again: at once the first time, then after growing delays.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rayka.cli import processes
 from rayka.cli.supervisor import Policy
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -107,14 +108,25 @@ def test_brings_the_child_back_and_is_ready_only_once(supervised: Run) -> None:
 
 
 @pytest.mark.parametrize("supervised", ["serves"], indirect=True)
-def test_everything_but_the_orphan_dies_with_a_killed_supervisor(supervised: Run) -> None:
-    """The orphan of the stand-in is nobody's; Ray's daemons ask the kernel to die with their driver."""
-    _, orphan = supervised.next_life()
+def test_nothing_survives_a_killed_supervisor(supervised: Run) -> None:
+    supervised.next_life()
     supervised.wait_ready()
     supervised.process.kill()
-    readable, _, _ = select.select([supervised.lives[0][0]], [], [], 5)
-    assert readable, "the child outlived the supervisor"
-    os.kill(orphan, signal.SIGKILL)
+    supervised.assert_nothing_left()
+
+
+@pytest.mark.parametrize("supervised", ["serves"], indirect=True)
+def test_a_killed_reaper_is_replaced_with_all_below_it(supervised: Run) -> None:
+    child, _ = supervised.next_life()
+    supervised.wait_ready()
+    reaper = processes.parent_of(child)
+    assert reaper is not None
+    os.kill(reaper, signal.SIGKILL)
+    supervised.next_life()
+    supervised.until("serving on 127.0.0.1:4242 again")
+    supervised.process.send_signal(signal.SIGTERM)
+    assert supervised.end()[0] == 0
+    supervised.assert_nothing_left()
 
 
 @pytest.mark.parametrize("supervised", ["stubborn"], indirect=True)
