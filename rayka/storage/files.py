@@ -107,8 +107,8 @@ class RealFiles:
         temporary = path + ".tmp"
         descriptor = self.open(temporary, create=True)
         try:
-            self.truncate(descriptor, 0)
             self.write_fully(descriptor, data, 0)
+            self.truncate(descriptor, len(data))
             if sync:
                 self.sync(descriptor)
         finally:
@@ -126,11 +126,15 @@ class RealFiles:
             position += written
 
     def write_at(self, path: str, data: Buffer, position: int) -> None:
-        """Write at a position of a file, cutting off what lay behind it, and close the file again."""
+        """Write at a position of a file, cut off what lies behind that, and close the file again.
+
+        The cut comes last: a file system may write a file to the device that is emptied and filled again.
+        """
         descriptor = self.open(path, create=True)
         try:
-            self.truncate(descriptor, position)
             self.write_fully(descriptor, data, position)
+            if os.fstat(descriptor).st_size != position + len(data):
+                self.truncate(descriptor, position + len(data))
         finally:
             self.close(descriptor)
 

@@ -21,6 +21,8 @@ from rayka.types import NO_TIMESTAMP
 
 WRITE_BYTES = 4096
 """Entries gather in memory up to this many bytes before they are written."""
+_NOTHING = -1
+"""In the place of the number of bytes written: the file, if there is one, holds something else."""
 WARM_BYTES = 8192
 """Look-ups near the end search only this much of the index, which stays in the CPU's caches."""
 
@@ -53,10 +55,9 @@ class AbstractIndex:
         self._written = 0
 
     def reset(self) -> None:
-        """Begin empty, whatever the file held."""
-        self._files.write_at(self.path, b"", 0)
+        """Begin empty, whatever the file holds; it is replaced at the next `write`."""
         self._memory = bytearray()
-        self._written = 0
+        self._written = _NOTHING
 
     def load(self) -> bytearray:
         """The entries in memory, where they can be appended to."""
@@ -76,7 +77,8 @@ class AbstractIndex:
         """Bring the file up to what is in memory."""
         memory = self._memory
         if memory is not None and self._written != len(memory):
-            self._files.write_at(self.path, memory[self._written :], self._written)
+            start = max(self._written, 0)
+            self._files.write_at(self.path, memory[start:], start)
             self._written = len(memory)
 
     def freeze(self) -> None:
@@ -145,8 +147,7 @@ class AbstractIndex:
         )
         del memory[(last + 1) * size :]
         if self._written > len(memory):
-            self._files.cut(self.path, len(memory))
-            self._written = len(memory)
+            self._written = _NOTHING
 
     def is_sane(self) -> bool:
         """Whether the file holds whole entries that rise in both fields."""
@@ -175,17 +176,16 @@ class OffsetIndex(AbstractIndex):
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The last entry at or below `offset`, or the start of the segment."""
-        found = self.floor(offset - self.base_offset)
-        if found is None:
-            return OffsetPosition(self.base_offset, 0)
-        return OffsetPosition(found[0] + self.base_offset, found[1])
+        return self._position_of(self.floor(offset - self.base_offset))
 
     def lookup_position(self, position: int) -> OffsetPosition:
         """The last entry at or below `position`, or the start of the segment."""
-        found = self.floor(position, field=1)
-        if found is None:
+        return self._position_of(self.floor(position, field=1))
+
+    def _position_of(self, entry: tuple[int, int] | None) -> OffsetPosition:
+        if entry is None or entry[0] < 0 or entry[1] < 0:
             return OffsetPosition(self.base_offset, 0)
-        return OffsetPosition(found[0] + self.base_offset, found[1])
+        return OffsetPosition(entry[0] + self.base_offset, entry[1])
 
     def last_entry(self) -> OffsetPosition:
         """The last entry, or the start of the segment."""

@@ -74,6 +74,7 @@ class LogLoader:
         self._segments = Segments()
         self._leader_epochs = LeaderEpochs(files, directory)
         self._is_clean = last_run.clean_shutdown
+        self._may_have_gaps = "compact" in config.cleanup_policy
         self._rebuilt_from: int | None = None
 
     def load(self, producers: ProducerState) -> LoadedLog:
@@ -164,10 +165,19 @@ class LogLoader:
     # -- 3. damage ------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        for segment in self._segments.from_offset(self._last_run.recovery_point):
-            if self._recover_segment(segment, self._believed_position(segment)):
+        """A segment that ends at the recovery point was active when it was flushed: its indexes were not."""
+        for segment in self._segments.from_offset(max(self._last_run.recovery_point - 1, 0)):
+            was_cut = self._recover_segment(segment, self._believed_position(segment))
+            if was_cut or self._ends_early(segment):
                 self._drop_segments_after(segment)
                 return
+
+    def _ends_early(self, segment: Segment) -> bool:
+        """Whether the batches that lead to the next segment are missing; only compaction takes batches away."""
+        following = self._segments.after(segment)
+        if following is None or self._may_have_gaps:
+            return False
+        return segment.next_offset() != following.base_offset
 
     def _recover_segment(self, segment: Segment, start: int) -> bool:
         """Cut off damage from a batch on and bring the indexes in line; whether anything was cut off."""
@@ -179,7 +189,7 @@ class LogLoader:
             segment.size,
             base_offset=segment.base_offset,
             next_offset=next_offset,
-            may_have_gaps="compact" in self._config.cleanup_policy or segment is not self._segments.active,
+            may_have_gaps=self._may_have_gaps or segment is not self._segments.active,
         )
         is_damaged = end < segment.size
         if is_damaged:

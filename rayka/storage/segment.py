@@ -92,8 +92,9 @@ class Segment:
         self._files.truncate(descriptor, 0)
         if preallocate:
             self._files.truncate(descriptor, preallocate)
-        self.offset_index.reset()
-        self.time_index.reset()
+        for index in (self.offset_index, self.time_index):
+            index.reset()
+            index.write()
 
     def descriptor(self, *, create: bool = False) -> int:
         """The descriptor to write with; opened when it is first needed."""

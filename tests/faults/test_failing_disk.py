@@ -1,0 +1,178 @@
+"""Disks that refuse, take half, or forget: a log never answers for what it does not have."""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rayka.config import LogConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import RealFiles
+from rayka.storage.log import Log
+from rayka.storage.log_directory import LogDirectory
+from tests.support.faulty_files import CrashingFiles, FaultyFiles, ShortWrites
+from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, open_log, read_values
+
+CONFIG = {"segment_bytes": 600, "index_interval_bytes": 100, "retention_bytes": 2000, "file_delete_delay_ms": 0}
+
+
+def run(log: Log, acknowledged: dict[int, bytes], count: int = 24) -> None:
+    """Work of every kind; what was acknowledged is noted as it happens."""
+    for index in range(count):
+        value = b"value %d" % index
+        info_offset = append(log, value, producer_id=3, producer_epoch=0, base_sequence=index)
+        acknowledged[info_offset] = value
+        if index % 5 == 4:
+            job = log.begin_flush()
+            job.run()
+            log.finish_flush(job)
+        if index % 7 == 6:
+            log.delete_old_segments(NOW_MS)
+    log.close(NOW_MS)
+
+
+def check(directory: Path, acknowledged: dict[int, bytes], **how: object) -> Log:
+    """Opened with a sound disk, everything acknowledged above the log start is there."""
+    log = open_log(directory, **CONFIG, **how)
+    log.update_high_watermark(log.log_end_offset)
+    read = read_values(log)
+    expected = {offset: value for offset, value in acknowledged.items() if offset >= log.log_start_offset}
+    assert {offset: value for offset, value in read.items() if offset in expected} == expected
+    assert list(read) == list(range(log.log_start_offset, log.log_end_offset))
+    assert append(log, b"next") == log.log_end_offset - 1
+    log.close(NOW_MS)
+    check_indexes(directory)
+    return log
+
+
+def calls_of_a_run(directory: Path) -> int:
+    """How many calls of the file layer the work takes."""
+    files = FaultyFiles()
+    run(open_log(directory, files=files, **CONFIG), {})
+    return files.calls
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("repeat", [1, 1 << 30], ids=["once", "for good"])
+def test_a_failure_at_any_call(tmp_path: Path, error: int, repeat: int) -> None:
+    """Every call fails in turn. The error is KAFKA_STORAGE_ERROR, and nothing acknowledged is lost."""
+    for fail_at in range(1, calls_of_a_run(tmp_path / "dry") + 1):
+        directory = tmp_path / str(fail_at)
+        acknowledged: dict[int, bytes] = {}
+        log = None
+        try:
+            log = open_log(directory, files=FaultyFiles(fail_at, error, repeat), **CONFIG)
+            run(log, acknowledged)
+        except RaykaError as failure:
+            assert failure.code is ErrorCode.KAFKA_STORAGE_ERROR
+        if log is not None:
+            log._local.release()
+        check(directory, acknowledged)
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_refused_append_leaves_the_log_as_it_was(tmp_path: Path, error: int) -> None:
+    """A log that is used on after one failure gives no offset twice and leaves no gap."""
+    for fail_at in range(1, 30):
+        directory = tmp_path / str(fail_at)
+        files = FaultyFiles()
+        log = open_log(directory, files=files, **CONFIG)
+        append(log, b"first")
+        files.fail_at, files._error = files.calls + fail_at, error
+        acknowledged = {0: b"first"}
+        for index in range(20):
+            before = (log.log_end_offset, log.size)
+            try:
+                acknowledged[append(log, b"value %d" % index)] = b"value %d" % index
+            except RaykaError as failure:
+                assert failure.code is ErrorCode.KAFKA_STORAGE_ERROR
+                assert (log.log_end_offset, log.size) == before
+        log.update_high_watermark(log.log_end_offset)
+        assert read_values(log) == acknowledged
+        assert list(acknowledged) == list(range(len(acknowledged)))
+        log.release()
+        check(directory, acknowledged)
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("most", [1, 7, 64])
+def test_short_writes_are_carried_on(tmp_path: Path, most: int) -> None:
+    acknowledged: dict[int, bytes] = {}
+    run(open_log(tmp_path, files=ShortWrites(most), **CONFIG), acknowledged)
+    check(tmp_path, acknowledged, clean_shutdown=True)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_crash_of_the_machine_keeps_what_was_flushed(tmp_path: Path, seed: int) -> None:
+    """Unsynced writes are lost, torn and reordered; what a finished flush covers is there, and no byte is wrong."""
+    chance = random.Random(seed)
+    files = CrashingFiles()
+    log = open_log(tmp_path, files=files, **{**CONFIG, "retention_bytes": -1})
+    acknowledged = {}
+    for index in range(chance.randrange(1, 40)):
+        value = b"value %d " % index * chance.randrange(1, 10)
+        acknowledged[append(log, value, producer_id=3, producer_epoch=0, base_sequence=index)] = value
+        if chance.random() < 0.15:
+            job = log.begin_flush()
+            job.run()
+            log.finish_flush(job)
+    flushed = {offset: value for offset, value in acknowledged.items() if offset < log.recovery_point}
+    recovery_point = log.recovery_point
+    log.release()
+    files.crash(chance)
+    again = open_log(tmp_path, recovery_point=recovery_point, **CONFIG)
+    again.update_high_watermark(again.log_end_offset)
+    read = read_values(again)
+    assert list(read) == list(range(len(read)))
+    assert all(acknowledged[offset] == value for offset, value in read.items())
+    assert {offset: read[offset] for offset in flushed} == flushed
+    if read:
+        last = batch(b"again", producer_id=3, producer_epoch=0, base_sequence=len(read) - 1)
+        assert again.append_as_leader(last, 0, NOW_MS).is_duplicate
+    assert append(again, b"on", producer_id=3, producer_epoch=0, base_sequence=len(read)) == len(read)
+    again.release()
+    check(tmp_path, flushed, recovery_point=recovery_point)
+
+
+def test_a_failed_flush_is_never_taken_for_done(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, b"a")
+    job = log.begin_flush()
+    files.fail_at = files.calls + 1
+    job.run()
+    with pytest.raises(RaykaError) as failed:
+        log.finish_flush(job)
+    assert failed.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.recovery_point == 0
+
+
+def test_an_error_takes_the_directory_and_all_its_logs_offline(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    directory = LogDirectory.open(str(tmp_path / "bad"), files, now_ms=NOW_MS)
+    healthy = LogDirectory.open(str(tmp_path / "good"), RealFiles(), now_ms=NOW_MS)
+    one = directory.open_log(ORDERS, None, LogConfig(), now_ms=NOW_MS)
+    two = directory.open_log(ORDERS._replace(partition=1), None, LogConfig(), now_ms=NOW_MS)
+    other = healthy.open_log(ORDERS, None, LogConfig(), now_ms=NOW_MS)
+    append(two, b"a")
+    files.fail_at = files.calls + 1
+    for call in (
+        lambda: append(one, b"a"),
+        lambda: append(two, b"a"),
+        lambda: two.read(0, 1, 1),
+        lambda: two.begin_flush(),
+        lambda: directory.checkpoint([one, two]),
+        lambda: directory.open_log(ORDERS._replace(partition=2), None, LogConfig(), now_ms=NOW_MS),
+        lambda: directory.close([one, two], now_ms=NOW_MS),
+    ):
+        with pytest.raises(RaykaError) as refused:
+            call()
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert isinstance(directory.offline, OSError)
+    assert append(other, b"a") == 0
+    assert healthy.offline is None

@@ -1,0 +1,145 @@
+"""File layers that fail as disks do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+
+from rayka.storage.batch import Buffer
+from rayka.storage.files import RealFiles
+
+_CALLS = ("open", "write", "truncate", "sync", "rename", "remove", "make_directory", "list", "size", "read")
+
+
+class FaultyFiles(RealFiles):
+    """The call number `fail_at` (from 1 on) raises `error`, and so do the `repeat - 1` calls after it.
+
+    A write that fails with ENOSPC has taken a part of the bytes. `calls` counts.
+    """
+
+    def __init__(self, fail_at: int = 0, error: int = errno.EIO, repeat: int = 1) -> None:
+        self.calls = 0
+        self.fail_at = fail_at
+        self._error = error
+        self._repeat = repeat
+
+    def _count(self, path: object = None) -> bool:
+        self.calls += 1
+        return 0 < self.fail_at <= self.calls < self.fail_at + self._repeat
+
+    def _check(self) -> None:
+        if self._count():
+            raise OSError(self._error, os.strerror(self._error))
+
+    def write(self, descriptor: int, buffer: Buffer, position: int) -> int:  # type: ignore[override]
+        if self._count():
+            if self._error == errno.ENOSPC:
+                os.pwrite(descriptor, memoryview(buffer)[: len(buffer) // 2], position)
+            raise OSError(self._error, os.strerror(self._error))
+        return os.pwrite(descriptor, buffer, position)
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:  # type: ignore[override]
+        self._check()
+        return os.pread(descriptor, size, position)
+
+
+def _failing(name: str) -> object:
+    def call(self: FaultyFiles, *args: object, **kwargs: object) -> object:
+        self._check()
+        return getattr(RealFiles, name)(self, *args, **kwargs)
+
+    return call
+
+
+for _name in _CALLS:
+    if _name not in ("write", "read"):
+        setattr(FaultyFiles, _name, _failing(_name))
+
+
+class ShortWrites(RealFiles):
+    """Every write takes at most `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def write(self, descriptor: int, buffer: Buffer, position: int) -> int:  # type: ignore[override]
+        return os.pwrite(descriptor, memoryview(buffer)[: self._most], position)
+
+
+class CrashingFiles(RealFiles):
+    """Remembers what was not synced, so that a crash of the machine can lose or tear it.
+
+    Names are kept in the order of the calls, as a journaling file system does; only contents are lost.
+    """
+
+    def __init__(self) -> None:
+        self._durable: dict[str, bytes] = {}
+        self._pending: dict[str, list[tuple[int, bytes] | int]] = {}
+
+    def _path(self, descriptor: int) -> str:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+
+    def _note(self, descriptor: int, change: tuple[int, bytes] | int) -> None:
+        path = self._path(descriptor)
+        if path not in self._pending:
+            self._durable.setdefault(path, b"")
+            self._pending[path] = []
+        self._pending[path].append(change)
+
+    def write(self, descriptor: int, buffer: Buffer, position: int) -> int:  # type: ignore[override]
+        written = os.pwrite(descriptor, buffer, position)
+        self._note(descriptor, (position, bytes(memoryview(buffer)[:written])))
+        return written
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        super().truncate(descriptor, size)
+        self._note(descriptor, size)
+
+    def sync(self, descriptor: int) -> None:
+        path = self._path(descriptor)
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                self._durable[path] = file.read()
+            self._pending.pop(path, None)
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        for state in (self._durable, self._pending):
+            if source in state:
+                state[target] = state.pop(source)  # type: ignore[attr-defined]
+            else:
+                state.pop(target, None)  # type: ignore[attr-defined]
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self._durable.pop(path, None)
+        self._pending.pop(path, None)
+
+    def crash(self, chance: random.Random) -> None:
+        """Lose some of what was not synced: each change is kept, dropped or torn."""
+        for path, changes in self._pending.items():
+            if not os.path.exists(path):
+                continue
+            content = bytearray(self._durable.get(path, b""))
+            for change in changes:
+                _apply(content, change, chance)
+            with open(path, "wb") as file:
+                file.write(content)
+        self._pending.clear()
+
+
+def _apply(content: bytearray, change: tuple[int, bytes] | int, chance: random.Random) -> None:
+    fate = chance.random()
+    if fate < 0.3:
+        return
+    if isinstance(change, int):
+        del content[change:]
+        content.extend(bytes(change - len(content)))
+        return
+    position, data = change
+    if fate < 0.5:
+        data = data[: chance.randrange(len(data) + 1)]
+    if len(content) < position:
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
