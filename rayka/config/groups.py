@@ -48,8 +48,15 @@ _CONSUMER = (
     _int(
         "group.consumer.regex.refresh.interval.ms",
         600000,
-        "How often the topics that match the regular expressions of a group are looked up again.",
+        "How often the topics that match the regular expressions of a group are looked up again, in Kafka. rayka does it "
+        "as soon as topics come or go.",
         10000,
+    ),
+    _int(
+        "group.consumer.unsettled.heartbeat.interval.ms",
+        500,
+        "rayka's own: the heartbeat interval that members are told while their group changes, if it is shorter than "
+        "theirs, so that they learn of the next step soon.",
     ),
     ConfigDef(
         "group.consumer.assignors",

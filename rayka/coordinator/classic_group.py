@@ -112,7 +112,7 @@ class ClassicGroup:
         group.state = STABLE if value.members else EMPTY
         group.generation_id = value.generation
         group.protocol_name = value.protocol
-        group.leader_id = value.leader
+        group.leader_id = value.leader or group.leader_id
         group.subscribed_topics = group.compute_subscribed_topics()
         group.persisted = value
         return group
@@ -126,6 +126,11 @@ class ClassicGroup:
     def is_unused(self) -> bool:
         """Whether nobody is in the group or about to be."""
         return self.is_empty and not self.pending_join_members
+
+    @property
+    def is_unled(self) -> bool:
+        """Whether the generation was never led, since it comes from a conversion: it has to rebalance."""
+        return self.persisted is not None and self.persisted.leader is None and bool(self.members)
 
     @property
     def awaiting_join_count(self) -> int:

@@ -1,35 +1,51 @@
-"""What can be seen of groups from outside: ListGroups and DescribeGroups."""
+"""What can be seen of groups from outside: ListGroups, DescribeGroups and ConsumerGroupDescribe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping
 
 from rayka.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
-from rayka.coordinator.requests import DescribedGroup, DescribedMember, ListedGroup
+from rayka.coordinator.consumer_group import ConsumerGroup
+from rayka.coordinator.consumer_member import ConsumerMember
+from rayka.coordinator.registry import Group
+from rayka.coordinator.requests import (
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribedMember,
+    ListedGroup,
+    NamedPartitions,
+)
+from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
 
+CLASSIC_MEMBER = 0
+CONSUMER_MEMBER = 1
 
-def list_groups(groups: Iterable[ClassicGroup], states: Iterable[str], types: Iterable[str]) -> tuple[ListedGroup, ...]:
+
+def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> tuple[ListedGroup, ...]:
     """The groups of these states and types; of any where none is given. Letters of any case match."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {group_type.lower() for group_type in types}
-    listed = (_listed(group) for group in groups)
     return tuple(
         group
-        for group in listed
+        for group in map(_listed, groups)
         if (not wanted_states or group.group_state.lower() in wanted_states)
         and (not wanted_types or group.group_type.lower() in wanted_types)
     )
 
 
-def _listed(group: ClassicGroup) -> ListedGroup:
-    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, "Classic")
+def _listed(group: Group) -> ListedGroup:
+    group_type = "Classic" if isinstance(group, ClassicGroup) else "Consumer"
+    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, group_type)
 
 
-def describe_classic(group_id: str, group: ClassicGroup | None) -> DescribedGroup:
+def describe_classic(group_id: str, group: Group | None) -> DescribedGroup:
     """A classic group; metadata and assignments are told only while they are settled."""
-    if group is None:
-        return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    if not isinstance(group, ClassicGroup):
+        reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+        return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason)
     is_stable = group.state is STABLE
     return DescribedGroup(
         group_id,
@@ -48,4 +64,46 @@ def _described(member: ClassicMember, protocol: str | None, is_stable: bool) -> 
         member.client_host,
         member.metadata(protocol) if is_stable else b"",
         member.assignment if is_stable else b"",
+    )
+
+
+def describe_consumer(
+    group_id: str, group: Group | None, default_assignor: str, topics: Topics
+) -> DescribedConsumerGroup:
+    """A consumer group."""
+    if not isinstance(group, ConsumerGroup):
+        reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
+        return DescribedConsumerGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason)
+    return DescribedConsumerGroup(
+        group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.preferred_assignor(default_assignor),
+        members=tuple(_described_consumer(group, member, topics) for member in group.members.values()),
+    )
+
+
+def _described_consumer(group: ConsumerGroup, member: ConsumerMember, topics: Topics) -> DescribedConsumer:
+    return DescribedConsumer(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        assignment=_named(member.assigned, topics),
+        target_assignment=_named(group.targets.get(member.member_id, {}), topics),
+        member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+    )
+
+
+def _named(partitions: Mapping[uuid.UUID, Iterable[int]], topics: Topics) -> tuple[NamedPartitions, ...]:
+    """Topics that are gone are left out."""
+    return tuple(
+        NamedPartitions(topic_id, topics.by_id[topic_id].name, tuple(sorted(numbers)))
+        for topic_id, numbers in partitions.items()
+        if topic_id in topics.by_id
     )

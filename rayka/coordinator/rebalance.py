@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from rayka.coordinator.classic_group import (
     COMPLETING_REBALANCE,
-    DEAD,
     EMPTY,
     PREPARING_REBALANCE,
     STABLE,
@@ -239,17 +238,13 @@ class Rebalance:
                 member.awaiting_sync = None
                 self.keep_alive(group, member, now_ms)
 
-    def close(self, group: ClassicGroup, error: ErrorCode, outcome: Outcome) -> None:
-        """The group goes away from here; all who wait get the error."""
-        self.forget(group)
+    def answer_all(self, group: ClassicGroup, error: ErrorCode, outcome: Outcome) -> None:
+        """Gives the error to all who wait, of a group that goes away from here."""
         for member in group.members.values():
-            join = group.take_awaiting_join(member)
-            if join is not None:
-                outcome.complete(join, JoinGroupResponse(error, member.member_id))
+            if member.awaiting_join is not None:
+                outcome.complete(member.awaiting_join, JoinGroupResponse(error, member.member_id))
             if member.awaiting_sync is not None:
                 outcome.complete(member.awaiting_sync, SyncGroupResponse(error))
-                member.awaiting_sync = None
-        group.state = DEAD
 
 
 def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:

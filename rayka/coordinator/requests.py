@@ -9,6 +9,7 @@ import uuid
 from typing import NamedTuple
 
 from rayka.coordinator.codec import ZERO_UUID
+from rayka.coordinator.records import TargetPartitions
 from rayka.errors import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -252,3 +253,71 @@ class DescribedGroup(NamedTuple):
     protocol_type: str = ""
     protocol_data: str = ""
     members: tuple[DescribedMember, ...] = ()
+
+
+class ConsumerGroupHeartbeatRequest(NamedTuple):
+    """A heartbeat of the consumer protocol. What did not change since the last one is None, -1 for the timeout.
+
+    `member_id` is never empty: for version 0, whose new members have none, the handler makes one.
+    """
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topic_names: tuple[str, ...] | None = None
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    topic_partitions: tuple[TargetPartitions, ...] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+class ConsumerGroupHeartbeatResponse(NamedTuple):
+    """`assignment` None: as before."""
+
+    error: ErrorCode = NONE
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[TargetPartitions, ...] | None = None
+
+
+class NamedPartitions(NamedTuple):
+    """Partitions of one topic."""
+
+    topic_id: uuid.UUID
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+class DescribedConsumer(NamedTuple):
+    """A member of a consumer group. `member_type` is 0 for the classic protocol and 1 for the consumer protocol."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str | None
+    assignment: tuple[NamedPartitions, ...]
+    target_assignment: tuple[NamedPartitions, ...]
+    member_type: int
+
+
+class DescribedConsumerGroup(NamedTuple):
+    """A consumer group."""
+
+    group_id: str
+    error: ErrorCode = NONE
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: tuple[DescribedConsumer, ...] = ()

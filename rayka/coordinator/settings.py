@@ -51,10 +51,10 @@ class GroupSettings:
     initial_rebalance_delay_ms: int = 3000
     max_size: int = INT_MAX
     consumer: ConsumerGroupSettings = ConsumerGroupSettings()
+    unsettled_heartbeat_interval_ms: int = 500
     consumer_max_size: int = INT_MAX
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
-    regex_refresh_interval_ms: int = 600000
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 10080 * 60 * 1000
     offsets_retention_check_interval_ms: int = 600000
@@ -76,10 +76,10 @@ class GroupSettings:
                 heartbeat_interval_ms=value("group.consumer.heartbeat.interval.ms"),
                 assignment_interval_ms=value("group.consumer.assignment.interval.ms"),
             ),
+            unsettled_heartbeat_interval_ms=value("group.consumer.unsettled.heartbeat.interval.ms"),
             consumer_max_size=value("group.consumer.max.size"),
             consumer_assignors=tuple(value("group.consumer.assignors")),
             migration_policy=MigrationPolicy(value("group.consumer.migration.policy").lower()),
-            regex_refresh_interval_ms=value("group.consumer.regex.refresh.interval.ms"),
             offset_metadata_max_bytes=value("offset.metadata.max.bytes"),
             offsets_retention_ms=value("offsets.retention.minutes") * 60 * 1000,
             offsets_retention_check_interval_ms=value("offsets.retention.check.interval.ms"),

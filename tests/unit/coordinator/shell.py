@@ -7,7 +7,8 @@ from typing import Any
 
 from rayka.coordinator.consumer_protocol import Subscription, write_subscription
 from rayka.coordinator.groups import GroupCoordinator
-from rayka.coordinator.records import Record, decode, encode
+from rayka.coordinator.record_formats import decode, encode
+from rayka.coordinator.records import Record
 from rayka.coordinator.requests import (
     CommittedOffset,
     HeartbeatRequest,
@@ -28,6 +29,7 @@ from rayka.coordinator.requests import (
 )
 from rayka.coordinator.result import Pending, Result
 from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
 
 SESSION_MS = 10_000
@@ -44,12 +46,19 @@ class Shell:
         self.answers: dict[int, Any] = {}
         self.fail_next: ErrorCode | None = None
         self._ids = itertools.count(1)
+        self.topics = Topics()
         self.core = self._load()
+
+    def set_topics(self, topics: Topics) -> None:
+        """The cluster's topics change."""
+        self.topics = topics
+        self.run(self.core.metadata_changed(topics))
 
     def _load(self) -> GroupCoordinator:
         core = GroupCoordinator(self.settings)
         for offset, record in enumerate(self.records):
             core.replay(record, offset)
+        core.metadata_changed(self.topics)
         core.loaded(self.now_ms)
         return core
 

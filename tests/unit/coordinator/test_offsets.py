@@ -15,6 +15,7 @@ from rayka.coordinator.requests import (
 )
 from rayka.coordinator.settings import GroupSettings
 from rayka.errors import ErrorCode
+from tests.unit.coordinator.clients import topics
 from tests.unit.coordinator.shell import Shell, protocols
 
 E = ErrorCode
@@ -227,7 +228,8 @@ def test_offsets_of_a_deleted_topic_go() -> None:
     shell = Shell()
     for topic in ("t", "u"):
         shell.commit(topic=topic)
-    shell.run(shell.core.topics_deleted(frozenset({"t"})))
+    shell.run(shell.core.metadata_changed(topics("t", "u")))
+    shell.run(shell.core.metadata_changed(topics("u")))
     assert (shell.committed(), shell.committed(topic="u")) == (-1, 7)
 
 

@@ -1,0 +1,364 @@
+"""Requests of members, led to what their group is: a classic group, a consumer group, or one about to become the other.
+
+A group that nobody is in becomes what its next member speaks; one with members is converted if it can be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from rayka.coordinator import migration
+from rayka.coordinator.classic_consumer import ClassicConsumer
+from rayka.coordinator.classic_group import PREPARING_REBALANCE, STABLE, ClassicGroup
+from rayka.coordinator.classic_join import ClassicJoin
+from rayka.coordinator.classic_membership import ClassicMembership
+from rayka.coordinator.consumer_changes import ConsumerChanges
+from rayka.coordinator.consumer_group import ConsumerGroup
+from rayka.coordinator.consumer_heartbeat import ConsumerHeartbeat, check_request
+from rayka.coordinator.consumer_member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember, MemberState
+from rayka.coordinator.conversion import Conversion, proposed
+from rayka.coordinator.rebalance import Rebalance, Timer, TimerKey
+from rayka.coordinator.records import GroupMetadataKey, Record
+from rayka.coordinator.registry import Group, Registry
+from rayka.coordinator.requests import (
+    UNKNOWN_MEMBER_ID,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeftMember,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from rayka.coordinator.result import Completion, Outcome, Result, append_error
+from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.timers import TimerQueue
+from rayka.errors import ErrorCode, RaykaError
+
+NONE = ErrorCode.NONE
+
+
+class Membership:
+    """The members of all groups of a partition."""
+
+    def __init__(self, settings: GroupSettings, registry: Registry, timers: TimerQueue[TimerKey]) -> None:
+        self.settings = settings
+        self.group_settings: dict[str, ConsumerGroupSettings] = {}
+        self._registry = registry
+        self._timers = timers
+        self.rebalance = Rebalance(settings, timers)
+        self._classic_join = ClassicJoin(self.rebalance, timers)
+        self._classic = ClassicMembership(self.rebalance)
+        self._consumer = ConsumerHeartbeat(settings, timers)
+        self._classic_consumer = ClassicConsumer(self._consumer, timers)
+        self._conversion = Conversion(settings, registry, self._consumer, self.rebalance)
+        self._handles = itertools.count(1)
+
+    def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
+        """Takes the dynamic configs of one group, by name; those that are not there are the broker's."""
+        broker = self.settings.consumer
+        self.group_settings[group_id] = ConsumerGroupSettings(
+            configs.get("consumer.session.timeout.ms", broker.session_timeout_ms),
+            configs.get("consumer.heartbeat.interval.ms", broker.heartbeat_interval_ms),
+            configs.get("consumer.assignment.interval.ms", broker.assignment_interval_ms),
+        )
+
+    def _own(self, group_id: str) -> ConsumerGroupSettings:
+        return self.group_settings.get(group_id, self.settings.consumer)
+
+    def join_group(self, request: JoinGroupRequest, now_ms: int) -> Result[JoinGroupResponse]:
+        """JoinGroup. May be answered later."""
+        error = self._check_join(request)
+        if error is not NONE:
+            return Result(JoinGroupResponse(error, request.member_id))
+        group = self._registry.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            try:
+                return self._join_consumer_group(group, request, now_ms)
+            except RaykaError as refused:
+                return Result(JoinGroupResponse(refused.code, request.member_id))
+        handle, outcome = next(self._handles), Outcome()
+        if not isinstance(group, ClassicGroup):
+            if request.member_id != UNKNOWN_MEMBER_ID:
+                return Result(JoinGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+            group = self._create_classic(request.group_id, handle, now_ms, outcome)
+        self._classic_join.join(group, request, handle, now_ms, outcome)
+        return outcome.result(handle)
+
+    def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        low, high = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
+        return NONE if low <= request.session_timeout_ms <= high else ErrorCode.INVALID_SESSION_TIMEOUT
+
+    def _create_classic(self, group_id: str, handle: int, now_ms: int, outcome: Outcome) -> ClassicGroup:
+        """A new group, in the place of an empty consumer group if there is one. It is in the log from now on."""
+        groups = self._registry.groups
+        before = groups.get(group_id)
+        group = groups[group_id] = ClassicGroup(group_id, now_ms)
+        if isinstance(before, ConsumerGroup):
+            outcome.records.extend(before.tombstones())
+        outcome.records.append(group.metadata_record())
+
+        def undo(error: ErrorCode, failed: Outcome) -> None:
+            self.rebalance.forget(group)
+            del groups[group_id]
+            if before is not None:
+                groups[group_id] = before
+            failed.complete(handle, JoinGroupResponse(append_error(error)))
+
+        outcome.rollbacks.append(undo)
+        return group
+
+    def _join_consumer_group(
+        self, group: ConsumerGroup, request: JoinGroupRequest, now_ms: int
+    ) -> Result[JoinGroupResponse]:
+        is_new = request.member_id == UNKNOWN_MEMBER_ID
+        member_id = (
+            f"{request.group_instance_id or request.client_id}-{request.new_id}" if is_new else request.member_id
+        )
+        self._classic_consumer.check_join(group, request, member_id)
+        if is_new and request.group_instance_id is None and request.require_known_member_id:
+            return Result(JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        replaced = group.static_member(request.group_instance_id)
+        changes = self._conversion.changes(group.draft(), now_ms)
+        member = self._classic_consumer.join(changes, request, member_id, self._own(group.group_id))
+        if (
+            replaced is not None
+            and replaced.classic is None
+            and migration.can_downgrade(changes.group, set(), self.settings)
+        ):
+            return self._join_downgraded(changes, member, now_ms)
+
+        def commit() -> None:
+            if replaced is not None and replaced.member_id != member_id:
+                self._consumer.forget(group.group_id, replaced.member_id)
+            self._classic_consumer.joined(group.group_id, member, now_ms)
+
+        return proposed(changes, self._classic_consumer.answer(member), commit, JoinGroupResponse)
+
+    def _join_downgraded(
+        self, changes: ConsumerChanges, member: ConsumerMember, now_ms: int
+    ) -> Result[JoinGroupResponse]:
+        """The last consumer came back as a classic member: the group is classic again, and will rebalance."""
+        answer = self._classic_consumer.answer(member)._replace(generation_id=changes.group.epoch)
+        commit = self._conversion.downgrade(changes, now_ms)
+        return proposed(changes, answer, commit, JoinGroupResponse)
+
+    def sync_group(self, request: SyncGroupRequest, now_ms: int) -> Result[SyncGroupResponse]:
+        """SyncGroup. May be answered later."""
+        if not request.group_id:
+            return Result(SyncGroupResponse(ErrorCode.INVALID_GROUP_ID))
+        group = self._registry.groups.get(request.group_id)
+        if group is None or group.is_empty:
+            return Result(SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+        if isinstance(group, ConsumerGroup):
+            own = self._own(request.group_id)
+            try:
+                return Result(self._classic_consumer.sync(group, request, self._registry.topics, own, now_ms))
+            except RaykaError as refused:
+                return Result(SyncGroupResponse(refused.code))
+        handle, outcome = next(self._handles), Outcome()
+        self._classic.sync(group, request, handle, now_ms, outcome)
+        return outcome.result(handle)
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Result[HeartbeatResponse]:
+        """Heartbeat of a classic member."""
+        if not request.group_id:
+            return Result(HeartbeatResponse(ErrorCode.INVALID_GROUP_ID))
+        group = self._registry.groups.get(request.group_id)
+        if group is None:
+            return Result(HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+        if isinstance(group, ClassicGroup):
+            return Result(self._classic.heartbeat(group, request, now_ms))
+        try:
+            own = self._own(request.group_id)
+            return Result(HeartbeatResponse(self._classic_consumer.heartbeat(group, request, own, now_ms)))
+        except RaykaError as refused:
+            return Result(HeartbeatResponse(refused.code))
+
+    def leave_group(self, request: LeaveGroupRequest, now_ms: int) -> Result[LeaveGroupResponse]:
+        """LeaveGroup, for one member or several."""
+        if not request.group_id:
+            return Result(LeaveGroupResponse(ErrorCode.INVALID_GROUP_ID))
+        group = self._registry.groups.get(request.group_id)
+        if group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            left = tuple(LeftMember(m.member_id, m.group_instance_id, unknown) for m in request.members)
+            return Result(LeaveGroupResponse(members=left))
+        if isinstance(group, ConsumerGroup):
+            return self._leave_consumer_group(group, request, now_ms)
+        handle, outcome = next(self._handles), Outcome()
+        outcome.complete(handle, self._classic.leave(group, request, now_ms, outcome))
+        return outcome.result(handle)
+
+    def _leave_consumer_group(
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now_ms: int
+    ) -> Result[LeaveGroupResponse]:
+        leaving: dict[str, ConsumerMember] = {}
+        left = tuple(self._left(group, identity, leaving) for identity in request.members)
+        if not leaving:
+            return Result(LeaveGroupResponse(members=left))
+        return self._conversion.fence(group, set(leaving), LeaveGroupResponse(members=left), LeaveGroupResponse, now_ms)
+
+    def _left(self, group: ConsumerGroup, identity: MemberIdentity, leaving: dict[str, ConsumerMember]) -> LeftMember:
+        try:
+            member = self._classic_consumer.leaving(group, identity)
+        except RaykaError as refused:
+            return LeftMember(identity.member_id, identity.group_instance_id, refused.code)
+        leaving[member.member_id] = member
+        return LeftMember(member.member_id, identity.group_instance_id)
+
+    def consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat: join, heartbeat or leave."""
+        group, topics = self._registry.groups.get(request.group_id), self._registry.topics
+        if isinstance(group, ConsumerGroup):
+            steady = self._consumer.steady(group, request, topics, self._own(request.group_id), now_ms)
+            if steady is not None:
+                return Result(steady)
+        try:
+            check_request(request, self.settings)
+            if request.member_epoch < JOIN_EPOCH:
+                return self._leave(request, now_ms)
+            return self._heartbeat(request, now_ms)
+        except RaykaError as refused:
+            return Result(ConsumerGroupHeartbeatResponse(refused.code, refused.message))
+
+    def _heartbeat(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Result[ConsumerGroupHeartbeatResponse]:
+        own, outcome = self._own(request.group_id), Outcome()
+        group = self._registry.groups.get(request.group_id)
+        changes = self._conversion.changes(self._draft(group, request, outcome), now_ms)
+        replaced = changes.group.static_member(request.instance_id)
+        answer = self._consumer.heartbeat(changes, request, own, now_ms)
+        changes.records[:0] = outcome.records
+
+        def commit() -> None:
+            if isinstance(group, ClassicGroup):
+                self._upgraded(group, now_ms)
+            if replaced is not None and replaced.member_id != request.member_id:
+                self._consumer.forget(request.group_id, replaced.member_id)
+            self._went_on(request, own, now_ms)
+
+        result = proposed(changes, answer, commit, ConsumerGroupHeartbeatResponse)
+        return dataclasses.replace(result, completions=tuple(outcome.completions))
+
+    def _upgraded(self, classic: ClassicGroup, now_ms: int) -> None:
+        """The members' sessions go on in the consumer group."""
+        self.rebalance.forget(classic)
+        for member in classic.members.values():
+            self.rebalance.keep_alive(classic, member, now_ms)
+
+    def _went_on(self, request: ConsumerGroupHeartbeatRequest, own: ConsumerGroupSettings, now_ms: int) -> None:
+        """The heartbeat's records are in the log."""
+        group = self._registry.groups[request.group_id]
+        assert isinstance(group, ConsumerGroup)
+        group.checked_version = self._registry.topics.version
+        self._consumer.keep_alive(request.group_id, request.member_id, own.session_timeout_ms, now_ms)
+        self._consumer.watch_revocation(request.group_id, group.members[request.member_id], now_ms)
+        for timer in (Timer.MEMBER_JOIN, Timer.MEMBER_SYNC):
+            self._timers.cancel(TimerKey(timer, request.group_id, request.member_id))
+
+    def _draft(self, group: Group | None, request: ConsumerGroupHeartbeatRequest, outcome: Outcome) -> ConsumerGroup:
+        """The group to work on: as it is, new, or converted. Raises GROUP_ID_NOT_FOUND."""
+        if isinstance(group, ConsumerGroup):
+            return group.draft()
+        if request.member_epoch != JOIN_EPOCH:
+            reason = "Consumer group {} not found." if group is None else "Group {} is not a consumer group."
+            raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, reason.format(request.group_id))
+        if group is None:
+            return ConsumerGroup(request.group_id)
+        if group.is_empty:
+            outcome.records.append(Record(GroupMetadataKey(request.group_id)))
+            return ConsumerGroup(request.group_id)
+        migration.check_upgrade(group, self.settings)
+        draft, records = migration.upgrade(group, self._registry.topics)
+        outcome.records.extend(records)
+        self.rebalance.answer_all(group, ErrorCode.REBALANCE_IN_PROGRESS, outcome)
+        return draft
+
+    def _leave(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Result[ConsumerGroupHeartbeatResponse]:
+        group = self._registry.groups.get(request.group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group.")
+        member = self._consumer.leaving(group, request)
+        answer = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
+        if request.member_epoch != LEAVE_STATIC_EPOCH:
+            return self._conversion.fence(group, {member.member_id}, answer, ConsumerGroupHeartbeatResponse, now_ms)
+        changes = self._conversion.changes(group.draft(), now_ms)
+        self._consumer.leave_for_now(changes, member)
+        return proposed(changes, answer, lambda: None, ConsumerGroupHeartbeatResponse)
+
+    def expire(self, key: TimerKey, argument: Any, now_ms: int) -> Result[None] | None:
+        """A deadline of a group or of a member has come; None if that brings nothing about."""
+        group = self._registry.groups.get(key.group_id)
+        if isinstance(group, ClassicGroup):
+            return self._expire_classic(group, key, argument, now_ms)
+        if isinstance(group, ConsumerGroup) and self._is_overdue(group, key, argument):
+            return self._conversion.fence(group, {key.member_id}, None, lambda _: None, now_ms)
+        return None
+
+    def _expire_classic(self, group: ClassicGroup, key: TimerKey, argument: Any, now_ms: int) -> Result[None] | None:
+        outcome = Outcome()
+        match key.timer:
+            case Timer.SESSION:
+                self.rebalance.expire_session(group, key.member_id, now_ms, outcome)
+            case Timer.JOIN:
+                self.rebalance.expire_join(group, argument, now_ms, outcome)
+            case Timer.SYNC:
+                self.rebalance.expire_sync(group, argument, now_ms, outcome)
+        return outcome.notice() if outcome.records or outcome.completions else None
+
+    def _is_overdue(self, group: ConsumerGroup, key: TimerKey, argument: Any) -> bool:
+        """Whether the member is still in the state whose deadline has come."""
+        member = group.members.get(key.member_id)
+        if member is None:
+            return False
+        match key.timer:
+            case Timer.REBALANCE:
+                return member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch == argument
+            case Timer.MEMBER_JOIN | Timer.MEMBER_SYNC:
+                return member.classic is not None
+            case timer:
+                return timer is Timer.SESSION
+
+    def loaded(self, now_ms: int) -> None:
+        """Sessions and deadlines begin anew. Classic groups that cannot go on as they are rebalance."""
+        for group in self._registry.groups.values():
+            if isinstance(group, ConsumerGroup):
+                self._loaded_consumer_group(group, now_ms)
+                continue
+            for member in group.members.values():
+                self.rebalance.keep_alive(group, member, now_ms)
+            if len(group.members) > self.settings.max_size or group.is_unled:
+                self.rebalance.prepare(group, now_ms, Outcome())
+
+    def _loaded_consumer_group(self, group: ConsumerGroup, now_ms: int) -> None:
+        own_ms = self._own(group.group_id).session_timeout_ms
+        for member in group.members.values():
+            timeout_ms = own_ms if member.classic is None else member.classic.session_timeout_ms
+            self._consumer.keep_alive(group.group_id, member.member_id, timeout_ms, now_ms)
+            self._consumer.watch_revocation(group.group_id, member, now_ms)
+
+    def unload(self, error: ErrorCode) -> tuple[Completion, ...]:
+        """The answers to all who wait."""
+        outcome = Outcome()
+        for group in self._registry.groups.values():
+            if isinstance(group, ClassicGroup):
+                self.rebalance.answer_all(group, error, outcome)
+        return tuple(outcome.completions)
+
+    def committed(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+        """A commit is as good as a heartbeat, as long as the generation lasts."""
+        member = group.members.get(member_id)
+        if member is not None and group.state in (STABLE, PREPARING_REBALANCE):
+            self.rebalance.keep_alive(group, member, now_ms)

@@ -1,0 +1,235 @@
+"""Clients of the core as the real ones behave: they keep what they own, and give it up when they are told to."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from rayka.coordinator.consumer_member import assignment_of, topic_partitions
+from rayka.coordinator.consumer_protocol import (
+    Assignment,
+    Subscription,
+    TopicPartitions,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
+from rayka.coordinator.records import TargetPartitions
+from rayka.coordinator.requests import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    Protocol,
+)
+from rayka.coordinator.topics import TopicMetadata, Topics
+from rayka.errors import ErrorCode
+from tests.unit.coordinator.shell import Shell
+
+E = ErrorCode
+
+
+def topic_id(name: str) -> uuid.UUID:
+    """Every name has its id."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+
+def topics(*names: str, partitions: int = 4, version: int = 1) -> Topics:
+    """Topics with as many partitions each."""
+    return Topics([TopicMetadata(topic_id(name), name, partitions) for name in names], version)
+
+
+class ConsumerClient:
+    """A member that speaks the consumer protocol. `owned` is what it reads from."""
+
+    def __init__(self, shell: Shell, member_id: str, *names: str, group_id: str = "g", **fields: Any) -> None:
+        self.shell = shell
+        self.member_id = member_id
+        self.group_id = group_id
+        self.epoch = 0
+        self.names = names or ("t",)
+        self.fields = fields
+        self.owned: dict[uuid.UUID, frozenset[int]] = {}
+        self.interval_ms = 0
+        self._assigned: dict[uuid.UUID, frozenset[int]] = {}
+        self._told: tuple[TargetPartitions, ...] | None = None
+
+    @property
+    def partitions(self) -> set[tuple[uuid.UUID, int]]:
+        """What it reads from."""
+        return {(topic, partition) for topic, partitions in self.owned.items() for partition in partitions}
+
+    def join(self, **changes: Any) -> ConsumerGroupHeartbeatResponse:
+        """Joins, or joins again after it was fenced."""
+        self.epoch, self.owned, self._assigned, self._told = 0, {}, {}, ()
+        return self._send(
+            **{
+                "rebalance_timeout_ms": 60_000,
+                "subscribed_topic_names": None if "subscribed_topic_regex" in self.fields else self.names,
+                "topic_partitions": (),
+            }
+            | changes
+        )
+
+    def heartbeat(self, **changes: Any) -> ConsumerGroupHeartbeatResponse:
+        """Says what it owns if that has changed, and follows the answer."""
+        owned = topic_partitions(self.owned)
+        if owned != self._told:
+            changes = {"topic_partitions": owned} | changes
+            self._told = owned
+        return self._send(**changes)
+
+    def leave(self, epoch: int = -1) -> ConsumerGroupHeartbeatResponse:
+        """Leaves; with -2 for a while."""
+        self.owned = {}
+        return self._send(member_epoch=epoch)
+
+    def _send(self, **changes: Any) -> ConsumerGroupHeartbeatResponse:
+        fields = {
+            "group_id": self.group_id,
+            "member_id": self.member_id,
+            "member_epoch": self.epoch,
+            "client_id": "client",
+            "client_host": "/127.0.0.1",
+        }
+        if changes.get("member_epoch", self.epoch) == 0:
+            fields |= self.fields
+        elif "instance_id" in self.fields:
+            fields["instance_id"] = self.fields["instance_id"]
+        request = ConsumerGroupHeartbeatRequest(**fields | changes)
+        response: ConsumerGroupHeartbeatResponse = self.shell.run(
+            self.shell.core.consumer_group_heartbeat(request, self.shell.now_ms)
+        )
+        self._follow(response)
+        return response
+
+    def _follow(self, response: ConsumerGroupHeartbeatResponse) -> None:
+        if response.error in (E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID):
+            self.epoch, self.owned, self._assigned = 0, {}, {}
+        elif response.error is E.NONE:
+            self.epoch, self.interval_ms = response.member_epoch, response.heartbeat_interval_ms
+            if response.assignment is not None:
+                self._assigned = dict(assignment_of(response.assignment))
+            self.owned = dict(self._assigned)
+
+    def commit(self, offset: int = 1, topic: str = "t", partition: int = 0, **changes: Any) -> ErrorCode:
+        """Commits as this member."""
+        who = {"generation_id_or_member_epoch": self.epoch, "member_id": self.member_id, "group_id": self.group_id}
+        return self.shell.commit(offset, topic=topic, partition=partition, **who | changes)
+
+
+class ClassicClient:
+    """A member that speaks the classic protocol, eagerly: it gives up everything before it joins again."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        *names: str,
+        group_id: str = "g",
+        assignor: str = "range",
+        **fields: Any,
+    ) -> None:
+        self.shell = shell
+        self.group_id = group_id
+        self.names = names or ("t",)
+        self.fields = fields
+        self.assignor = assignor
+        self.member_id = ""
+        self.generation_id = -1
+        self.owned: set[tuple[str, int]] = set()
+        self._waiting: tuple[str, int] | None = None
+        self._next = "join"
+        self.joined: Any = None
+
+    @property
+    def partitions(self) -> set[tuple[uuid.UUID, int]]:
+        """What it reads from."""
+        return {(topic_id(topic), partition) for topic, partition in self.owned}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has its part of a generation."""
+        return self._next == "heartbeat"
+
+    def step(self) -> None:
+        """Does what a client does next: join, sync or heartbeat."""
+        if self._waiting is not None:
+            kind, handle = self._waiting
+            if handle not in self.shell.answers:
+                return
+            self._waiting = None
+            self._took(kind, self.shell.answer(handle))
+            return
+        {"join": self._join, "sync": self._sync, "heartbeat": self._heartbeat}[self._next]()
+
+    def _join(self) -> None:
+        self.owned = set()
+        subscription = write_subscription(Subscription(self.names), version=1)
+        fields = {"member_id": self.member_id, "protocols": (Protocol(self.assignor, subscription),)}
+        self._handle("join", self.shell.join(self.group_id, **fields | self.fields))
+
+    def _sync(self) -> None:
+        instance = {"group_instance_id": self.fields.get("group_instance_id")}
+        parts = self._assign() if self.joined.members and not self.joined.skip_assignment else {}
+        self._handle("sync", self.shell.sync(self.joined, parts, group_id=self.group_id, **instance))
+
+    def _heartbeat(self) -> None:
+        instance = self.fields.get("group_instance_id")
+        error = self.shell.heartbeat(self.member_id, self.generation_id, self.group_id, group_instance_id=instance)
+        self._react(error)
+
+    def _handle(self, kind: str, response: Any) -> None:
+        if isinstance(response, int):
+            self._waiting = (kind, response)
+        else:
+            self._took(kind, response)
+
+    def _took(self, kind: str, response: Any) -> None:
+        if kind == "join":
+            if response.error in (E.MEMBER_ID_REQUIRED, E.NONE):
+                self.member_id = response.member_id
+            if response.error is E.NONE:
+                self.joined, self.generation_id, self._next = response, response.generation_id, "sync"
+                return
+        elif response.error is E.NONE:
+            assigned = read_assignment(response.assignment).assigned_partitions
+            self.owned = {(topic, partition) for topic, partitions in assigned for partition in partitions}
+            self._next = "heartbeat"
+            return
+        self._react(response.error)
+
+    def _react(self, error: ErrorCode) -> None:
+        if error is E.NONE:
+            return
+        self._next = "join"
+        if error in (E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION):
+            self.owned = set()
+        if error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
+            self.member_id = ""
+
+    def _assign(self) -> dict[str, bytes]:
+        """The leader's work: partitions dealt out in turn."""
+        members = sorted(self.joined.members, key=lambda member: member.member_id)
+        wants = {m.member_id: set(read_subscription(m.metadata).topics) for m in members}
+        dealt: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in wants}
+        for topic in sorted(self.shell.core.registry.topics.by_name.values(), key=lambda t: t.name):
+            subscribers = [member_id for member_id in wants if topic.name in wants[member_id]]
+            for partition in range(topic.num_partitions) if subscribers else ():
+                owner = subscribers[partition % len(subscribers)]
+                dealt[owner].setdefault(topic.name, []).append(partition)
+        return {
+            member_id: write_assignment(
+                Assignment(tuple(TopicPartitions(topic, tuple(ps)) for topic, ps in parts.items())), version=1
+            )
+            for member_id, parts in dealt.items()
+        }
+
+    def leave(self) -> ErrorCode:
+        """Leaves."""
+        self.owned, self._next, self._waiting = set(), "join", None
+        member_id, self.member_id = self.member_id, ""
+        return self.shell.leave(member_id, group_id=self.group_id)[0]
+
+    def commit(self, offset: int = 1, topic: str = "t", partition: int = 0) -> ErrorCode:
+        """Commits as this member."""
+        who = {"generation_id_or_member_epoch": self.generation_id, "member_id": self.member_id}
+        return self.shell.commit(offset, self.group_id, topic, partition=partition, **who)
