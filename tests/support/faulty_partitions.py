@@ -43,6 +43,7 @@ class FaultyPartitions:
         self.appends = 0
         self.on_append: Callable[[AppendRequest], Fault] = lambda _: PASS
         self.on_fetch: Callable[[FetchPartition], ErrorCode | None] = lambda _: None
+        self.last_fetch: Future[list[FetchResult]] | None = None
         self._stalled: list[AppendRequest] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -92,6 +93,7 @@ class FaultyPartitions:
         if any(errors):
             return _answered([FetchResult(error or ErrorCode.NONE) for error in errors])
         fetch: Future[list[FetchResult]] = self._partitions.fetch(partitions, **options)
+        self.last_fetch = fetch
         return fetch
 
 

@@ -113,7 +113,7 @@ def test_without_flush_lingering_records_are_sent_in_time(cluster: Cluster) -> N
 def test_a_full_buffer_blocks_and_then_raises(cluster: Cluster, faults: FaultyPartitions) -> None:
     faults.on_append = lambda _: NO_LEADER
     producer = cluster.producer(buffer_memory=1000, max_block_ms=50, retry_backoff_ms=1, batch_size=100)
-    for _ in range(8):
+    for _ in range(6):
         producer.send("events", b"x" * 100)
     with pytest.raises(BufferFull, match="buffer_memory is 1000"):
         producer.send("events", b"x" * 100)

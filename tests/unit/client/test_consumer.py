@@ -1,0 +1,386 @@
+"""What a program that reads records relies on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.client.consumer import AsyncConsumer, Consumer
+from rayka.client.records import ConsumerRecord
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.batch import iter_headers
+from rayka.storage.records import read_batch
+from rayka.types import FetchPartition, TopicPartition
+from tests.support.client_connection import LocalConnection
+from tests.support.faulty_partitions import FaultyPartitions
+
+EVENTS = TopicPartition("events", 0)
+
+
+def fill(cluster: Cluster, count: int, topic: str = "events", partition: int = 0, **config: Any) -> None:
+    """Write numbered records."""
+    with cluster.producer(**config) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, partition=partition, timestamp_ms=1_000_000 + number)
+
+
+def reader(cluster: Cluster, *partitions: tuple[str, int], **config: Any) -> Consumer:
+    """A consumer of these partitions from their beginning."""
+    consumer = cluster.consumer(**{"auto_offset_reset": "earliest", **config})
+    consumer.assign(partitions or [EVENTS])
+    return consumer
+
+
+def take(consumer: Consumer, count: int, **poll: Any) -> list[ConsumerRecord]:
+    """Poll until there are so many records."""
+    records: list[ConsumerRecord] = []
+    deadline_s = time.monotonic() + 10
+    while len(records) < count:
+        assert time.monotonic() < deadline_s, f"{len(records)} of {count} records"
+        for polled in consumer.poll(1000, **poll).values():
+            records += polled
+    return records
+
+
+def numbers(records: list[ConsumerRecord]) -> list[int]:
+    """The numbers that `fill` wrote."""
+    return [int(record.value) for record in records]
+
+
+def test_records_come_in_order_with_their_offsets(cluster: Cluster) -> None:
+    fill(cluster, 1000, batch_size=500)
+    with reader(cluster) as consumer:
+        records = take(consumer, 1000)
+        assert consumer.poll(0) == {}
+    assert numbers(records) == [*range(1000)]
+    assert [record.offset for record in records] == [*range(1000)]
+    assert records[7].timestamp == 1_000_007
+    assert records[7].topic_partition == EVENTS
+
+
+def test_poll_is_bounded(cluster: Cluster) -> None:
+    fill(cluster, 1000)
+    with reader(cluster, max_poll_records=10) as consumer:
+        assert len(take(consumer, 1)) == 10
+        assert len(take(consumer, 1, max_records=3)) == 3
+        assert len(take(consumer, 1, max_records=700)) == 700
+        assert consumer.position(EVENTS) == 713
+
+
+def test_poll_waits_for_a_record(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events")
+    with reader(cluster) as consumer:
+        assert consumer.poll(10) == {}
+        writer = threading.Timer(0.05, fill, (cluster, 1))
+        writer.start()
+        assert numbers(consumer.poll(10_000)[EVENTS]) == [0]
+        writer.join()
+
+
+def test_iteration_ends_after_the_consumer_timeout(cluster: Cluster) -> None:
+    fill(cluster, 1200)
+    with reader(cluster, consumer_timeout_ms=50) as consumer:
+        assert numbers(list(consumer)) == [*range(1200)]
+        assert list(consumer) == []
+
+
+def test_the_position_follows_iteration_record_by_record(cluster: Cluster) -> None:
+    fill(cluster, 100)
+    with reader(cluster) as consumer:
+        for record in consumer:
+            assert consumer.position(EVENTS) == record.offset + 1
+            if record.offset == 41:
+                break
+        assert numbers(consumer.poll(1000, 2)[EVENTS]) == [42, 43]
+        assert next(consumer).offset == 44
+        consumer.seek(EVENTS, 7)
+        assert next(consumer).offset == 7
+
+
+def test_a_seek_into_the_middle_of_a_batch_skips_its_earlier_records(cluster: Cluster) -> None:
+    fill(cluster, 100, linger_ms=50)
+    with reader(cluster) as consumer:
+        for offset in (50, 99, 0, 33):
+            consumer.seek(EVENTS, offset)
+            assert consumer.poll(1000)[EVENTS][0].offset == offset
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_small_fetches_get_everything(cluster: Cluster, codec: str | None) -> None:
+    fill(cluster, 500, batch_size=300, compression_type=codec)
+    with reader(cluster, max_partition_fetch_bytes=1, fetch_max_bytes=1) as consumer:
+        assert numbers(take(consumer, 500)) == [*range(500)]
+    with reader(cluster, max_partition_fetch_bytes=777) as consumer:
+        assert numbers(take(consumer, 500)) == [*range(500)]
+
+
+def test_many_partitions_are_read_together(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=10)
+    for partition in range(10):
+        fill(cluster, 300, partition=partition)
+    with reader(cluster, *[("events", partition) for partition in range(10)]) as consumer:
+        records = take(consumer, 3000)
+    for partition in range(10):
+        assert numbers([record for record in records if record.partition == partition]) == [*range(300)]
+
+
+def test_seek_to_beginning_and_end(cluster: Cluster) -> None:
+    fill(cluster, 10)
+    with cluster.consumer() as consumer:
+        consumer.assign([EVENTS])
+        assert consumer.position(EVENTS) == 10
+        consumer.seek_to_beginning()
+        assert consumer.position(EVENTS) == 0
+        assert len(take(consumer, 10)) == 10
+        consumer.seek(EVENTS, 3)
+        consumer.seek_to_end(EVENTS)
+        assert consumer.position(EVENTS) == 10
+
+
+def test_latest_reads_what_comes_after(cluster: Cluster) -> None:
+    fill(cluster, 10)
+    with cluster.consumer() as consumer:
+        consumer.assign([EVENTS])
+        assert consumer.position(EVENTS) == 10
+        fill(cluster, 2)
+        assert [record.offset for record in take(consumer, 2)] == [10, 11]
+
+
+def test_offset_out_of_range_resets_as_the_settings_say(cluster: Cluster) -> None:
+    fill(cluster, 10)
+    with reader(cluster) as consumer:
+        consumer.seek(EVENTS, 10_000)
+        assert len(take(consumer, 10)) == 10
+    with cluster.consumer(auto_offset_reset="none") as consumer:
+        consumer.assign([EVENTS])
+        with pytest.raises(RaykaError, match="events-0 has no position"):
+            consumer.poll(1000)
+        consumer.seek(EVENTS, 10_000)
+        with pytest.raises(RaykaError, match="events-0 has no offset 10000") as caught:
+            consumer.poll(1000)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        consumer.seek(EVENTS, 5)
+        assert take(consumer, 5)[0].offset == 5
+
+
+def test_deleted_records_are_passed_over(cluster: Cluster) -> None:
+    fill(cluster, 100, batch_size=200)
+    assert cluster.admin().delete_records({EVENTS: 40}) == {EVENTS: 40}
+    with reader(cluster) as consumer:
+        assert take(consumer, 60)[0].offset == 40
+        assert consumer.beginning_offsets([EVENTS]) == {EVENTS: 40}
+
+
+def test_paused_partitions_give_nothing(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=2)
+    fill(cluster, 10, partition=0)
+    fill(cluster, 10, partition=1)
+    with reader(cluster, ("events", 0), ("events", 1)) as consumer:
+        consumer.pause(("events", 0))
+        assert consumer.paused() == {EVENTS}
+        assert {record.partition for record in take(consumer, 10)} == {1}
+        assert consumer.poll(20) == {}
+        consumer.resume()
+        assert {record.partition for record in take(consumer, 10)} == {0}
+
+
+def test_offsets_by_time(cluster: Cluster) -> None:
+    fill(cluster, 100, batch_size=200)
+    with reader(cluster) as consumer:
+        found = consumer.offsets_for_times({EVENTS: 1_000_042})[EVENTS]
+        assert found is not None
+        assert (found.offset, found.timestamp) == (42, 1_000_042)
+        assert consumer.offsets_for_times({EVENTS: 2_000_000}) == {EVENTS: None}
+        with pytest.raises(RaykaError, match="timestamp of events-0"):
+            consumer.offsets_for_times({EVENTS: -1})
+
+
+def test_lag(cluster: Cluster) -> None:
+    fill(cluster, 100)
+    with reader(cluster) as consumer:
+        assert consumer.lag(EVENTS) == 100
+        take(consumer, 30, max_records=30)
+        assert consumer.lag(EVENTS) == 70
+
+
+def test_deserializers_and_one_that_fails(cluster: Cluster) -> None:
+    with cluster.producer() as producer:
+        for value in (b"1", None, b"2", b"oops", b"3"):
+            producer.send("events", value)
+    with reader(cluster, value_deserializer=int) as consumer:
+        assert [record.value for record in take(consumer, 3)] == [1, None, 2]
+        with pytest.raises(RaykaError, match="a deserializer failed for offset 3 of events-0: ValueError"):
+            take(consumer, 1)
+        consumer.seek(EVENTS, 4)
+        assert take(consumer, 1)[0].value == 3
+
+
+def test_a_damaged_batch_is_an_error_at_its_place(cluster: Cluster, tmp_path: Path) -> None:
+    with cluster.producer() as producer:
+        for number in range(10):
+            producer.send_batch("events", 0, [b"%d" % (10 * number + digit) for digit in range(10)])
+    (segment,) = (tmp_path / "events-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    sixth = [place for place, _ in iter_headers(data)][5]
+    data[sixth + 70] ^= 0xFF
+    segment.write_bytes(data)
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        good: list[ConsumerRecord] = []
+        with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+            good.extend(consumer)
+        assert numbers(good) == [*range(50)]
+        assert consumer.position(EVENTS) == 50
+        with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+            take(consumer, 1)
+        consumer.seek(EVENTS, 61)
+        assert numbers(take(consumer, 39)) == [*range(61, 100)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+    ],
+)
+def test_passing_errors_are_waited_out(cluster: Cluster, faults: FaultyPartitions, error: ErrorCode) -> None:
+    fill(cluster, 300, batch_size=200)
+    faults.fail_fetches(error, error)
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        assert numbers(take(consumer, 300)) == [*range(300)]
+
+
+def test_a_lasting_error_is_raised_and_reading_goes_on_after_it(cluster: Cluster, faults: FaultyPartitions) -> None:
+    fill(cluster, 10)
+    faults.fail_fetches(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        with pytest.raises(RaykaError, match="events-0 can't be read at 0"):
+            consumer.poll(1000)
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
+def test_an_error_of_one_partition_leaves_the_others(cluster: Cluster, faults: FaultyPartitions) -> None:
+    cluster.admin().create_topic("events", partitions=2)
+    fill(cluster, 10, partition=1)
+
+    def first_fails(partition: FetchPartition) -> ErrorCode | None:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if partition.topic_partition.partition == 0 else None
+
+    faults.on_fetch = first_fails
+    with reader(cluster, ("events", 0), ("events", 1), retry_backoff_ms=1) as consumer:
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
+def test_raw_batches(cluster: Cluster) -> None:
+    fill(cluster, 1000, batch_size=500, compression_type="lz4")
+    with reader(cluster) as consumer:
+        consumer.seek(EVENTS, 500)
+        offsets: list[int] = []
+        while len(offsets) < 500:
+            for batches in consumer.poll_batches(1000).get(EVENTS, []):
+                for place, header in batches.visible():
+                    offsets += [
+                        record.offset
+                        for record in read_batch(batches.data, place, header)
+                        if record.offset >= batches.position
+                    ]
+                assert consumer.position(EVENTS) >= batches.next_offset
+    assert offsets == [*range(500, 1000)]
+
+
+def test_raw_batches_go_on_where_polling_stopped(cluster: Cluster) -> None:
+    fill(cluster, 100)
+    with reader(cluster) as consumer:
+        take(consumer, 30, max_records=30)
+        next(consumer)
+        (batches,) = consumer.poll_batches(1000)[EVENTS][:1]
+        assert batches.position == 31
+
+
+def test_a_new_assignment_keeps_positions_that_stay(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=2)
+    fill(cluster, 10, partition=0)
+    fill(cluster, 10, partition=1)
+    with reader(cluster) as consumer:
+        take(consumer, 4, max_records=4)
+        consumer.assign([("events", 1), EVENTS])
+        assert consumer.assignment() == {EVENTS, TopicPartition("events", 1)}
+        assert consumer.position(EVENTS) == 4
+        consumer.assign([("events", 1)])
+        assert {record.partition for record in take(consumer, 10)} == {1}
+        with pytest.raises(RaykaError, match="not assigned"):
+            consumer.seek(EVENTS, 0)
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(cluster: Cluster) -> None:
+    with reader(cluster, retry_backoff_ms=1) as consumer:
+        assert consumer.poll(20) == {}
+        fill(cluster, 5)
+        assert numbers(take(consumer, 5)) == [*range(5)]
+
+
+def test_topics_and_partitions(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=3)
+    with cluster.consumer() as consumer:
+        assert consumer.topics() == {"events"}
+        assert consumer.partitions_for_topic("events") == {0, 1, 2}
+        assert consumer.partitions_for_topic("missing") is None
+        with pytest.raises(RaykaError, match="topic events has 3 partitions, and no 7"):
+            consumer.assign([("events", 7)])
+        with pytest.raises(RaykaError, match="a partition is TopicPartition"):
+            consumer.assign(["events"])
+        consumer.assign([("events", 0)])
+        with pytest.raises(RaykaError, match="offset must be an int"):
+            consumer.seek(("events", 0), -1)
+
+
+def test_a_closed_consumer_says_so(cluster: Cluster) -> None:
+    consumer = reader(cluster, ("missing", 0))
+    consumer.close()
+    consumer.close()
+    with pytest.raises(RaykaError, match="The consumer is closed"):
+        consumer.poll(0)
+
+
+def test_closing_ends_the_fetches(cluster: Cluster, faults: FaultyPartitions) -> None:
+    cluster.admin().create_topic("events")
+    consumer = reader(cluster, fetch_max_wait_ms=60_000)
+    assert consumer.poll(20) == {}
+    assert faults.last_fetch is not None
+    assert not faults.last_fetch.done()
+    consumer.close()
+    assert faults.last_fetch.cancelled()
+
+
+def test_what_is_read_ahead_is_bounded(cluster: Cluster, faults: FaultyPartitions) -> None:
+    fill(cluster, 3000, batch_size=1000)
+    fetched: list[int] = []
+
+    def note(partition: FetchPartition) -> None:
+        fetched.append(partition.fetch_offset)
+
+    faults.on_fetch = note
+    with reader(cluster, max_partition_fetch_bytes=2000) as consumer:
+        take(consumer, 1, max_records=1)
+        consumer.poll(20, 1)
+        assert len(fetched) <= 3
+        take(consumer, 2998)
+
+
+def test_the_asynchronous_form(connection: LocalConnection, cluster: Cluster) -> None:
+    fill(cluster, 1000)
+
+    async def program() -> list[int]:
+        async with AsyncConsumer(connection.broker, auto_offset_reset="earliest", consumer_timeout_ms=50) as consumer:
+            consumer.assign([EVENTS])
+            polled = await consumer.poll(1000, 10)
+            return [record.offset for record in polled[EVENTS]] + [record.offset async for record in consumer]
+
+    assert connection.loop.run(program()) == [*range(1000)]

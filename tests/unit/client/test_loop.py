@@ -1,0 +1,63 @@
+"""The event loop's thread behind the blocking clients."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from rayka.client.loop import LoopThread
+from rayka.errors import RaykaError
+
+
+def test_results_and_errors_come_back() -> None:
+    async def add(left: int, right: int) -> int:
+        return left + right
+
+    async def fail() -> None:
+        raise KeyError("why")
+
+    loop = LoopThread()
+    assert loop.run(add(1, 2)) == 3
+    assert loop.submit(add(3, 4)).result(5) == 7
+    with pytest.raises(KeyError, match="why"):
+        loop.run(fail())
+    loop.close()
+
+
+def test_close_ends_what_runs() -> None:
+    ended = threading.Event()
+
+    async def wait_for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    loop = LoopThread()
+    waiting = loop.submit(wait_for_ever())
+    loop.run(asyncio.sleep(0))
+    loop.close()
+    loop.close()
+    assert ended.is_set()
+    assert waiting.cancelled()
+
+
+def test_after_close_nothing_runs() -> None:
+    loop = LoopThread()
+    loop.close()
+    loop.call_soon(print)
+    with pytest.raises(RaykaError, match="closed"):
+        loop.run(asyncio.sleep(0))
+
+
+def test_waiting_in_its_own_thread_is_refused() -> None:
+    loop = LoopThread()
+
+    async def wait_for_itself() -> None:
+        loop.run(asyncio.sleep(0))
+
+    with pytest.raises(RaykaError, match="callback"):
+        loop.run(wait_for_itself())
+    loop.close()
