@@ -1,0 +1,53 @@
+"""docs/compatibility.md, made from the API table: `python -m rayka.gateway.compatibility > docs/compatibility.md`."""
+
+from __future__ import annotations
+
+import sys
+
+from rayka.gateway.api import APIS
+from rayka.gateway.exchange import Api
+from rayka.gateway.schema import ApiKey
+
+HEAD = """\
+# What a Kafka client finds
+
+<!-- Made by `python -m rayka.gateway.compatibility > docs/compatibility.md`; do not edit. -->
+
+The APIs that a gateway serves, with every version of each. The versions are those of Apache Kafka 4.4, and
+below them the ones that Kafka 4 dropped, for clients of ten years ago. An API that is not in this table is not
+advertised, and a request for it closes the connection, as in Kafka.
+
+| API | key | versions | remarks |
+| --- | ---: | --- | --- |
+"""
+
+REMARKS = {
+    ApiKey.PRODUCE: (
+        "0-2 carry message formats 0 and 1 and are answered with UNSUPPORTED_FOR_MESSAGE_FORMAT; "
+        "a transactional id is answered with UNSUPPORTED_VERSION"
+    ),
+    ApiKey.FETCH: (
+        "0-3 need records in message formats 0 and 1 and are answered with UNSUPPORTED_VERSION; "
+        "incremental sessions from 7 on; by topic id from 13 on"
+    ),
+    ApiKey.LIST_OFFSETS: "nothing is tiered: -4 is the log start offset, -5 and -6 find no offset",
+    ApiKey.METADATA: "by topic id from 12 on; creates topics as `auto.create.topics.enable` and the request say",
+    ApiKey.API_VERSIONS: "a version above these is answered in version 0 with UNSUPPORTED_VERSION",
+    ApiKey.INIT_PRODUCER_ID: "idempotent producers; a transactional id is answered with UNSUPPORTED_VERSION",
+    ApiKey.DESCRIBE_CONFIGS: "of topics and brokers",
+    ApiKey.LIST_CONFIG_RESOURCES: "0 lists client metrics, of which there are none",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    return HEAD + "".join(_row(api) for api in sorted(APIS.values(), key=lambda api: api.key))
+
+
+def _row(api: Api) -> str:
+    versions = f"{api.min_version}-{api.max_version}" if api.max_version > api.min_version else str(api.min_version)
+    return f"| {api.key.title} | {api.key.value} | {versions} | {REMARKS.get(api.key, '')} |\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,112 @@
+"""Reading segments that others write, rename, replace, truncate and delete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rayka.gateway.segment_files import Piece, SegmentFiles, SegmentGone
+from rayka.types import FileSlice
+
+
+def piece(path: Path, position: int, size: int) -> tuple[bytearray, Piece]:
+    target = bytearray(size)
+    return target, Piece(FileSlice(str(path), position, size), memoryview(target))
+
+
+def read(files: SegmentFiles, path: Path, position: int, size: int) -> bytes:
+    target, one = piece(path, position, size)
+    if files.read_cached([one]) == 0:
+        files.reading([one])()
+    return bytes(target)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_reads_what_is_appended_after_it_was_opened(tmp_path: Path) -> None:
+    path, files = tmp_path / "a.log", SegmentFiles()
+    path.write_bytes(b"0123")
+    assert read(files, path, 1, 2) == b"12"
+    with path.open("ab") as log:
+        log.write(b"456789")
+    assert read(files, path, 3, 5) == b"34567"
+    files.close()
+
+
+@pytest.mark.parametrize("loss", ["deleted", "renamed", "directory renamed", "directory gone"])
+def test_a_segment_that_went_away_is_read_through_its_descriptor(tmp_path: Path, loss: str) -> None:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    path, files = directory / "a.log", SegmentFiles()
+    path.write_bytes(b"0123")
+    assert read(files, path, 0, 4) == b"0123"
+    match loss:
+        case "deleted":
+            path.unlink()
+        case "renamed":
+            path.rename(directory / "a.log.deleted")
+        case "directory renamed":
+            directory.rename(tmp_path / "t-0.delete")
+        case _:
+            shutil.rmtree(directory)
+    assert read(files, path, 1, 3) == b"123"
+    files.close()
+
+
+def test_another_file_at_the_same_path_is_opened_anew(tmp_path: Path) -> None:
+    path, files = tmp_path / "a.log", SegmentFiles()
+    path.write_bytes(b"old")
+    assert read(files, path, 0, 3) == b"old"
+    (tmp_path / "a.log.swap").write_bytes(b"new")
+    (tmp_path / "a.log.swap").rename(path)
+    assert read(files, path, 0, 3) == b"new"
+    files.close()
+
+
+def test_a_segment_never_seen_or_too_short_is_gone(tmp_path: Path) -> None:
+    path, files = tmp_path / "a.log", SegmentFiles()
+    with pytest.raises(SegmentGone):
+        read(files, path, 0, 1)
+    path.write_bytes(b"0123")
+    with pytest.raises(SegmentGone):
+        read(files, path, 2, 3)
+    files.close()
+
+
+def test_descriptors_are_bounded_and_given_back(tmp_path: Path) -> None:
+    before, files = descriptors(), SegmentFiles(max_open_files=4)
+    for number in [*range(20), 19, 18, 3]:
+        path = tmp_path / f"{number}.log"
+        path.write_bytes(b"%02d" % number)
+        assert read(files, path, 0, 2) == b"%02d" % number
+    assert descriptors() == before + 4
+    files.close()
+    assert descriptors() == before
+
+
+def test_a_read_in_a_thread_does_not_mind_the_cache(tmp_path: Path) -> None:
+    before, files = descriptors(), SegmentFiles(max_open_files=1)
+    first, second = tmp_path / "1.log", tmp_path / "2.log"
+    first.write_bytes(b"first")
+    second.write_bytes(b"second")
+    target, one = piece(first, 0, 5)
+    blocking = files.reading([one])
+    assert read(files, second, 0, 6) == b"second"
+    blocking()
+    assert target == b"first"
+    files.close()
+    assert descriptors() == before
+
+
+def test_several_pieces_stop_at_the_first_that_is_not_there(tmp_path: Path) -> None:
+    path, files = tmp_path / "a.log", SegmentFiles()
+    path.write_bytes(b"0123456789")
+    (_, first), (target, second), (_, third) = piece(path, 0, 4), piece(path, 4, 6), piece(path, 8, 4)
+    assert files.read_cached([first, second, third]) == 2
+    assert target == b"456789"
+    files.close()
