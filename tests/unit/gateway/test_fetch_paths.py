@@ -1,0 +1,275 @@
+"""What Fetch and Produce do with the leaders' answers: bytes, slices, lost segments, leaders elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.serial import entity_reader
+
+from rayka.errors import ErrorCode
+from rayka.gateway.context import Context
+from rayka.gateway.schema import ApiKey
+from rayka.gateway.segment_files import BlockingRead, Piece
+from rayka.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from rayka.types import AbortedTransaction, AppendResult, FetchResult, FileSlice
+from tests.unit.gateway.requests import batch
+from tests.unit.gateway.scripted_broker import MemoryTransport, ScriptedBroker, connect, feed, new_context, settle
+from tests.unit.gateway.test_produce_fetch import fetch_request, produce_request
+from tests.unit.gateway.wire_client import encode, request_frame, response_body
+
+TOPIC_ID = uuid.UUID(int=77)
+Check = Callable[["Case"], Coroutine[Any, Any, None]]
+
+
+class Case:
+    """A connection to a scripted broker that has one topic of three partitions, led by node 2."""
+
+    def __init__(self) -> None:
+        self.broker = ScriptedBroker()
+        partitions = tuple(PartitionImage(number, 2, 5, (2,), (2,), 0, ("actor",)) for number in range(3))
+        self.broker.image = MetadataImage(
+            cluster_id="scripted",
+            brokers={2: BrokerImage(2, "elsewhere", 9093, "rack-b", False, "node", 1)},
+            topics={"orders": TopicImage("orders", TOPIC_ID, partitions, False)},
+            topic_names_by_id={TOPIC_ID: "orders"},
+        )
+        self.context: Context = new_context(self.broker)
+        self.connection, self.transport = connect(self.context)
+
+    def fetch(self, version: int, offsets: dict[int, int], **options: Any) -> None:
+        request = fetch_request(version, "orders", TOPIC_ID, offsets, **options)
+        feed(self.connection, request_frame(ApiKey.FETCH, version, encode(request)))
+
+    async def answer(self, *results: FetchResult) -> None:
+        self.broker.partitions.fetches[-1][1].set_result(list(results))
+        await settle()
+
+    def response(self, key: ApiKey, version: int) -> Any:
+        (frame,) = self.transport.frames()
+        module = importlib.import_module(f"kio.schema.{key.name.lower()}.v{version}.response")
+        body = response_body(key, version, frame)
+        entity, size = entity_reader(getattr(module, f"{key.title}Response"))(body, 0)
+        assert size == len(body)
+        return entity
+
+
+def run(check: Check) -> None:
+    async def main() -> None:
+        case = Case()
+        await check(case)
+        case.connection.abort()
+        await settle()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_bytes_slices_and_nothing_in_one_response(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(bytes(range(200)))
+
+    async def check(case: Case) -> None:
+        case.fetch(version, {0: 0, 1: 0, 2: 0})
+        await case.answer(
+            FetchResult(
+                0, 9, 8, 1, (AbortedTransaction(4, 2), AbortedTransaction(5, 3)), FileSlice(str(path), 10, 150)
+            ),
+            FetchResult(0, 9, 9, 0),
+            FetchResult(0, 9, 9, 0, (), b"from another node"),
+        )
+        first, second, third = case.response(ApiKey.FETCH, version).responses[0].partitions
+        assert first.records == bytes(range(10, 160))
+        assert [(one.producer_id, one.first_offset) for one in first.aborted_transactions] == [(4, 2), (5, 3)]
+        assert (first.high_watermark, first.last_stable_offset) == (9, 8)
+        assert getattr(first, "log_start_offset", 1) == 1
+        assert not second.records
+        assert second.aborted_transactions is None
+        assert third.records == b"from another node"
+        assert third.aborted_transactions == ()
+
+    run(check)
+
+
+def test_the_request_reaches_the_leaders_as_it_was_meant() -> None:
+    async def check(case: Case) -> None:
+        case.fetch(12, {1: 44}, max_bytes=1000, min_bytes=7, max_wait_ms=300, leader_epoch=5)
+        ((partition,), _) = case.broker.partitions.fetches[0]
+        assert partition == (("orders", 1), 44, 1000, 5, -1)
+        options = case.broker.partitions.fetch_options[0]
+        assert (options["max_wait_ms"], options["min_bytes"]) == (300, 7)
+        assert options["max_bytes"] == min(50 << 20, case.broker.config["fetch.max.bytes"])
+
+    run(check)
+
+
+def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"0123456789")
+
+    async def check(case: Case) -> None:
+        monkeypatch.setattr(case.context.segment_files, "read_cached", lambda pieces: 0)
+        case.fetch(12, {0: 0, 1: 0})
+        case.broker.partitions.fetches[0][1].set_result(
+            [FetchResult(0, 9, 9, 0, None, FileSlice(str(path), at, 3)) for at in (2, 6)]
+        )
+        while not case.transport.written:
+            await asyncio.sleep(0.001)
+        partitions = case.response(ApiKey.FETCH, 12).responses[0].partitions
+        assert [partition.records for partition in partitions] == [b"234", b"678"]
+
+    run(check)
+
+
+def test_a_segment_lost_on_the_way_is_asked_for_again(tmp_path: Path) -> None:
+    path = tmp_path / "b.log"
+    path.write_bytes(b"moved here")
+    gone = FileSlice(str(tmp_path / "gone.log"), 0, 10)
+
+    async def check(case: Case) -> None:
+        case.fetch(12, {0: 0, 1: 0})
+        await case.answer(FetchResult(0, 9, 9, 0, None, gone), FetchResult(0, 4, 4, 0))
+        assert not case.transport.written
+        assert case.broker.partitions.fetch_options[1]["max_wait_ms"] == 0
+        await case.answer(FetchResult(0, 9, 9, 0, None, FileSlice(str(path), 0, 10)), FetchResult(0, 4, 4, 0))
+        first, second = case.response(ApiKey.FETCH, 12).responses[0].partitions
+        assert first.records == b"moved here"
+        assert second.high_watermark == 4
+
+    run(check)
+
+
+def test_a_segment_that_stays_lost_is_an_error_that_clients_retry(tmp_path: Path) -> None:
+    gone = FileSlice(str(tmp_path / "gone.log"), 0, 10)
+
+    async def check(case: Case) -> None:
+        case.fetch(12, {0: 0, 1: 0})
+        for _ in range(2):
+            await case.answer(FetchResult(0, 9, 9, 0, None, gone), FetchResult(0, 4, 4, 0))
+        first, second = case.response(ApiKey.FETCH, 12).responses[0].partitions
+        assert first.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert ErrorCode.KAFKA_STORAGE_ERROR.retriable
+        assert not first.records
+        assert second.error_code == 0
+
+    run(check)
+
+
+def test_a_truncated_segment_is_not_served_half(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"0123")
+
+    async def check(case: Case) -> None:
+        case.fetch(12, {0: 0})
+        for _ in range(2):
+            case.broker.partitions.fetches[-1][1].set_result(
+                [FetchResult(0, 9, 9, 0, None, FileSlice(str(path), 0, 10))]
+            )
+            asked = len(case.broker.partitions.fetches)
+            while not case.transport.written and len(case.broker.partitions.fetches) == asked:
+                await asyncio.sleep(0.001)
+        (partition,) = case.response(ApiKey.FETCH, 12).responses[0].partitions
+        assert partition.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(check)
+
+
+def test_a_disk_error_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"0123")
+
+    def fail(self: BlockingRead) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def check(case: Case) -> None:
+        def nothing_cached(pieces: list[Piece]) -> int:
+            return 0
+
+        monkeypatch.setattr(case.context.segment_files, "read_cached", nothing_cached)
+        monkeypatch.setattr(BlockingRead, "__call__", fail)
+        case.fetch(12, {0: 0})
+        case.broker.partitions.fetches[-1][1].set_result([FetchResult(0, 9, 9, 0, None, FileSlice(str(path), 0, 4))])
+        while not case.transport.written:
+            await asyncio.sleep(0.001)
+        (partition,) = case.response(ApiKey.FETCH, 12).responses[0].partitions
+        assert partition.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(check)
+
+
+@pytest.mark.parametrize("version", [11, 12, 15, 16, 18])
+def test_fetch_names_the_current_leader(version: int) -> None:
+    async def check(case: Case) -> None:
+        case.fetch(version, {0: 0, 1: 0})
+        await case.answer(FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER), FetchResult(0, 1, 1, 0))
+        response = case.response(ApiKey.FETCH, version)
+        moved, here = response.responses[0].partitions
+        assert moved.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if version >= 12:
+            assert (moved.current_leader.leader_id, moved.current_leader.leader_epoch) == (2, 5)
+            assert here.current_leader.leader_id == -1
+        if version >= 16:
+            (node,) = response.node_endpoints
+            assert (node.node_id, node.host, node.port, node.rack) == (2, "elsewhere", 9093, "rack-b")
+
+    run(check)
+
+
+@pytest.mark.parametrize("version", [9, 10, 13])
+def test_produce_names_the_current_leader(version: int) -> None:
+    async def check(case: Case) -> None:
+        request = produce_request(version, "orders", TOPIC_ID, {1: batch(70)})
+        feed(case.connection, request_frame(ApiKey.PRODUCE, version, encode(request)))
+        case.broker.partitions.appends[0][1].set_result([AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+        await settle()
+        response = case.response(ApiKey.PRODUCE, version)
+        (partition,) = response.responses[0].partition_responses
+        assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if version >= 10:
+            assert (partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (2, 5)
+            (node,) = response.node_endpoints
+            assert (node.node_id, node.host, node.port, node.rack) == (2, "elsewhere", 9093, "rack-b")
+
+    run(check)
+
+
+def test_the_answer_of_the_leader_is_the_answer_to_the_producer() -> None:
+    async def check(case: Case) -> None:
+        request = produce_request(9, "orders", TOPIC_ID, {0: batch(70), 1: None, 2: batch(80)})
+        feed(case.connection, request_frame(ApiKey.PRODUCE, 9, encode(request)))
+        (requests, future) = case.broker.partitions.appends[0]
+        assert [one.topic_partition.partition for one in requests] == [0, 2]
+        future.set_result([AppendResult(0, 100, 5555, 3), AppendResult(10, error_message="too large")])
+        await settle()
+        first, second, third = case.response(ApiKey.PRODUCE, 9).responses[0].partition_responses
+        assert (first.base_offset, first.log_start_offset, first.log_append_time.timestamp()) == (100, 3, 5.555)
+        assert second.error_code == ErrorCode.INVALID_RECORD
+        assert (third.error_code, third.error_message, third.base_offset) == (10, "too large", -1)
+
+    run(check)
+
+
+def test_followers_do_not_fetch_over_the_wire() -> None:
+    async def check(case: Case) -> None:
+        import dataclasses
+
+        request = dataclasses.replace(fetch_request(12, "orders", TOPIC_ID, {0: 0}), replica_id=3)
+        feed(case.connection, request_frame(ApiKey.FETCH, 12, encode(request)))
+        (partition,) = case.response(ApiKey.FETCH, 12).responses[0].partitions
+        assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(check)
+
+
+def test_an_empty_fetch_is_answered_at_once() -> None:
+    async def check(case: Case) -> None:
+        case.fetch(12, {}, max_wait_ms=60_000)
+        assert case.response(ApiKey.FETCH, 12).responses == ()
+        assert isinstance(case.transport, MemoryTransport)
+
+    run(check)

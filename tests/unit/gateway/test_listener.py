@@ -1,0 +1,208 @@
+"""The port: binding, stopping, idle and greedy clients, over real sockets and uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from rayka.gateway.listener import Listener
+from rayka.gateway.schema import ApiKey
+from rayka.metadata.commands import NewTopic
+from rayka.storage.records import Record, build_batch
+from rayka.types import AppendRequest, TopicPartition
+from tests.support.local_broker import LocalBroker
+from tests.unit.gateway.requests import batch, fetch_v4, produce_v3
+from tests.unit.gateway.wire_client import WireClient, request_frame, response_body, serving
+
+Check = Callable[[Listener, LocalBroker], Awaitable[None]]
+
+
+def run(directory: Path, check: Check, **configs: str) -> None:
+    async def main() -> None:
+        settings = {name.replace("_", "."): value for name, value in configs.items()}
+        async with serving(directory, settings) as (listener, broker):
+            await broker.controller.create_topics([NewTopic("orders", 1)], validate_only=False, timeout_ms=1000)
+            await check(listener, broker)
+
+    uvloop.run(main())
+
+
+async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Wait for a condition, with a bound."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        await asyncio.sleep(0.005)
+
+
+def fill(broker: LocalBroker, batches: int, size: int) -> None:
+    for _ in range(batches):
+        records = memoryview(build_batch([Record(0, 1, None, b"v" * size, ())]))
+        result, _ = broker.partitions.replicas.append(AppendRequest(TopicPartition("orders", 0), records), 0)
+        assert result.error == 0
+
+
+def test_listens_on_loopback_and_shares_its_port(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        second = Listener(broker, "127.0.0.1", listener.port)
+        await second.start()
+        assert second.port == listener.port
+        client = await WireClient.connect(listener.port)
+        assert client.writer.get_extra_info("peername")[0] == "127.0.0.1"
+        await client.ask(ApiKey.API_VERSIONS, 0, b"")
+        assert listener.connections + second.connections == 1
+        await client.close()
+        await second.stop()
+
+    run(tmp_path, check)
+
+
+def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        with pytest.raises(OSError, match="in use"):
+            await Listener(broker, "127.0.0.1", listener.port, reuse_port=False).start()
+
+    run(tmp_path, check)
+
+
+def test_nagle_is_off(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        client = await WireClient.connect(listener.port)
+        await client.ask(ApiKey.API_VERSIONS, 0, b"")
+        (connection,) = listener._context.connections  # type: ignore[union-attr]
+        server_side: socket.socket = connection._transport.get_extra_info("socket")
+        assert server_side.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await client.close()
+
+    run(tmp_path, check)
+
+
+def test_stop_answers_what_is_under_way_and_leaves_nothing(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        client, poller = await WireClient.connect(listener.port), await WireClient.connect(listener.port)
+        poller.writer.write(request_frame(ApiKey.FETCH, 4, fetch_v4()))
+        await client.ask(ApiKey.API_VERSIONS, 0, b"")
+        await listener.stop()
+        assert await client.is_closed()
+        assert await poller.is_closed()
+        assert listener.connections == 0
+        with pytest.raises(ConnectionRefusedError):
+            await WireClient.connect(listener.port)
+
+    run(tmp_path, check)
+
+
+def test_stop_does_not_wait_for_a_client_that_never_reads(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 20, 900_000)
+        deaf = await WireClient.connect(listener.port)
+        deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        request = struct.pack(">iiiibi", -1, 500, 1, 50 << 20, 0, 1) + struct.pack(">h", 6) + b"orders"
+        request += struct.pack(">iiqi", 1, 0, 0, 50 << 20)
+        deaf.writer.write(request_frame(ApiKey.FETCH, 4, request))
+        await until(lambda: any(not c._writing for c in listener._context.connections))  # type: ignore[union-attr]
+        begin = time.monotonic()
+        await listener.stop(grace_s=0.2)
+        assert time.monotonic() - begin < 3
+        await deaf.close()
+
+    run(tmp_path, check)
+
+
+def test_a_client_that_never_reads_is_bounded_and_disturbs_nobody(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 20, 900_000)
+        deaf = await WireClient.connect(listener.port)
+        deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        request = struct.pack(">iiiibi", -1, 500, 1, 50 << 20, 0, 1) + struct.pack(">h", 6) + b"orders"
+        request = request_frame(ApiKey.FETCH, 4, request + struct.pack(">iiqi", 1, 0, 0, 50 << 20))
+        for _ in range(50):
+            deaf.writer.write(request)
+        await until(lambda: any(not c._writing for c in listener._context.connections))  # type: ignore[union-attr]
+        (connection,) = listener._context.connections  # type: ignore[union-attr]
+        unsent = connection._transport.get_write_buffer_size()
+        assert unsent < 20_000_000, "one response at most"
+        other = await WireClient.connect(listener.port)
+        for _ in range(20):
+            await other.ask(ApiKey.API_VERSIONS, 0, b"")
+        assert connection._transport.get_write_buffer_size() <= unsent
+        await until(lambda: connection.closed)
+        await other.close()
+        await deaf.close()
+
+    run(tmp_path, check, connections_max_idle_ms="1500")
+
+
+def test_idle_and_half_open_connections_are_closed(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        idle, half = await WireClient.connect(listener.port), await WireClient.connect(listener.port)
+        half.writer.write(request_frame(ApiKey.PRODUCE, 3, produce_v3(batch(5000)))[:1000])
+        busy = await WireClient.connect(listener.port)
+        end = time.monotonic() + 0.6
+        while time.monotonic() < end:
+            await busy.ask(ApiKey.API_VERSIONS, 0, b"")
+            await asyncio.sleep(0.02)
+        assert await idle.is_closed()
+        assert await half.is_closed()
+        await busy.ask(ApiKey.API_VERSIONS, 0, b"")
+        for client in (idle, half, busy):
+            await client.close()
+
+    run(tmp_path, check, connections_max_idle_ms="300")
+
+
+def test_announcing_large_frames_costs_nothing(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        before = resident_bytes()
+        clients = [await WireClient.connect(listener.port) for _ in range(20)]
+        for client in clients:
+            client.writer.write(struct.pack(">i", 100 * 1024 * 1024) + bytes(100))
+        await until(lambda: sum(c._frame is not None for c in listener._context.connections) == 20)  # type: ignore[union-attr]
+        assert resident_bytes() - before < 50_000_000
+        for client in clients:
+            await client.close()
+
+    run(tmp_path, check)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_connections_over_the_bound_are_closed_and_others_go_on(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        first, second = await WireClient.connect(listener.port), await WireClient.connect(listener.port)
+        await first.ask(ApiKey.API_VERSIONS, 0, b"")
+        await second.ask(ApiKey.API_VERSIONS, 0, b"")
+        third = await WireClient.connect(listener.port)
+        assert await third.is_closed()
+        await first.close()
+        await until(lambda: listener.connections == 1)
+        fourth = await WireClient.connect(listener.port)
+        await fourth.ask(ApiKey.API_VERSIONS, 0, b"")
+        for client in (second, third, fourth):
+            await client.close()
+
+    run(tmp_path, check, max_connections="2")
+
+
+def test_many_pipelined_produces_are_all_answered_in_order(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        client = await WireClient.connect(listener.port)
+        records = bytes(build_batch([Record(0, 1, None, b"v", ())]))
+        count = 5000
+        for number in range(count):
+            client.writer.write(request_frame(ApiKey.PRODUCE, 3, produce_v3(records), correlation_id=number))
+        for number in range(count):
+            body = response_body(ApiKey.PRODUCE, 3, await client.receive(), number)
+            assert struct.unpack_from(">hq", body, 4 + 8 + 4 + 4) == (0, number)
+        await client.close()
+
+    run(tmp_path, check)
