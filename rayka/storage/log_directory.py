@@ -170,7 +170,7 @@ class LogDirectory:
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         for entries in (self._recovery_points, self._log_start_offsets, self._high_watermarks, self.partitions):
-            entries.pop(topic_partition, None)  # type: ignore[attr-defined]
+            entries.pop(topic_partition, None)
 
     @storing
     def opened(self) -> None:

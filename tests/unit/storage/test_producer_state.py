@@ -26,7 +26,9 @@ def send(log: Log, sequence: int, *values: bytes, epoch: int = 0, producer_id: i
     return info
 
 
-def mark(log: Log, control_type: ControlType, *, epoch: int = 0, producer_id: int = 9, coordinator_epoch: int = 0) -> int:
+def mark(
+    log: Log, control_type: ControlType, *, epoch: int = 0, producer_id: int = 9, coordinator_epoch: int = 0
+) -> int:
     """The end of a transaction."""
     marker = build_end_transaction_marker(
         control_type,

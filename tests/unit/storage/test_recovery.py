@@ -32,7 +32,8 @@ def reopen(directory: Path, **how: object) -> Log:
 
 
 @pytest.mark.parametrize(
-    "how", [{"clean_shutdown": True}, {"same_boot": True}, {"same_boot": False}, {"same_boot": True, "recovery_point": 33}]
+    "how",
+    [{"clean_shutdown": True}, {"same_boot": True}, {"same_boot": False}, {"same_boot": True, "recovery_point": 33}],
 )
 def test_everything_is_there_again(tmp_path: Path, how: dict[str, object]) -> None:
     log = fill(tmp_path)

@@ -1,0 +1,230 @@
+"""What the owner of a log directory relies on: the lock, the checkpoints, how the last run ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from rayka.config import LogConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import RealFiles
+from rayka.storage.log import Log
+from rayka.storage.log_directory import BOOT_ID_FILE, CLEAN_SHUTDOWN_FILE, LogDirectory, parse_directory_name
+from rayka.storage.meta_properties import MetaProperties
+from rayka.types import TopicPartition
+from tests.support.logs import NOW_MS, ORDERS, append, batch, read_values
+
+TOPIC_ID = uuid.UUID("0c706bbf-b9a6-483a-9aa2-a53a5dd0570a")
+CONFIG = LogConfig(file_delete_delay_ms=1000)
+TRY_TO_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "a") as file:
+    try:
+        getattr(fcntl, sys.argv[2])(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(3)
+"""
+
+
+def open_directory(path: Path, **how: MetaProperties) -> LogDirectory:
+    """The directory, locked."""
+    return LogDirectory.open(str(path), RealFiles(), now_ms=NOW_MS, **how)
+
+
+def open_log(directory: LogDirectory, topic_id: uuid.UUID | None = TOPIC_ID) -> Log:
+    """The log of `orders-0`."""
+    return directory.open_log(ORDERS, topic_id, CONFIG, now_ms=NOW_MS)
+
+
+def kill(directory: LogDirectory, *logs: Log) -> None:
+    """What the kernel does for a process that is killed."""
+    for log in logs:
+        log.release()
+    RealFiles().close(directory._lock)
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    for kind in ("flock", "lockf"):
+        tried = subprocess.run([sys.executable, "-c", TRY_TO_LOCK, str(tmp_path / ".lock"), kind], check=False)
+        assert tried.returncode == 3
+    with pytest.raises(BlockingIOError):
+        open_directory(tmp_path)
+    directory.close([], now_ms=NOW_MS)
+    open_directory(tmp_path)
+
+
+def test_a_clean_stop_and_what_it_leaves(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    directory.opened()
+    append(log, b"a", b"b")
+    log.delete_records(1)
+    directory.close([log], now_ms=NOW_MS)
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 0 2\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\norders 0 1\n"
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\norders 0 2\n"
+    metadata = (tmp_path / "orders-0" / "partition.metadata").read_text()
+    assert metadata == "version: 0\ntopic_id: DHBrv7mmSDqaoqU6XdBXCg\n"
+    again = open_directory(tmp_path)
+    assert again.partitions == {ORDERS: TOPIC_ID}
+    log = open_log(again)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (1, 2, 2, 2)
+    again.opened()
+    assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_after_kill_the_checkpoints_hold(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    directory.opened()
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    log.delete_records(1)
+    directory.write_log_start_offsets({ORDERS: log.log_start_offset})
+    kill(directory, log)
+    again = open_directory(tmp_path)
+    log = open_log(again)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    log.update_high_watermark(3)
+    assert read_values(log) == {1: b"b", 2: b"c"}
+
+
+def test_another_boot_is_noticed(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    assert not directory._is_same_boot
+    kill(directory)
+    directory = open_directory(tmp_path)
+    assert directory._is_same_boot
+    kill(directory)
+    (tmp_path / BOOT_ID_FILE).write_text("another")
+    assert not open_directory(tmp_path)._is_same_boot
+
+
+@pytest.mark.parametrize(
+    "damage", [None, b"", b"0\n", b"1\n1\norders 0 2\n", b"0\n5\norders 0 1\n", b"0\n1\norders x 1\n", b"\xff" * 9]
+)
+def test_damaged_checkpoints_cost_time_and_no_data(tmp_path: Path, damage: bytes | None) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    append(log, b"a")
+    directory.checkpoint([log])
+    kill(directory, log)
+    names = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint")
+    for name in (*names, BOOT_ID_FILE, "meta.properties"):
+        (tmp_path / name).unlink(missing_ok=True)
+        if damage is not None:
+            (tmp_path / name).write_bytes(damage)
+    log = open_log(open_directory(tmp_path))
+    log.update_high_watermark(log.log_end_offset)
+    assert read_values(log) == {0: b"a"}
+
+
+def test_a_deleted_log_goes_after_the_delay(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    append(log, b"a")
+    directory.checkpoint([log])
+    directory.delete_log(log, "abc")
+    gone = tmp_path / "orders-0.abc-delete"
+    assert gone.is_dir()
+    directory.remove_deleted(NOW_MS + 999)
+    assert gone.is_dir()
+    directory.remove_deleted(NOW_MS + 1000)
+    assert not gone.exists()
+    fresh = open_log(directory, uuid.uuid4())
+    assert (fresh.log_end_offset, directory.partitions[ORDERS]) == (0, fresh.topic_id)
+
+
+def test_a_log_whose_deletion_a_crash_cut_short_goes_at_the_next_start(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.delete_log(open_log(directory), "abc")
+    kill(directory)
+    again = open_directory(tmp_path)
+    assert again.partitions == {}
+    again.remove_deleted(NOW_MS)
+    assert not list(tmp_path.glob("*-delete"))
+
+
+def test_given_up_segments_are_removed_with_the_rest(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = directory.open_log(
+        ORDERS, None, LogConfig(internal_segment_bytes=200, file_delete_delay_ms=5), now_ms=NOW_MS
+    )
+    for _ in range(6):
+        append(log, b"x" * 50)
+    log.delete_records(4)
+    log.delete_old_segments(NOW_MS)
+    assert list((tmp_path / "orders-0").glob("*.deleted"))
+    directory.remove_deleted(NOW_MS + 5)
+    assert not list((tmp_path / "orders-0").glob("*.deleted"))
+    assert log.removals == []
+
+
+def test_a_topic_made_anew_does_not_get_the_old_records(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    append(log, b"old")
+    directory.close([log], now_ms=NOW_MS)
+    again = open_directory(tmp_path)
+    other = open_log(again, uuid.uuid4())
+    assert (other.log_start_offset, other.log_end_offset) == (0, 0)
+    assert again.strays == [f"orders-0.{TOPIC_ID.hex}-stray"]
+    assert (tmp_path / again.strays[0] / "00000000000000000000.log").read_bytes() != b""
+
+
+def test_directories_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "notes").mkdir()
+    directory = open_directory(tmp_path)
+    assert directory.strays == ["lost+found", "notes"]
+    assert directory.partitions == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("orders-0", ORDERS),
+        ("a-b-12", TopicPartition("a-b", 12)),
+        ("orders", None),
+        ("-1", None),
+        ("orders-01", None),
+        ("orders-", None),
+        ("orders-0.abc-delete", None),
+    ],
+)
+def test_directory_names(name: str, expected: TopicPartition | None) -> None:
+    assert parse_directory_name(name) == expected
+
+
+def test_the_identity_is_written_once_and_then_checked(tmp_path: Path) -> None:
+    mine = MetaProperties("cluster-a", 1, uuid.UUID(int=5))
+    open_directory(tmp_path, properties=mine).close([], now_ms=NOW_MS)
+    text = (tmp_path / "meta.properties").read_text()
+    assert text == "version=1\ncluster.id=cluster-a\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAABQ\n"
+    directory = open_directory(tmp_path)
+    assert directory.properties == mine
+    directory.close([], now_ms=NOW_MS)
+    with pytest.raises(RaykaError) as refused:
+        open_directory(tmp_path, properties=MetaProperties("cluster-b", 1, uuid.UUID(int=5)))
+    assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+def test_a_duplicate_is_known_after_a_kill(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    sent = batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(bytearray(sent), 0, NOW_MS)
+    kill(directory, log)
+    again = open_log(open_directory(tmp_path))
+    assert again.append_as_leader(bytearray(sent), 0, NOW_MS).is_duplicate
+
+
+def test_space_is_that_of_the_file_system(tmp_path: Path) -> None:
+    total, usable = open_directory(tmp_path).space()
+    assert total >= usable > 0
