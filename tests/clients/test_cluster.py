@@ -36,11 +36,12 @@ def test_log_directories_tell_the_size_of_partitions(
         (broker,) = admin.describe_log_dirs({topic: [0, 1]})
 
     assert broker["broker"] == broker_id
-    (log_dir,) = broker["log_dirs"]
-    assert log_dir["error_code"] == 0
-    assert log_dir["total_bytes"] > log_dir["usable_bytes"] > 0
-    ((described),) = log_dir["topics"]
-    sizes = {partition["partition_index"]: partition["partition_size"] for partition in described["partitions"]}
+    for log_dir in broker["log_dirs"]:
+        assert log_dir["error_code"] == 0
+        assert log_dir["total_bytes"] > log_dir["usable_bytes"] > 0
+    described = [entry for log_dir in broker["log_dirs"] for entry in log_dir["topics"]]
+    assert {entry["name"] for entry in described} == {topic}
+    sizes = {place["partition_index"]: place["partition_size"] for entry in described for place in entry["partitions"]}
     assert sizes.keys() == {0, 1}
     assert sizes[0] > 100_000
     assert sizes[1] == 0

@@ -167,7 +167,11 @@ def test_a_dynamic_broker_config_is_the_default_of_topics(confluent: Confluent, 
     ("name", "value", "text"),
     [
         ("log.dirs", "/elsewhere", "Cannot update these configs dynamically: "),
-        ("num.io.threads", "none", "Invalid value none for configuration num.io.threads: Not a number of type INT"),
+        (
+            "message.max.bytes",
+            "none",
+            "Invalid value none for configuration message.max.bytes: Not a number of type INT",
+        ),
     ],
 )
 def test_what_cannot_be_altered_of_a_broker(

@@ -165,7 +165,7 @@ def test_dump_log_reads_our_files(
 ) -> None:
     topic = new_topic(**{"segment.bytes": "1048576", "index.interval.bytes": "1000"})
     for codec in CODECS:
-        values = [Record(b"%d" % n, os.urandom(300), (("h", b"v"),)) for n in range(2000)]
+        values = [Record(b"%d" % n, os.urandom(200).hex().encode(), (("h", b"v"),)) for n in range(2000)]
         confluent.produce(topic, values, codec=codec, **{"batch.num.messages": 100})
     (folder,) = data_dir.glob(f"**/{topic}-0")
     logs = sorted(folder.glob("*.log"))

@@ -37,7 +37,7 @@ class Confluent:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self.producers: dict[frozenset[tuple[str, Any]], Producer] = {}
 
     def producer(self, settings: dict[str, Any]) -> Producer:
@@ -51,7 +51,7 @@ class Confluent:
 
     def consumer(self, **settings: Any) -> Consumer:
         """A consumer that is only ever assigned: the group id is demanded by the library and never used."""
-        defaults = {"group.id": "unused", "enable.auto.commit": False, "auto.offset.reset": "error"}
+        defaults = {"group.id": "unused", "enable.auto.commit": False, "auto.offset.reset": "error", "log_level": 0}
         return Consumer({"bootstrap.servers": self.bootstrap, **defaults, **settings})
 
     def produce(
