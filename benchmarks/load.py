@@ -26,7 +26,7 @@ SEND_TIME = struct.Struct("<q")
 PRODUCER = {
     "acks": "all",
     "enable.idempotence": True,
-    "log_level": 3,
+    "log_level": 0,
     "linger.ms": 5,
     "batch.size": 1_000_000,
     "queue.buffering.max.messages": 1_000_000,
@@ -34,7 +34,7 @@ PRODUCER = {
 }
 CONSUMER = {
     "group.id": "benchmark",
-    "log_level": 3,
+    "log_level": 0,
     "enable.auto.commit": False,
     "auto.offset.reset": "error",
     "queued.min.messages": 1_000_000,
@@ -68,7 +68,7 @@ def payload(size: int) -> bytes:
 
 def create_topic(bootstrap: str, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
     """Returns when each partition has a leader in the metadata; once deleted, its files are to go at once."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(topic, partitions, 1, config={"file.delete.delay.ms": "0", **(configs or {})})])[
         topic
     ].result(TIMEOUT_S)
@@ -234,7 +234,7 @@ def receive(bootstrap: str, topic: str, count: int, skip: int) -> Figures:
 
 def topic_creation(bootstrap: str, topic: str, partitions: int = 12, times: int = 7) -> Figures:
     """From the request until the metadata has a leader for each partition; the median of several topics."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.list_topics(timeout=TIMEOUT_S)
     taken: list[float] = []
     for number in range(times):

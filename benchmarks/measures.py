@@ -41,7 +41,7 @@ def new_name(name: str) -> str:
 
 
 def delete(broker: Broker, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 3})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.delete_topics([topic])[topic].result(load.TIMEOUT_S)
 
 
