@@ -154,7 +154,9 @@ class Log:
     def last_stable_offset(self) -> int:
         """The first offset of a transaction that is not decided, at most the high watermark (KIP-98)."""
         first_unstable = self._producers.first_unstable_offset
-        return self.high_watermark if first_unstable is None else min(first_unstable, self.high_watermark)
+        if first_unstable is None:
+            return self.high_watermark
+        return max(min(first_unstable, self.high_watermark), self.log_start_offset)
 
     @property
     def size(self) -> int:
@@ -393,7 +395,7 @@ class Log:
         end_offset = self._local.log_end_offset
         self._epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
-        reload(self._producers, self._segments, self.log_start_offset, end_offset, self._now_ms)
+        reload(self._producers, self._segments, end_offset, self._now_ms)
         if self.high_watermark >= end_offset:
             self.high_watermark = end_offset
             self._high_watermark_place = self._local.place_of(end_offset)

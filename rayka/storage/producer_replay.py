@@ -8,13 +8,14 @@ from rayka.storage.segment import Segment
 from rayka.storage.segments import Segments
 
 
-def reload(producers: ProducerState, segments: Segments, log_start_offset: int, limit: int, now_ms: int) -> None:
+def reload(producers: ProducerState, segments: Segments, limit: int, now_ms: int) -> None:
     """Begin from the last snapshot at or below `limit` and take in every batch from there on.
 
-    Snapshots at the base offsets of segments that are missing are taken on the way.
+    Batches below the log start offset count too: a producer may still send them again. Snapshots at the base
+    offsets of segments that are missing are taken on the way.
     """
     known_up_to = producers.load_snapshot(limit, now_ms)
-    start = log_start_offset if known_up_to is None else max(known_up_to, log_start_offset)
+    start = segments.all[0].base_offset if known_up_to is None else known_up_to
     for segment in segments.from_offset(start):
         if segment.base_offset > start:
             producers.take_snapshot(segment.base_offset)

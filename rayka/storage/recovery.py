@@ -86,7 +86,7 @@ class LogLoader:
             self._recover()
         start_offset, end_offset = self._settle_offsets()
         self._settle_epochs(start_offset, end_offset)
-        self._load_producers(producers, start_offset, end_offset)
+        self._load_producers(producers, end_offset)
         recovery_point = end_offset if self._last_run.clean_shutdown else min(self._last_run.recovery_point, end_offset)
         active = self._segments.active
         active.largest_timestamp()
@@ -270,14 +270,14 @@ class LogLoader:
                     entries.append(EpochEntry(epoch, batch.header.base_offset))
         return entries
 
-    def _load_producers(self, producers: ProducerState, start_offset: int, end_offset: int) -> None:
+    def _load_producers(self, producers: ProducerState, end_offset: int) -> None:
         limit = end_offset if self._rebuilt_from is None else min(end_offset, self._rebuilt_from)
         base_offsets = {segment.base_offset for segment in self._segments}
         latest = max((offset for offset in producers.snapshots if offset <= end_offset), default=end_offset)
         producers.keep_snapshots(base_offsets | {latest})
         if self._is_clean and self._rebuilt_from is None and not producers.snapshots:
             return
-        reload(producers, self._segments, start_offset, limit, self._now_ms)
+        reload(producers, self._segments, limit, self._now_ms)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
