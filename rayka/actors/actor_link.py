@@ -1,72 +1,80 @@
-"""The way to a partition actor by actor calls: for callers on other nodes, who have no local channel.
+"""The way to a partition actor on another node, by actor calls.
 
-It takes the same requests as `LocalChannel`. Record bytes travel as arguments and results, so a fetch
-asks for bytes instead of a place in a file.
+Record bytes travel as arguments and results: a fetch gets bytes instead of a place in a file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import ray
 import ray.exceptions
 
-from rayka.actors.channel import DEFAULT_TIMEOUT_S, ChannelClosed, Done
+from rayka.actors.channel import ChannelClosed
+from rayka.actors.channel_link import append_control, append_results, fetch_results
+from rayka.actors.frames import Operation
+from rayka.actors.link import GRACE_S, AppendDone, CallDone, FetchDone, FetchOrder
+from rayka.types import AppendRequest
+
+_CALL_TIMEOUT_S = 30.0
 
 
 class ActorLink:
-    """Requests to one partition actor through its handle; answers may come in any order."""
+    """Requests to one partition actor through its handle; calls start in the order in which they were made."""
 
     def __init__(self, actor_name: str, namespace: str) -> None:
         self._actor_name = actor_name
         self._namespace = namespace
         self._handle: Any = None
-        self._correlation_ids = itertools.count(1)
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._keys = itertools.count(1)
+        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
 
-    def request(
-        self,
-        operation: int,
-        control: Any,
-        done: Done,
-        *,
-        payload: Sequence[memoryview] = (),
-        payload_size: int = 0,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-    ) -> int:
-        """As `LocalChannel.request`. The call has been submitted when this returns, so calls keep their order."""
-        correlation_id = next(self._correlation_ids)
-        try:
-            handle = self._actor()
-            reference = handle.serve.remote(operation, control, b"".join(payload))
-        except (ValueError, ray.exceptions.RayError) as error:
-            asyncio.get_running_loop().call_soon(done, ChannelClosed(str(error), sent=False))
-            return correlation_id
-        task = asyncio.ensure_future(self._await(reference, done, timeout_s))
-        self._tasks[correlation_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(correlation_id, None))
-        return correlation_id
+    def append(self, requests: Sequence[AppendRequest], timeout_ms: int, done: AppendDone) -> None:
+        """As `Link.append`."""
+        control, payload, _ = append_control(requests)
+        timeout_s = timeout_ms / 1000 + GRACE_S
+        self._submit(
+            Operation.APPEND, control, b"".join(payload), lambda answer: done(append_results(answer)), timeout_s
+        )
 
-    def cancel(self, correlation_id: int) -> None:
-        """The answer is not wanted any more; the leader's own wait ends by its time."""
-        task = self._tasks.pop(correlation_id, None)
+    def fetch(self, order: FetchOrder, done: FetchDone) -> Hashable:
+        """As `Link.fetch`; the results hold the records' bytes."""
+        timeout_s = order.max_wait_s + GRACE_S
+        return self._submit(Operation.FETCH, order, b"", lambda answer: done(fetch_results(answer)), timeout_s)
+
+    def cancel(self, key: Hashable) -> None:
+        """As `Link.cancel`; the leader's own wait ends by its time."""
+        task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
 
+    def call(self, method: str, arguments: Sequence[Any], done: CallDone) -> None:
+        """As `Link.call`."""
+        self._submit(Operation.CALL, (method, tuple(arguments)), b"", done, _CALL_TIMEOUT_S)
+
     def close(self) -> None:
-        """Give up on what is under way."""
+        """As `Link.close`."""
         for task in list(self._tasks.values()):
             task.cancel()
 
-    def _actor(self) -> Any:
-        if self._handle is None:
-            self._handle = ray.get_actor(self._actor_name, namespace=self._namespace)
-        return self._handle
+    def _submit(self, operation: int, control: Any, payload: bytes, done: CallDone, timeout_s: float) -> Hashable:
+        key = next(self._keys)
+        try:
+            if self._handle is None:
+                self._handle = ray.get_actor(self._actor_name, namespace=self._namespace)
+            reference = self._handle.serve.remote(operation, control, payload)
+        except (ValueError, ray.exceptions.RayError) as error:
+            asyncio.get_running_loop().call_soon(done, ChannelClosed(str(error), sent=False))
+            return key
+        task = asyncio.ensure_future(self._await(reference, done, timeout_s))
+        self._tasks[key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        return key
 
-    async def _await(self, reference: Any, done: Done, timeout_s: float) -> None:
+    async def _await(self, reference: Any, done: CallDone, timeout_s: float) -> None:
         try:
             answer = await asyncio.wait_for(reference, timeout_s)
         except TimeoutError:

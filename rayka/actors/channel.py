@@ -42,6 +42,9 @@ class Request:
 
     __slots__ = ("_connection", "control", "correlation_id", "operation", "payload")
 
+    # The peer is on this node and reads files itself.
+    inline = False
+
     def __init__(
         self, connection: _ServerConnection, operation: int, correlation_id: int, control: Any, payload: memoryview
     ) -> None:

@@ -7,13 +7,14 @@ partition leaders; the way to the controller. All of it is a cache.
 from __future__ import annotations
 
 import time
-import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import ray
 
 from rayka.actors.controller_client import ControllerClient
 from rayka.actors.image_watch import ImageWatch
+from rayka.actors.link import Link
 from rayka.actors.router import Router
 from rayka.actors.spec import NodeSpec
 from rayka.config import BrokerConfig
@@ -21,19 +22,21 @@ from rayka.metadata.image import MetadataImage
 
 
 class ClusterView:
-    """`spec` is the node's through which this process came to the cluster; `name` tells the process apart."""
+    """`spec` is the node's through which this process came to the cluster; `watch` follows the image.
 
-    def __init__(self, controller: Any, spec: NodeSpec, name: str) -> None:
+    `own` are the links to partition actors that live in this process.
+    """
+
+    def __init__(
+        self, controller: Any, spec: NodeSpec, watch: ImageWatch, own: Mapping[str, Link] | None = None
+    ) -> None:
         self._spec = spec
-        self._watch = ImageWatch(controller, f"{name}-{uuid.uuid4().hex[:8]}", self._image_changed)
-        self._config = BrokerConfig.parse(spec.configs)
+        self._watch = watch
+        self._config = self._static = BrokerConfig.parse({**spec.configs, "node.id": str(spec.broker_id)})
+        self._configs: object = None
         own_node = ray.get_runtime_context().get_node_id()
-        self.partitions = Router(lambda: self._watch.image, own_node, spec.socket_dir, spec.namespace)
-        self.controller = ControllerClient(controller, self._watch, spec.broker_id)
-
-    async def start(self) -> None:
-        """Get the image and follow it."""
-        await self._watch.start()
+        self.partitions = Router(lambda: watch.image, own_node, spec.socket_dir, spec.namespace, own=own)
+        self.controller = ControllerClient(controller, watch, spec.broker_id)
 
     async def stop(self) -> None:
         """Let go of the links and the watch."""
@@ -53,13 +56,12 @@ class ClusterView:
     @property
     def config(self) -> BrokerConfig:
         """The node's settings, dynamic ones included."""
+        configs = self._watch.image.configs
+        if configs is not self._configs:
+            self._configs = configs
+            self._config = self._static.with_dynamic(self._watch.image.broker_configs(self._spec.broker_id))
         return self._config
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
-
-    def _image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
-        if before.configs is not after.configs:
-            dynamic = after.broker_configs(self._spec.broker_id)
-            self._config = self._config.with_dynamic(dynamic)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -79,6 +80,10 @@ class ControllerActor:
             self._commit(self._core.create_cluster(str(uuid.uuid4())).records)
         elif (broker_id := self._registered_broker()) is not None:
             self._manage(replace(spec, broker_id=broker_id))
+        else:
+            # Ray started anew, so nobody of before lives.
+            for known in list(self._image.brokers):
+                self._commit(self._core.broker_died(known).records)
 
     @property
     def _image(self) -> MetadataImage:
@@ -114,23 +119,24 @@ class ControllerActor:
             config = BrokerConfig.parse(spec.configs)
             grace_s = config["broker.session.timeout.ms"] / 1000
             self._pool = PartitionPool(spec, actor_options, self._actor_lost, grace_s)
-        names = {spec.partition_actor_name(index): index for index in range(self._limit())}
+        known = max(self._limit(), len(self._image.actors))  # those that exist stay, even if the limit fell
+        names = {spec.partition_actor_name(index): index for index in range(known)}
         self._pool.ensure(index for name, index in names.items() if name in self._image.actors)
         self._add_spares()
 
     def _limit(self) -> int:
-        """How many partition actors the node may have; those that exist are kept even if the setting fell."""
+        """How many partition actors the node may have."""
         configured = int(BrokerConfig.parse(self._spec.configs)["partition.actors.per.node"])
-        return max(configured, len(self._image.actors))
+        return configured if configured > 0 else min(16, max(1, (os.cpu_count() or 2) // 2))
 
     def _add_spares(self) -> None:
         """Start actors until enough of them are without a replica, or the node is full."""
         assert self._pool is not None
         config = BrokerConfig.parse(self._spec.configs)
         used = {name for topic in self._image.topics.values() for p in topic.partitions for name in p.actors}
-        room = int(config["partition.actors.per.node"]) - len(self._pool.actors)
+        room = self._limit() - len(self._pool.actors)
         spare = sum(name not in used for name in self._pool.actors)
-        wanted = min(room, int(config["warm.partition.actors"]) - spare)
+        wanted = min(room, max(1 - len(self._pool.actors), int(config["warm.partition.actors"]) - spare))
         if wanted > 0:
             self._pool.ensure(self._pool.next_indexes(wanted))
 

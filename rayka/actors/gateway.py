@@ -1,11 +1,13 @@
-"""The gateway actor: a listener for Kafka clients on one node."""
+"""The gateway actor: a listener for Kafka clients on one node, in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 from rayka.actors.cluster_view import ClusterView
-from rayka.actors.image_watch import find_controller
+from rayka.actors.image_watch import ImageWatch, find_controller
+from rayka.actors.latency import tune_garbage_collection
 from rayka.actors.spec import NodeSpec
 from rayka.gateway.listener import Listener
 
@@ -14,13 +16,16 @@ class GatewayActor:
     """Shell of `rayka.gateway`. After a restart by Ray it listens again on the same port."""
 
     def __init__(self, spec: NodeSpec, index: int) -> None:
-        self._view = ClusterView(find_controller(spec.namespace), spec, spec.gateway_name(index))
+        controller = find_controller(spec.namespace)
+        self._watch = ImageWatch(controller, f"{spec.gateway_name(index)}-{uuid.uuid4().hex[:8]}")
+        self._view = ClusterView(controller, spec, self._watch)
         self._listener = Listener(self._view, spec.host, spec.port, reuse_port=True)
         self._started = asyncio.ensure_future(self._start())
 
     async def _start(self) -> None:
-        await self._view.start()
+        await self._watch.start()
         await self._listener.start()
+        tune_garbage_collection()
 
     async def ready(self) -> None:
         """Returns when it listens; raises what kept it from that."""

@@ -1,4 +1,4 @@
-"""The partition actor: holds a set of replicas in a log directory of its own.
+"""The partition actor: holds a set of replicas in a log directory of its own, and serves clients.
 
 Each start is the same, the first and those after a crash: lock the directory (the process before us is
 then surely gone), register with the controller, which gives every partition that we lead a new leader
@@ -19,8 +19,10 @@ from typing import Any
 import ray.exceptions
 
 from rayka.actors.channel import ChannelServer
-from rayka.actors.frames import Operation
+from rayka.actors.cluster_view import ClusterView
+from rayka.actors.frame_service import FrameService
 from rayka.actors.image_watch import ImageWatch, find_controller
+from rayka.actors.latency import tune_garbage_collection
 from rayka.actors.log_upkeep import LogUpkeep
 from rayka.actors.replica_roles import ReplicaRoles
 from rayka.actors.replica_server import ReplicaServer
@@ -28,6 +30,7 @@ from rayka.actors.router import socket_path
 from rayka.actors.spec import NodeSpec
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode
+from rayka.gateway.listener import Listener
 from rayka.metadata.commands import ActorRegistration
 from rayka.storage.files import RealFiles
 from rayka.storage.log_directory import LogDirectory
@@ -37,11 +40,15 @@ logger = logging.getLogger(__name__)
 
 _LOCK_TIMEOUT_S = 30.0
 _LOCK_RETRY_S = 0.05
+_CLIENT_GRACE_S = 1.0
 _REGISTER_RETRY_S = 0.1
 
 
 class CallRequest:
     """A request that came by actor call instead of the channel."""
+
+    # The caller is on another node and can't read our files.
+    inline = True
 
     def __init__(self, operation: int, control: Any, payload: bytes) -> None:
         self.operation = operation
@@ -79,15 +86,20 @@ class PartitionActor:
         await _until_answered(lambda: controller.execute.remote("register_actor", registration))
         self._replicas = Replicas()
         self._server = ReplicaServer(self._replicas, self._directory, self._disk_failed)
+        self._service = FrameService(self._server)
         roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._spec.configs)
         self._watch = ImageWatch(controller, self._name, roles.image_changed)
         await _until_answered(self._watch.start)
         self._directory.opened()
-        self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._server.serve)
+        self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._service.serve)
         await self._channel.start()
         config = BrokerConfig.parse(self._spec.configs)
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._server, config)
         self._upkeep.start()
+        self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
+        self._listener = Listener(self._view, self._spec.host, self._spec.port, reuse_port=True)
+        await self._listener.start()
+        tune_garbage_collection()
         logger.info("%s holds %d replicas", self._name, len(self._replicas))
 
     def _disk_failed(self) -> None:
@@ -126,18 +138,16 @@ class PartitionActor:
     async def serve(self, operation: int, control: Any, payload: bytes) -> Any:
         """One request by actor call, for callers on other nodes."""
         await self._started
-        if operation == Operation.CALL:
-            method, arguments = control
-            control = (method, tuple(arguments))
         request = CallRequest(operation, control, payload)
-        self._server.serve(request)
+        self._service.serve(request)
         return await request.answered
 
     async def stop(self) -> None:
         """Close the logs cleanly: the next start recovers nothing."""
         await self._started
+        await self._listener.stop(_CLIENT_GRACE_S)
         await self._channel.stop()
-        await self._watch.stop()
+        await self._view.stop()
         await self._upkeep.stop()
         await self._server.stop()
         self._directory.close([partition.log for partition in self._replicas], now_ms=time.time_ns() // 1_000_000)

@@ -1,4 +1,4 @@
-"""Serves requests to the replicas of one process: what comes over the local channel or by actor call.
+"""Serves the replicas of one process: the link to them that needs no wire.
 
 The decisions are in `storage.replicas` and `storage.purgatory`; this is where the clock, the event loop
 and the fsync thread come in. Everything but the fsync happens in the loop, so the loop is the lock.
@@ -10,24 +10,20 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
-from rayka.actors.frames import Operation
 from rayka.actors.group_commit import GroupCommit
+from rayka.actors.link import AppendDone, CallDone, FetchDone, FetchOrder
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.log_directory import LogDirectory
 from rayka.storage.partition import Partition
 from rayka.storage.purgatory import DelayedFetch, DelayedProduce, Purgatory
-from rayka.storage.reader import SegmentReader
 from rayka.storage.replicas import Replicas
 from rayka.types import (
     AppendRequest,
     AppendResult,
     EpochQuery,
-    FetchPartition,
-    FetchResult,
-    FileSlice,
     IsolationLevel,
     OffsetQuery,
     TopicPartition,
@@ -36,71 +32,45 @@ from rayka.types import (
 logger = logging.getLogger(__name__)
 
 
-class Request(Protocol):
-    """What the channel and the actor call have in common."""
-
-    operation: int
-    correlation_id: int
-    control: Any
-    payload: memoryview
-
-    @property
-    def connection(self) -> object: ...
-
-    def answer(self, control: Any) -> None: ...
-
-
 class ReplicaServer:
-    """Dispatches requests; `serve` is given to the channel. `disk_failed` is called once an I/O error came up."""
+    """Implements `Link`. `disk_failed` is called when an I/O error came up."""
 
     def __init__(self, replicas: Replicas, directory: LogDirectory, disk_failed: Callable[[], None]) -> None:
         self._replicas = replicas
         self._directory = directory
+        self._disk_failed = disk_failed
         self._purgatory = Purgatory()
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count()
-        self._reader = SegmentReader()
-        self._disk_failed = disk_failed
         self._group_commit = GroupCommit(self._flushed, self._flush_failed)
         self._unflushed_bytes: dict[TopicPartition, int] = {}
-        self._dispatch: dict[int, Callable[[Request], None]] = {
-            Operation.APPEND: self._append,
-            Operation.FETCH: self._fetch,
-            Operation.CANCEL_FETCH: self._cancel_fetch,
-            Operation.CALL: self._call,
-        }
 
-    def serve(self, request: Request) -> None:
-        """Carry out one request; its answer may come later."""
-        self._dispatch[request.operation](request)
-
-    def _append(self, request: Request) -> None:
-        _, _, entries = request.control
+    def append(self, requests: Sequence[AppendRequest], timeout_ms: int, done: AppendDone) -> None:
+        """Append; answers at once, or after the flush that a topic asks for. Then wakes who waits for records."""
         now_ms = time.time_ns() // 1_000_000
         results = []
         required: dict[TopicPartition, int] = {}
-        appended: list[tuple[TopicPartition, int]] = []
-        start = 0
-        for topic, partition, leader_epoch, size in entries:
-            topic_partition = TopicPartition(topic, partition)
-            records = request.payload[start : start + size]
-            start += size
-            result, needed = self._replicas.append(AppendRequest(topic_partition, records, leader_epoch), now_ms)
+        for request in requests:
+            result, needed = self._replicas.append(request, now_ms)
             results.append(result)
             if needed:
-                required[topic_partition] = needed
-                self._unflushed_bytes[topic_partition] = self._unflushed_bytes.get(topic_partition, 0) + size
-            elif result.error == ErrorCode.KAFKA_STORAGE_ERROR:
-                self._disk_failed()
-            elif not result.error:
-                appended.append((topic_partition, size))
+                self._await_flush(request, needed, required)
         if required:
-            self._purgatory.add_produce(DelayedProduce(request, results, required))
+            self._purgatory.add_produce(DelayedProduce(done, results, required))
             self._group_commit.flush(self._replicas.get(topic_partition) for topic_partition in required)
         else:
-            request.answer(results)
-        for topic_partition, size in appended:
-            self._more_bytes(topic_partition, size)
+            done(results)
+        for request, result in zip(requests, results, strict=True):
+            if result.error == ErrorCode.KAFKA_STORAGE_ERROR:
+                self._disk_failed()
+            elif not result.error and request.topic_partition not in required:
+                self._more_bytes(request.topic_partition, len(request.records))
+
+    def _await_flush(self, request: AppendRequest, needed: int, required: dict[TopicPartition, int]) -> None:
+        topic_partition = request.topic_partition
+        required[topic_partition] = max(needed, required.get(topic_partition, 0))
+        unflushed = self._unflushed_bytes.get(topic_partition, 0)
+        self._unflushed_bytes[topic_partition] = unflushed + len(request.records)
 
     def _more_bytes(self, topic_partition: TopicPartition, size: int) -> None:
         for fetch in self._purgatory.more_bytes(topic_partition, size):
@@ -111,7 +81,7 @@ class ReplicaServer:
         topic_partition = partition.topic_partition
         partition.advance_high_watermark()
         for produce in self._purgatory.high_watermark_at(topic_partition, partition.log.high_watermark):
-            produce.request.answer(produce.results)
+            produce.done(produce.results)
         self._more_bytes(topic_partition, self._unflushed_bytes.pop(topic_partition, 0))
 
     def _flush_failed(self, partition: Partition, error: RaykaError) -> None:
@@ -119,47 +89,34 @@ class ReplicaServer:
         self.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
         self._disk_failed()
 
-    def _fetch(self, request: Request) -> None:
-        max_wait_ms, min_bytes, max_bytes, isolation, inline, rows = request.control
-        partitions = [FetchPartition(TopicPartition(*row[0]), *row[1:]) for row in rows]
-        results = self._replicas.fetch(partitions, max_bytes, IsolationLevel(isolation))
-        missing = min_bytes - sum(result.size for result in results)
-        if missing <= 0 or max_wait_ms <= 0 or any(result.error for result in results):
-            request.answer(self._rows(results, inline))
-            return
-        key = (request.connection, request.correlation_id or next(self._keys))
-        self._purgatory.add_fetch(
-            DelayedFetch(key, request, partitions, max_bytes, IsolationLevel(isolation), inline, missing)
-        )
-        self._loop.call_later(max_wait_ms / 1000, self._fetch_timed_out, key)
+    def fetch(self, order: FetchOrder, done: FetchDone) -> Hashable:
+        """Read; answers at once if there is enough, else when there is or the time is over (then returns its key)."""
+        results = self._replicas.fetch(order.partitions, order.max_bytes, order.isolation)
+        missing = order.min_bytes - sum(result.size for result in results)
+        if missing <= 0 or order.max_wait_s <= 0 or any(result.error for result in results):
+            done(results)
+            return None
+        key = next(self._keys)
+        self._purgatory.add_fetch(DelayedFetch(key, done, order.partitions, order.max_bytes, order.isolation, missing))
+        self._loop.call_later(order.max_wait_s, self._fetch_timed_out, key)
+        return key
 
-    def _fetch_timed_out(self, key: object) -> None:
+    def cancel(self, key: Hashable) -> None:
+        """Nobody waits for this fetch any more."""
+        self._purgatory.take_fetch(key)
+
+    def _fetch_timed_out(self, key: Hashable) -> None:
         fetch = self._purgatory.take_fetch(key)
         if fetch is not None:
             self._answer_fetch(fetch)
 
-    def _cancel_fetch(self, request: Request) -> None:
-        self._purgatory.take_fetch((request.connection, request.control))
-
     def _answer_fetch(self, fetch: DelayedFetch) -> None:
-        results = self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation)
-        fetch.request.answer(self._rows(results, fetch.inline))
-
-    def _rows(self, results: list[FetchResult], inline: bool) -> list[FetchResult]:
-        """For a reader on another node the bytes themselves take the place of their place in the file."""
-        if not inline:
-            return results
-        return [
-            result._replace(records=self._reader.read(result.records))
-            if isinstance(result.records, FileSlice)
-            else result
-            for result in results
-        ]
+        fetch.done(self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation))
 
     def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """The partition changed its role, left or failed: nobody waits for it any longer."""
         for produce in self._purgatory.take_produces_of(topic_partition):
-            produce.request.answer([AppendResult(int(error)) for _ in produce.results])
+            produce.done([AppendResult(int(error)) for _ in produce.results])
         for fetch in self._purgatory.take_fetches_of(topic_partition):
             self._answer_fetch(fetch)
 
@@ -171,13 +128,16 @@ class ReplicaServer:
         """Wait for the flush under way."""
         await self._group_commit.stop()
 
-    def _call(self, request: Request) -> None:
-        method, arguments = request.control
+    def close(self) -> None:
+        """Nothing: the replicas live as long as their process."""
+
+    def call(self, method: str, arguments: Sequence[Any], done: CallDone) -> None:
+        """Call one of the rarer methods by name."""
         try:
             answer = _CALLS[method](self, *arguments)
         except RaykaError as error:
             answer = [[int(error.code)]]
-        request.answer(answer)
+        done(answer)
 
     def _list_offsets(self, rows: Any, isolation: int) -> Any:
         queries = [OffsetQuery(TopicPartition(*row[0]), *row[1:]) for row in rows]

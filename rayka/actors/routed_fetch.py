@@ -9,18 +9,18 @@ have it ends the round, the others are told to stop, and the next round reads ag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from rayka.actors.channel import ChannelClosed
-from rayka.actors.frames import Operation
+from rayka.actors.link import FetchOrder
 from rayka.errors import ErrorCode
-from rayka.types import AbortedTransaction, FetchPartition, FetchResult, FileSlice, IsolationLevel
+from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel
 
 if TYPE_CHECKING:
     from rayka.actors.router import Router
 
-_GRACE_S = 5.0
 _CLOCK_SLACK_S = 0.002
 _LOST = FetchResult(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
@@ -50,14 +50,15 @@ class RoutedFetch:
         self._groups = groups
         self._min_bytes = min_bytes
         self._max_bytes = max_bytes
-        self._isolation = int(isolation)
+        self._isolation = isolation
         self._loop = asyncio.get_running_loop()
         # An error that is known before anything was read is told at once.
         wait_ms = max_wait_ms if all(result is None for result in results) else 0
         self._deadline = self._loop.time() + wait_ms / 1000
         self._future: asyncio.Future[list[FetchResult]] = self._loop.create_future()
-        self._outstanding: dict[str, int] = {}
+        self._outstanding: dict[str, Hashable | None] = {}
         self._parked = False
+        self._round = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> asyncio.Future[list[FetchResult]]:
@@ -73,37 +74,37 @@ class RoutedFetch:
 
     def _read(self) -> None:
         """Ask every leader for what it has now."""
-        self._cancel_outstanding()
         self._parked = False
-        for actor_name in self._groups:
-            self._send(actor_name, 0, 0.0)
+        self._send_all(dict.fromkeys(self._groups, 0), 0.0)
 
     def _park(self) -> None:
         """Wait at every leader for its share of what is missing."""
         self._parked = True
         share = -(-(self._min_bytes - self._size(range(len(self._results)))) // len(self._groups))
+        shares = {actor_name: self._size(indexes) + share for actor_name, indexes in self._groups.items()}
+        self._send_all(shares, self._remaining_s())
+
+    def _send_all(self, min_bytes: Mapping[str, int], wait_s: float) -> None:
+        """Begin a round. A leader in this process may answer before `fetch` returns, and so begin the next one."""
+        self._cancel_outstanding()
+        self._round += 1
+        this_round = self._round
+        self._outstanding = dict.fromkeys(self._groups)
         for actor_name, indexes in self._groups.items():
-            self._send(actor_name, self._size(indexes) + share, self._remaining_s())
+            partitions = [self._partitions[index] for index in indexes]
+            order = FetchOrder(partitions, wait_s, min_bytes[actor_name], self._max_bytes, self._isolation)
+            link = self._router.link(actor_name)
+            key = link.fetch(order, partial(self._answered, actor_name))
+            if self._round != this_round or self._future.done():
+                link.cancel(key)
+                return
+            if actor_name in self._outstanding:
+                self._outstanding[actor_name] = key
 
-    def _send(self, actor_name: str, min_bytes: int, wait_s: float) -> None:
-        control = (
-            int(wait_s * 1000),
-            min_bytes,
-            self._max_bytes,
-            self._isolation,
-            not self._router.is_local(actor_name),
-            [self._partitions[index] for index in self._groups[actor_name]],
-        )
-        self._outstanding[actor_name] = self._router.link(actor_name).request(
-            Operation.FETCH, control, lambda answer: self._answered(actor_name, answer), timeout_s=wait_s + _GRACE_S
-        )
-
-    def _answered(self, actor_name: str, answer: Any) -> None:
-        if self._outstanding.pop(actor_name, None) is None or self._future.done():
-            return
-        lost = isinstance(answer, ChannelClosed)
+    def _answered(self, actor_name: str, answer: list[FetchResult] | ChannelClosed) -> None:
+        del self._outstanding[actor_name]
         for position, index in enumerate(self._groups[actor_name]):
-            self._results[index] = _LOST if lost else _result(answer[position])
+            self._results[index] = _LOST if isinstance(answer, ChannelClosed) else answer[position]
         out_of_time = self._remaining_s() < _CLOCK_SLACK_S
         if self._is_satisfied() or (out_of_time and not self._outstanding):
             self._finish()
@@ -135,21 +136,10 @@ class RoutedFetch:
         self._cancel_outstanding()
 
     def _cancel_outstanding(self) -> None:
-        for actor_name, correlation_id in self._outstanding.items():
-            self._router.link(actor_name).cancel(correlation_id)
+        for actor_name, key in self._outstanding.items():
+            if key is not None:
+                self._router.link(actor_name).cancel(key)
         self._outstanding.clear()
-
-
-def _result(row: Any) -> FetchResult:
-    error, high_watermark, last_stable_offset, log_start_offset, aborted, records = row
-    return FetchResult(
-        error,
-        high_watermark,
-        last_stable_offset,
-        log_start_offset,
-        None if aborted is None else tuple(AbortedTransaction(*one) for one in aborted),
-        FileSlice(*records) if isinstance(records, tuple) else records,
-    )
 
 
 def _limit(results: list[FetchResult | None], max_bytes: int) -> list[FetchResult]:

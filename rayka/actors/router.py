@@ -1,8 +1,9 @@
 """The ways to the partition leaders, from one process: implements `gateway.ports.Partitions`.
 
-The image names the actor that leads a partition. An actor on this node is reached over its local
-channel, any other by actor calls; both take the same requests. Nothing is retried here: a request whose
-leader is away gets a retriable error, and the client, who knows what it sent, tries again.
+The image names the actor that leads a partition. One in this very process is called directly, one on this
+node over its local channel, any other by actor calls: three links with the same requests. Nothing is
+retried here: a request whose leader is away gets a retriable error, and the client, who knows what it
+sent, tries again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from rayka.actors.actor_link import ActorLink
-from rayka.actors.channel import ChannelClosed, Done, LocalChannel
-from rayka.actors.frames import Operation
+from rayka.actors.channel import ChannelClosed
+from rayka.actors.channel_link import ChannelLink
+from rayka.actors.link import Link
 from rayka.actors.routed_fetch import RoutedFetch
 from rayka.errors import ErrorCode
 from rayka.metadata.image import MetadataImage
@@ -34,41 +37,30 @@ from rayka.types import (
     TopicPartition,
 )
 
-# An answer to a request that waits on the broker comes a little after the wait; more than that is a loss.
-_GRACE_S = 5.0
-
-
-class Link(Protocol):
-    """A way to one actor."""
-
-    def request(
-        self,
-        operation: int,
-        control: Any,
-        done: Done,
-        *,
-        payload: Sequence[memoryview] = (),
-        payload_size: int = 0,
-        timeout_s: float = 30.0,
-    ) -> int: ...
-
-    def cancel(self, correlation_id: int) -> None: ...
-
-    def close(self) -> None: ...
-
 
 class Router:
-    """Sends requests to leaders. `image` gives the newest image, `node_id` is Ray's id of this node."""
+    """Sends requests to leaders. `image` gives the newest image, `node_id` is Ray's id of this node.
+
+    `own` are the links to actors that live in this process, by name. With `local` False every other actor
+    is reached by actor calls, as from another node.
+    """
 
     def __init__(
-        self, image: Callable[[], MetadataImage], node_id: str, socket_dir: str, namespace: str, *, local: bool = True
+        self,
+        image: Callable[[], MetadataImage],
+        node_id: str,
+        socket_dir: str,
+        namespace: str,
+        *,
+        own: Mapping[str, Link] | None = None,
+        local: bool = True,
     ) -> None:
         self._image = image
         self._node_id = node_id
         self._socket_dir = socket_dir
         self._namespace = namespace
         self._local = local
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, Link] = dict(own or {})
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -101,7 +93,7 @@ class Router:
 
     def _open(self, actor_name: str) -> Link:
         if self.is_local(actor_name):
-            return LocalChannel(socket_path(self._socket_dir, actor_name))
+            return ChannelLink(socket_path(self._socket_dir, actor_name))
         return ActorLink(actor_name, self._namespace)
 
     def append(
@@ -109,57 +101,47 @@ class Router:
     ) -> asyncio.Future[list[AppendResult]]:
         """Send batches to their leaders, in order, before returning; errors are in the results."""
         future: asyncio.Future[list[AppendResult]] = self._loop.create_future()
-        results: list[AppendResult | None] = [None] * len(requests)
-        groups = self._by_leader([request.topic_partition for request in requests], results, AppendResult)
-        outstanding = len(groups)
-        if not outstanding:
-            future.set_result(results)  # type: ignore[arg-type]
-            return future
-
-        def answered(indexes: Sequence[int], answer: Any) -> None:
-            nonlocal outstanding
-            for position, index in enumerate(indexes):
-                results[index] = (
-                    AppendResult(_loss(answer))
-                    if isinstance(answer, ChannelClosed)
-                    else AppendResult(*answer[position])
-                )
-            outstanding -= 1
-            if not outstanding and not future.done():
-                future.set_result(results)  # type: ignore[arg-type]
-
-        for actor_name, entries in groups.items():
-            self._send_append(actor_name, entries, requests, acks, timeout_ms, answered)
+        if len(requests) == 1:
+            self._append_one(requests[0], timeout_ms, future)
+        else:
+            self._append_many(requests, timeout_ms, future)
         return future
 
-    def _send_append(
-        self,
-        actor_name: str,
-        entries: list[tuple[int, int]],
-        requests: Sequence[AppendRequest],
-        acks: int,
-        timeout_ms: int,
-        answered: Callable[[Sequence[int], Any], None],
+    def _append_one(self, request: AppendRequest, timeout_ms: int, future: asyncio.Future[list[AppendResult]]) -> None:
+        """The way of most appends, with as little work as it takes."""
+        found = self.locate(request.topic_partition)
+        if isinstance(found, ErrorCode):
+            future.set_result([AppendResult(int(found))])
+            return
+
+        def done(answer: list[AppendResult] | ChannelClosed) -> None:
+            if not future.done():
+                future.set_result([AppendResult(_loss(answer))] if isinstance(answer, ChannelClosed) else answer)
+
+        actor_name, leader_epoch = found
+        self.link(actor_name).append((request._replace(leader_epoch=leader_epoch),), timeout_ms, done)
+
+    def _append_many(
+        self, requests: Sequence[AppendRequest], timeout_ms: int, future: asyncio.Future[list[AppendResult]]
     ) -> None:
-        control = []
-        payload = []
-        indexes = []
-        size = 0
-        for index, leader_epoch in entries:
-            request = requests[index]
-            records = request.records
-            control.append((*request.topic_partition, max(leader_epoch, request.leader_epoch), len(records)))
-            payload.append(records)
-            indexes.append(index)
-            size += len(records)
-        self.link(actor_name).request(
-            Operation.APPEND,
-            (acks, timeout_ms, control),
-            lambda answer: answered(indexes, answer),
-            payload=payload,
-            payload_size=size,
-            timeout_s=timeout_ms / 1000 + _GRACE_S,
-        )
+        results: list[Any] = [None] * len(requests)
+        groups = self._by_leader([request.topic_partition for request in requests], results, AppendResult)
+        outstanding = len(groups)
+
+        def answered(indexes: Sequence[int], answer: list[AppendResult] | ChannelClosed) -> None:
+            nonlocal outstanding
+            for position, index in enumerate(indexes):
+                results[index] = AppendResult(_loss(answer)) if isinstance(answer, ChannelClosed) else answer[position]
+            outstanding -= 1
+            if not outstanding and not future.done():
+                future.set_result(results)
+
+        if not groups:
+            future.set_result(results)
+        for actor_name, entries in groups.items():
+            indexes = [index for index, _ in entries]
+            batch = [requests[index]._replace(leader_epoch=epoch) for index, epoch in entries]
+            self.link(actor_name).append(batch, timeout_ms, partial(answered, indexes))
 
     def fetch(
         self,
@@ -220,7 +202,7 @@ class Router:
             if not future.done():
                 future.set_result(answer)
 
-        self.link(actor_name).request(Operation.CALL, (method, arguments), done)
+        self.link(actor_name).call(method, arguments, done)
         return await future
 
     async def _ask(self, method: str, queries: Sequence[Any], answer_type: Callable[..., Any], *more: Any) -> list[Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import ray
 
 from rayka.actors.cluster_view import ClusterView
-from rayka.actors.image_watch import find_controller
+from rayka.actors.image_watch import ImageWatch, find_controller
 from rayka.actors.node import Node, lock_data_dir, node_spec, start_node, start_ray
 from rayka.actors.spec import DEFAULT_NAMESPACE
 from rayka.client.loop import LoopThread
@@ -110,9 +111,9 @@ def _connection(
     loop = LoopThread()
 
     async def open_view() -> ClusterView:
-        view = ClusterView(controller, spec, f"client-{os.getpid()}")
-        await view.start()
-        return view
+        watch = ImageWatch(controller, f"client-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        await watch.start()
+        return ClusterView(controller, spec, watch)
 
     try:
         return Connection(loop.run(open_view()), loop, node, owns_ray, lock)

@@ -212,9 +212,11 @@ def _failing() -> Iterator[ConfigDef]:
 
 def _actors() -> Iterator[ConfigDef]:
     yield ConfigDef(
-        "partition.actors.per.node", INT, "16",
+        "partition.actors.per.node", INT, "-1",
         "Up to this many replicas on a node each have an actor (a process) of their own; further ones join the actor "
-        "with the fewest.", lower=1,
+        "with the fewest. Each also serves clients on the node's port, without another process between for the "
+        "partitions that it holds. -1 stands for half as many as the node has cores, at least 1 and at most 16.",
+        lower=-1,
     )  # fmt: skip
     yield ConfigDef(
         "warm.partition.actors", INT, "2",
@@ -222,7 +224,8 @@ def _actors() -> Iterator[ConfigDef]:
         "process.", lower=0,
     )  # fmt: skip
     yield ConfigDef(
-        "gateways.per.node", INT, "1", "How many gateway actors share a node's port.", lower=1,
+        "gateways.per.node", INT, "0",
+        "How many actors that do nothing but serve clients share the node's port with the partition actors.", lower=0,
     )  # fmt: skip
 
 

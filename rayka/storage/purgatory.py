@@ -6,23 +6,20 @@ answered and is no longer held here.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from rayka.types import AppendResult, FetchPartition, IsolationLevel, TopicPartition
+from rayka.types import AppendResult, FetchPartition, FetchResult, IsolationLevel, TopicPartition
 
 
 @dataclass(slots=True, eq=False)
 class DelayedFetch:
-    """A fetch that waits for `missing_bytes` more. `key` names it for cancelling."""
+    """A fetch that waits for `missing_bytes` more. `key` names it for cancelling, `done` takes its results."""
 
     key: Hashable
-    request: Any
+    done: Callable[[list[FetchResult]], None]
     partitions: Sequence[FetchPartition]
     max_bytes: int
     isolation: IsolationLevel
-    inline: bool
     missing_bytes: int
 
 
@@ -30,7 +27,7 @@ class DelayedFetch:
 class DelayedProduce:
     """An append that is done but may not be answered before high watermarks reach `required`."""
 
-    request: Any
+    done: Callable[[list[AppendResult]], None]
     results: list[AppendResult]
     required: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -96,6 +93,15 @@ class Purgatory:
                 ready.append(produce)
         self._keep(topic_partition, left)
         return ready
+
+    def take_produces_of(self, topic_partition: TopicPartition) -> list[DelayedProduce]:
+        """The appends that wait for a partition whose high watermark will not come: it failed, or left."""
+        taken = self._produces.pop(topic_partition, [])
+        for produce in taken:
+            for other in produce.required:
+                if other != topic_partition:
+                    self._keep(other, [one for one in self._produces[other] if one is not produce])
+        return taken
 
     def _keep(self, topic_partition: TopicPartition, left: list[DelayedProduce]) -> None:
         if left:

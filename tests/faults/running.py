@@ -67,7 +67,7 @@ class Running:
     def kill_one(self, part: str, which: int = 0) -> int:
         """kill -9 of one process."""
         pids = self.find(part)
-        assert pids, f"no process {part!r} among {self.descendants()}"
+        assert pids, f"no process {part!r} among {sorted(name[:60] for name in self.descendants().values())}"
         os.kill(pids[which % len(pids)], signal.SIGKILL)
         return pids[which % len(pids)]
 

@@ -10,13 +10,15 @@ from tests.faults.load import Writer, check, create_topic, read_all
 from tests.faults.running import Running, running, wait_until
 
 PARTITIONS = 4
+SEVERAL = ("partition.actors.per.node=3", "gateways.per.node=1")
 RECOVERY_S = 5.0
 RAY_RECOVERY_S = 15.0
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory):
-    with running(tmp_path_factory.mktemp("kills")) as started:
+    """With several processes of each kind, so that requests cross from one to another."""
+    with running(tmp_path_factory.mktemp("kills"), SEVERAL) as started:
         yield started
 
 

@@ -11,7 +11,7 @@ B = TopicPartition("b", 1)
 
 def fetch(key: str, missing: int, *partitions: TopicPartition) -> DelayedFetch:
     wanted = [FetchPartition(partition, 0, 1000) for partition in partitions]
-    return DelayedFetch(key, None, wanted, 1000, IsolationLevel.READ_UNCOMMITTED, False, missing)
+    return DelayedFetch(key, print, wanted, 1000, IsolationLevel.READ_UNCOMMITTED, missing)
 
 
 def test_a_fetch_is_ready_when_all_partitions_together_have_enough() -> None:
@@ -45,8 +45,8 @@ def test_one_partition_releases_all_who_wait_for_it() -> None:
 
 def test_a_produce_waits_for_each_of_its_partitions() -> None:
     purgatory = Purgatory()
-    both = DelayedProduce(None, [AppendResult(0)], {A: 10, B: 5})
-    one = DelayedProduce(None, [AppendResult(0)], {A: 20})
+    both = DelayedProduce(print, [AppendResult(0)], {A: 10, B: 5})
+    one = DelayedProduce(print, [AppendResult(0)], {A: 20})
     purgatory.add_produce(both)
     purgatory.add_produce(one)
     assert purgatory.high_watermark_at(A, 9) == []
