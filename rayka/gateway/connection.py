@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any, cast
 
 from rayka.gateway.context import SCRATCH_BYTES, Context
-from rayka.gateway.exchange import Api, Call, Exchange, finish_frame, response_head
+from rayka.gateway.exchange import Api, Call, Exchange, Response, finish_frame, response_head
 from rayka.gateway.header import parse_header
 from rayka.gateway.limits import logger
 from rayka.gateway.schema import schema
@@ -45,6 +45,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, None)
         self._exchanges: deque[Exchange] = deque()
         self._bytes_under_way = 0
+        self._outgoing: list[Response] = []
+        self._flush_scheduled = False
         self._parked: Exchange | None = None
         self._leftover = b""
         self._frame: memoryview | None = None
@@ -156,6 +158,7 @@ class Connection(asyncio.BufferedProtocol):
             position = begin + size
             self._take(bytearray(buffer[begin:position]))
         self._parsing = False
+        self._flush()
         if not self.closed:
             self._leftover = bytes(buffer[position:end])
             self._balance_reading()
@@ -250,11 +253,28 @@ class Connection(asyncio.BufferedProtocol):
             done = exchanges.popleft()
             freed += done.size
             if done.response is not None:
-                self._transport.write(done.response)
+                self._outgoing.append(done.response)
         if freed:
             self.last_progress = self._loop.time()
+            self._write_soon(exchange.api.pipelined)
             self._release(freed)
             self._continue()
+
+    def _write_soon(self, pipelined: bool) -> None:
+        """Write at once, unless more answers to small pipelined requests are about to come: then one system
+        call is for all of them, after the last frame that was read or when the loop comes round."""
+        if not pipelined or not (self._exchanges or self._parsing):
+            self._flush()
+        elif not self._parsing and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        outgoing = self._outgoing
+        if outgoing and not self._transport.is_closing():
+            self._outgoing = []
+            self._transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
 
     def _release(self, size: int) -> None:
         self._bytes_under_way -= size
@@ -273,6 +293,7 @@ class Connection(asyncio.BufferedProtocol):
             self._parsing = True
             self._start(parked)
             self._parsing = False
+            self._flush()
         if self.closed:
             return
         if self._leftover and self._frame is None:
@@ -305,8 +326,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def close(self) -> None:
-        """Close after writing what was given to the transport."""
+        """Close after writing what was answered."""
         if not self.closed:
+            self._flush()
             self.closed = True
             self._transport.close()
 
@@ -320,6 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self._context.complain(self.client, request, reason)
+        self._flush()
         self.abort()
 
     def expire(self, before: float) -> None:

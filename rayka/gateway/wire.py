@@ -56,11 +56,21 @@ class Reader:
 
     def int16(self) -> int:
         """Two bytes, signed."""
-        return int(INT16.unpack_from(self.buffer, self.take(2))[0])
+        position = self.position
+        if position + 2 > self.end:
+            self.take(2)
+        self.position = position + 2
+        value: int = INT16.unpack_from(self.buffer, position)[0]
+        return value
 
     def int32(self) -> int:
         """Four bytes, signed."""
-        return int(INT32.unpack_from(self.buffer, self.take(4))[0])
+        position = self.position
+        if position + 4 > self.end:
+            self.take(4)
+        self.position = position + 4
+        value: int = INT32.unpack_from(self.buffer, position)[0]
+        return value
 
     def int64(self) -> int:
         """Eight bytes, signed."""
@@ -68,8 +78,11 @@ class Reader:
 
     def uvarint(self) -> int:
         """A variable-length unsigned number of at most 31 bits."""
-        value = shift = 0
         buffer, position = self.buffer, self.position
+        if position < self.end and (first := buffer[position]) < 0x80:
+            self.position = position + 1
+            return first
+        value = shift = 0
         for index in range(position, min(self.end, position + _MAX_UVARINT_BYTES)):
             byte = buffer[index]
             value |= (byte & 0x7F) << shift
@@ -145,6 +158,10 @@ class Reader:
 
     def skip_tags(self) -> None:
         """Step over tagged fields that mean nothing here (KIP-482)."""
+        position = self.position
+        if position < self.end and self.buffer[position] == 0:
+            self.position = position + 1
+            return
         for _ in range(self.tag_count()):
             self.uvarint()
             self.take(self.uvarint())

@@ -15,7 +15,7 @@ import time
 import uuid
 from asyncio import Future
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayka.config import BrokerConfig
 from rayka.metadata.commands import (
@@ -34,7 +34,6 @@ from rayka.metadata.image import MetadataImage
 from rayka.storage.files import RealFiles
 from rayka.storage.log import Log
 from rayka.storage.partition import Partition
-from rayka.storage.purgatory import DelayedFetch, Purgatory
 from rayka.storage.replicas import Replicas
 from rayka.types import (
     AppendRequest,
@@ -55,22 +54,34 @@ from rayka.types import (
 NODE_ID = 1
 
 
+class WaitingFetch(NamedTuple):
+    """A fetch and what it waits for."""
+
+    future: Future[list[FetchResult]]
+    partitions: Sequence[FetchPartition]
+    min_bytes: int
+    max_bytes: int
+    isolation: IsolationLevel
+
+
 class LocalPartitions:
     """`ports.Partitions` over replicas in this process."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.replicas = Replicas()
-        self._purgatory = Purgatory()
+        self._waiting: dict[Future[Any], WaitingFetch] = {}
         self._loop = asyncio.get_running_loop()
 
     def append(self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int) -> Future[list[AppendResult]]:
         future: Future[list[AppendResult]] = self._loop.create_future()
         now_ms = time.time_ns() // 1_000_000
         future.set_result([self.replicas.append(request, now_ms)[0] for request in requests])
-        for request in requests:
-            for fetch in self._purgatory.more_bytes(request.topic_partition, len(request.records)):
-                self._answer(fetch)
+        if self._waiting:
+            appended = {request.topic_partition for request in requests}
+            for fetch in list(self._waiting.values()):
+                if not appended.isdisjoint(partition.topic_partition for partition in fetch.partitions):
+                    self._try(fetch)
         return future
 
     def fetch(
@@ -83,24 +94,26 @@ class LocalPartitions:
         isolation: IsolationLevel,
     ) -> Future[list[FetchResult]]:
         future: Future[list[FetchResult]] = self._loop.create_future()
-        results = self.replicas.fetch(partitions, max_bytes, isolation)
-        missing = min_bytes - sum(result.size for result in results)
-        if missing <= 0 or max_wait_ms <= 0 or any(result.error for result in results):
-            future.set_result(results)
-            return future
-        fetch = DelayedFetch(future, future, partitions, max_bytes, isolation, False, missing)
-        self._purgatory.add_fetch(fetch)
-        timer = self._loop.call_later(max_wait_ms / 1000, self._answer, fetch)
-        future.add_done_callback(lambda _: self._forget(future, timer))
+        fetch = WaitingFetch(future, partitions, min_bytes, max_bytes, isolation)
+        if not self._try(fetch, at_once=max_wait_ms <= 0):
+            self._waiting[future] = fetch
+            timer = self._loop.call_later(max_wait_ms / 1000, lambda: self._try(fetch, at_once=True))
+            future.add_done_callback(lambda _: self._forget(future, timer))
         return future
 
     def _forget(self, future: Future[Any], timer: asyncio.TimerHandle) -> None:
         timer.cancel()
-        self._purgatory.take_fetch(future)
+        self._waiting.pop(future, None)
 
-    def _answer(self, fetch: DelayedFetch) -> None:
-        if not fetch.request.done():
-            fetch.request.set_result(self.replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation))
+    def _try(self, fetch: WaitingFetch, at_once: bool = False) -> bool:
+        """Answer the fetch if there is enough to read, or if it must be now."""
+        results = self.replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation)
+        enough = sum(result.size for result in results) >= fetch.min_bytes
+        if not (enough or at_once or any(result.error for result in results)):
+            return False
+        if not fetch.future.done():
+            fetch.future.set_result(results)
+        return True
 
     async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
         return self.replicas.list_offsets(queries, isolation)

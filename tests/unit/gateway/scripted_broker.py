@@ -80,6 +80,9 @@ class MemoryTransport(asyncio.Transport):
         assert not self.reading
         self.reading = True
 
+    def is_closing(self) -> bool:
+        return self.ended is not None
+
     def close(self) -> None:
         self._end("closed")
 
