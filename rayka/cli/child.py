@@ -2,8 +2,8 @@
 
 The child gets its settings as JSON on standard input (they may hold passwords, so not on the command line)
 and tells its news as JSON lines on a pipe whose number is in the settings as `status_fd`:
-`{"ready": "HOST:PORT"}`, `{"failed": reason}` when it refuses to start, `{"down": reason}` when Ray died
-under it.
+`{"ready": "HOST:PORT", "address": "HOST:PORT"}` with where Kafka clients and where Ray programs connect,
+`{"failed": reason}` when it refuses to start, `{"down": reason}` when Ray died under it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Child:
         os.set_blocking(self.news_fd, False)
         self.exit_code: int | None = None
         self.listen: str | None = None
+        self.address: str | None = None
         self.ready_at: float | None = None
         self.refusal: str | None = None
         self._loss: str | None = None
@@ -83,6 +84,7 @@ class Child:
     def _note(self, news: Mapping[str, str]) -> None:
         if listen := news.get("ready"):
             self.listen, self.ready_at = listen, time.monotonic()
+            self.address = news.get("address")
         self.refusal = news.get("failed", self.refusal)
         self._loss = news.get("down", self._loss)
 

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 WATCHED = ("gcs_server", "raylet")
 RAY_DOWN = 70
+CONNECT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ def main() -> int:
 
 def start(settings: Settings) -> Cluster:
     """Starts Ray and the broker. Raises what they raise."""
-    if settings.address is None:  # as Ray would decide by itself, but with a warning
+    if settings.address is not None:
+        require_ray(settings.address)
+    else:  # as Ray would decide by itself, but with a warning
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     import rayka
 
@@ -65,11 +69,21 @@ def start(settings: Settings) -> Cluster:
     )
 
 
+def require_ray(address: str) -> None:
+    """Raises ConnectionError if nothing listens at HOST:PORT, which Ray itself takes twenty seconds to say."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            raise ConnectionError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+
+
 def serve(settings: Settings, cluster: Cluster) -> int:
     """Announces the broker and waits for the end of it."""
     stop = stop_signal()
     publish(settings, cluster)
-    settings.tell({"ready": cluster.bootstrap_servers})
+    settings.tell({"ready": cluster.bootstrap_servers, "address": ray_address()})
     loss = wait_for_end(stop, daemons())
     if loss is not None:
         settings.tell({"down": loss})
@@ -81,18 +95,23 @@ def serve(settings: Settings, cluster: Cluster) -> int:
 
 def publish(settings: Settings, cluster: Cluster) -> None:
     """Tells the other commands where the broker is."""
-    import ray
-
     from rayka.cli import runtime
 
     runtime.publish(
         runtime.Running(
             pid=settings.supervisor_pid,
             bootstrap_servers=cluster.bootstrap_servers,
-            address=ray.get_runtime_context().gcs_address,
+            address=ray_address(),
             data_dir=settings.data_dir,
         )
     )
+
+
+def ray_address() -> str:
+    """Where others join this Ray cluster."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def withdraw(settings: Settings) -> None:
@@ -103,16 +122,24 @@ def withdraw(settings: Settings) -> None:
 
 
 def daemons() -> dict[int, str]:
-    """A pidfd and the name of each Ray daemon that this process started; none when Ray is somebody else's."""
+    """A pidfd and the name of each Ray daemon without which the broker here is lost.
+
+    Those are the ones that this process started, or the raylet of this machine when Ray is somebody else's.
+    """
     import ray
 
     node: Any = ray._private.worker._global_node
-    return {
-        os.pidfd_open(info.process.pid): name
-        for name, infos in node.all_processes.items()
-        for info in infos
-        if name in WATCHED
-    }
+    started = {name: infos[0].process.pid for name, infos in node.all_processes.items() if name in WATCHED}
+    watched = started or {"raylet": listener_of(node.raylet_socket_name)}
+    return {os.pidfd_open(pid): name for name, pid in watched.items()}
+
+
+def listener_of(path: str) -> int:
+    """The process that listens on a Unix socket, as the kernel knows it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(path)
+        pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid)
 
 
 def stop_signal() -> socket.socket:

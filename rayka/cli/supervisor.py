@@ -101,11 +101,13 @@ class Supervisor:
                     return
                 self._wait(child, left_s)
                 if child.listen is not None:
-                    self._became_ready(child.listen)
+                    self._became_ready(child, child.listen)
             else:
                 self._wait(child, None)
 
-    def _became_ready(self, listen: str) -> None:
+    def _became_ready(self, child: Child, listen: str) -> None:
+        if self._settings.get("address"):  # `auto` is found once
+            self._settings["address"] = child.address
         if self._settings["listen"].endswith(":0"):  # a port that was chosen for us stays ours
             self._settings["listen"] = self._settings["listen"][:-1] + listen.rpartition(":")[2]
         self._unready = 0

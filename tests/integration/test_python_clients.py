@@ -1,0 +1,134 @@
+"""Python on actor handles: a broker started inside this program, with Ray, and what happens when its actors die."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator
+
+import pytest
+import ray
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+import rayka
+from rayka.client.cluster import Cluster
+from rayka.client.records import ConsumerRecord
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One embedded broker for this module."""
+    with rayka.start(str(tmp_path_factory.mktemp("data")), "127.0.0.1:0") as cluster:
+        yield cluster
+
+
+def read(cluster: Cluster, topic: str, count: int) -> list[ConsumerRecord]:
+    """The first `count` records of a topic, as they come."""
+    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=20_000) as consumer:
+        consumer.assign([(topic, partition) for partition in consumer.partitions_for_topic(topic) or ()])
+        return list(itertools.islice(consumer, count))
+
+
+def test_what_is_written_on_handles_is_read_through_the_wire(cluster: Cluster) -> None:
+    sent = {b"key-%d" % number: b"%d" % number for number in range(1000)}
+    cluster.admin().create_topic("outward", partitions=3)
+    with cluster.producer(compression_type="zstd", linger_ms=5) as producer:
+        for key, value in sent.items():
+            producer.send("outward", value, key, [("h", b"\x00")])
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    topic = cluster.admin().describe_topics(["outward"])[0]
+    consumer.assign([TopicPartition("outward", at.partition, OFFSET_BEGINNING) for at in topic.partitions])
+    received: dict[bytes, bytes] = {}
+    while len(received) < len(sent):
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+        assert message.headers() == [("h", b"\x00")]
+        received[message.key()] = message.value()
+    consumer.close()
+    assert received == sent
+
+
+def test_what_is_written_through_the_wire_is_read_on_handles(cluster: Cluster) -> None:
+    cluster.admin().create_topic("inward", partitions=2)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "snappy"})
+    for number in range(1000):
+        producer.produce("inward", b"%d" % number, key=b"%d" % number, timestamp=1_700_000_000_000 + number)
+    producer.flush(20)
+    records = read(cluster, "inward", 1000)
+    assert sorted(int(record.value) for record in records) == [*range(1000)]
+    assert all(record.timestamp == 1_700_000_000_000 + int(record.value) for record in records)
+
+
+def test_keys_have_the_same_partition_on_handles_and_through_librdkafka(cluster: Cluster) -> None:
+    cluster.admin().create_topic("keys", partitions=7)
+    outside = Producer({"bootstrap.servers": cluster.bootstrap_servers, "partitioner": "murmur2"})
+    with cluster.producer() as inside:
+        for number in range(200):
+            inside.send("keys", b"", key=b"user-%d" % number)
+            outside.produce("keys", b"", key=b"user-%d" % number)
+    outside.flush(20)
+    places: dict[bytes, set[int]] = {}
+    for record in read(cluster, "keys", 400):
+        places.setdefault(record.key, set()).add(record.partition)
+    assert {len(partitions) for partitions in places.values()} == {1}
+
+
+def test_a_ray_task_and_an_async_actor_are_programs_on_the_cluster(cluster: Cluster) -> None:
+    cluster.admin().create_topic("tasks")
+
+    @ray.remote
+    def produce(number: int) -> int:
+        with rayka.connect().producer() as producer:
+            return producer.send("tasks", b"task-%d" % number).get(20).offset
+
+    @ray.remote
+    class Reader:
+        async def first(self, count: int) -> list[bytes]:
+            connected = await asyncio.to_thread(rayka.connect)
+            async with connected.async_consumer(auto_offset_reset="earliest") as consumer:
+                await consumer.assign([("tasks", 0)])
+                return [(await anext(consumer)).value for _ in range(count)]
+
+    assert sorted(ray.get([produce.remote(number) for number in range(3)], timeout=60)) == [0, 1, 2]
+    values = ray.get(Reader.remote().first.remote(3), timeout=60)
+    assert sorted(values) == [b"task-0", b"task-1", b"task-2"]
+
+
+def test_killed_leaders_lose_and_double_nothing(cluster: Cluster) -> None:
+    admin = cluster.admin()
+    admin.create_topic("killed", partitions=2)
+    done = threading.Event()
+    futures = []
+    producer = cluster.producer(linger_ms=1, retry_backoff_ms=20)
+
+    def write() -> None:
+        pace = threading.Event()
+        while not done.is_set():
+            futures.append(producer.send("killed", b"%08d" % len(futures), partition=len(futures) % 2))
+            if len(futures) % 20 == 0:
+                pace.wait(0.001)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for _ in range(3):
+        for actor in {
+            actor for partition in admin.describe_topics(["killed"])[0].partitions for actor in partition.actors
+        }:
+            ray.kill(ray.get_actor(actor, namespace="rayka"), no_restart=False)
+        before = len(futures)
+        while len(futures) <= before:
+            done.wait(0.01)
+        futures[before].get(20)
+    done.set()
+    writer.join()
+    producer.flush(20)
+    assert all(future.succeeded() for future in futures)
+    records = read(cluster, "killed", len(futures))
+    for partition in range(2):
+        mine = [record for record in records if record.partition == partition]
+        assert [record.value for record in mine] == [b"%08d" % number for number in range(partition, len(futures), 2)]
+        assert [record.offset for record in mine] == [future.get().offset for future in futures[partition::2]]
+    producer.close()
