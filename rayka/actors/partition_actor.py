@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import ray.exceptions
@@ -24,6 +24,7 @@ from rayka.actors.frame_service import FrameService
 from rayka.actors.image_watch import ImageWatch, find_controller
 from rayka.actors.latency import tune_garbage_collection
 from rayka.actors.log_upkeep import LogUpkeep
+from rayka.actors.published_ranges import PublishedRange, PublishedRanges, share_of_store
 from rayka.actors.replica_roles import ReplicaRoles
 from rayka.actors.replica_server import ReplicaServer
 from rayka.actors.router import socket_path
@@ -35,6 +36,7 @@ from rayka.metadata.commands import ActorRegistration
 from rayka.storage.files import RealFiles
 from rayka.storage.log_directory import LogDirectory
 from rayka.storage.replicas import Replicas
+from rayka.types import IsolationLevel, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class PartitionActor:
         self._name = spec.partition_actor_name(index)
         self._path = spec.log_dir_of(index)
         self._failed = False
+        self._published: PublishedRanges | None = None
         self._started = asyncio.ensure_future(self._start())
         self._started.add_done_callback(_exit_if_failed)
 
@@ -151,6 +154,19 @@ class PartitionActor:
         await self._upkeep.stop()
         await self._server.stop()
         self._directory.close([partition.log for partition in self._replicas], now_ms=time.time_ns() // 1_000_000)
+
+    async def publish(
+        self, topic: str, partition: int, start_offset: int, end_offset: int, columns: Sequence[str], isolation: int
+    ) -> list[PublishedRange]:
+        """As `PublishedRanges.publish`."""
+        await self._started
+        if self._published is None:
+            self._published = PublishedRanges(
+                self._replicas, lambda: share_of_store(self._watch.image, self._spec.broker_id)
+            )
+        return await self._published.publish(
+            TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation)
+        )
 
 
 async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:

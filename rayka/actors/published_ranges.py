@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import ray
 
@@ -212,8 +212,8 @@ def share_of_store(image: MetadataImage, broker_id: int) -> int:
 
 @functools.cache
 def _store_bytes() -> int:
-    own = ray.get_runtime_context().get_node_id()
-    return int(next(node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == own))
+    own, nodes = ray.get_runtime_context().get_node_id(), cast(Any, ray.nodes)()
+    return int(next(node["Resources"].get("object_store_memory", 0) for node in nodes if node["NodeID"] == own))
 
 
 def _slice(log: Log, start_offset: int, end_offset: int, max_bytes: int) -> FileSlice | None:

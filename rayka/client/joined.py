@@ -1,0 +1,51 @@
+"""The connection that a worker process, of Spark or of Ray Data, keeps for all its tasks."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple, cast
+
+import ray
+
+from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.client.cluster import Cluster
+from rayka.client.connection import Connection, connect
+
+
+class RayCluster(NamedTuple):
+    """Where to find rayka; travels with every task. `address` is that of Ray's GCS, `namespace` the broker's."""
+
+    address: str
+    namespace: str
+
+    @classmethod
+    def here(cls, namespace: str = DEFAULT_NAMESPACE) -> RayCluster:
+        """The Ray cluster that this program is connected to, or finds. Raises BROKER_NOT_AVAILABLE."""
+        if not ray.is_initialized():
+            _join("auto", namespace)
+        return cls(ray.get_runtime_context().gcs_address, namespace)
+
+    def join(self) -> Cluster:
+        """The cluster, over the connection of this process."""
+        return Cluster(self.connection())
+
+    def connection(self) -> Connection:
+        """The connection of this process, which is made once."""
+        return _join(self.address, self.namespace)
+
+
+@functools.cache
+def _join(address: str, namespace: str) -> Connection:
+    return connect(address, namespace=namespace)
+
+
+def node_hosts(cluster: Cluster) -> dict[int, str]:
+    """The address of each broker's node, as Ray and Spark have it."""
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in cast(Any, ray.nodes)() if node["Alive"]}
+    brokers = cluster.admin().describe_cluster().brokers
+    return {each.broker_id: addresses[each.node_id] for each in brokers if each.node_id in addresses}
+
+
+def node_ids(cluster: Cluster) -> dict[int, str]:
+    """Ray's id of each broker's node."""
+    return {each.broker_id: each.node_id for each in cluster.admin().describe_cluster().brokers}

@@ -1,0 +1,1 @@
+"""Ray Data reads and writes topics."""

@@ -1,0 +1,191 @@
+"""Values decoded in columns before Spark sees them: JSON, Avro, Arrow, by a given schema.
+
+A decoding puts the fields of its schema in place of the column `value`. A record without a value has nulls there.
+A value that can't be decoded fails the job, unless `on_error="null"`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.json
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from rayka.errors import ErrorCode, RaykaError
+
+OnError = Literal["fail", "null"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """`schema` is what a value holds; `read` makes Arrow columns of the values that are not null."""
+
+    schema: StructType
+    read: Callable[[pa.Array, pa.Schema], pa.Table]
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with the fields of the schema in place of its column `value`."""
+        values = batch.column(batch.schema.get_field_index("value"))
+        arrow_schema = to_arrow_schema(self.schema)
+        table = self.read(values.drop_null(), arrow_schema).combine_chunks()
+        decoded = _spread(table, values) if values.null_count else table
+        arrays, names = [], []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name != "value":
+                arrays.append(column)
+                names.append(name)
+                continue
+            for field in arrow_schema:
+                arrays.append(_array(decoded.column(field.name), field.type))
+                names.append(field.name)
+        return pa.RecordBatch.from_arrays(arrays, names)
+
+    def replace(self, schema: StructType) -> StructType:
+        """The schema of the DataFrame with the fields in place of `value`. Raises INVALID_REQUEST at a double name."""
+        fields = [new for field in schema for new in (self.schema.fields if field.name == "value" else [field])]
+        names = [field.name for field in fields]
+        double = sorted({name for name in names if names.count(name) > 1})
+        if double:
+            raise RaykaError(
+                ErrorCode.INVALID_REQUEST, f"fields {double} of the values are also columns of the topic: leave one out"
+            )
+        return StructType(fields)
+
+
+def json_values(schema: StructType | str, *, on_error: OnError = "fail") -> Decoding:
+    """Values that are JSON objects; fields that the schema does not name are left out, missing ones are null."""
+    parsed = _parsed(schema)
+    return Decoding(parsed, _Json(on_error))
+
+
+def avro_values(
+    schema: StructType | str, avro_schema: str | dict[str, Any], *, prefix_bytes: int = 0, on_error: OnError = "fail"
+) -> Decoding:
+    """Values that are Avro records written with `avro_schema`.
+
+    `prefix_bytes` are skipped first: 5 for the magic byte and schema id that schema registries put there.
+    Needs fastavro.
+    """
+    parsed = json.loads(avro_schema) if isinstance(avro_schema, str) else avro_schema
+    return Decoding(_parsed(schema), _Avro(parsed, prefix_bytes, on_error))
+
+
+def arrow_values(schema: StructType | str, *, on_error: OnError = "fail") -> Decoding:
+    """Values that are Arrow IPC streams of one row each."""
+    return Decoding(_parsed(schema), _ArrowStreams(on_error))
+
+
+def _parsed(schema: StructType | str) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    from pyspark.sql.types import _parse_datatype_string
+
+    parsed: Any = _parse_datatype_string(schema)
+    return StructType(parsed.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Json:
+    on_error: OnError
+
+    def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
+        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        if not len(values):
+            return schema.empty_table()
+        lines = b"\n".join(map(_one_line, values.to_pylist()))
+        try:
+            table = pa.json.read_json(
+                io.BytesIO(lines), pa.json.ReadOptions(block_size=len(lines) + 1, use_threads=False), options
+            )
+            if table.num_rows == len(values):
+                return table
+        except pa.ArrowInvalid as error:
+            if self.on_error == "fail":
+                raise _undecodable("JSON", error) from error
+        return _one_by_one(values, schema, self._one, self.on_error, "JSON")
+
+    def _one(self, value: bytes) -> Any:
+        parsed = json.loads(value)
+        if not isinstance(parsed, dict):
+            raise ValueError(f"{value[:80]!r} is no JSON object")
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class _Avro:
+    avro_schema: Any
+    prefix_bytes: int
+    on_error: OnError
+
+    def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
+        import fastavro
+
+        parsed = fastavro.parse_schema(self.avro_schema)
+
+        def one(value: bytes) -> Any:
+            return fastavro.schemaless_reader(io.BytesIO(value[self.prefix_bytes :]), parsed, None)
+
+        return _one_by_one(values, schema, one, self.on_error, "Avro")
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrowStreams:
+    on_error: OnError
+
+    def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
+        tables = []
+        for value in values:
+            try:
+                table = pa.ipc.open_stream(value.as_buffer()).read_all()
+                if table.num_rows != 1:
+                    raise pa.ArrowInvalid(f"{table.num_rows} rows in place of one")
+                tables.append(table.select(schema.names).cast(schema))
+            except (pa.ArrowInvalid, KeyError) as error:
+                if self.on_error == "fail":
+                    raise _undecodable("Arrow", error) from error
+                tables.append(_nulls(schema))
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _one_by_one(
+    values: pa.Array, schema: pa.Schema, one: Callable[[bytes], Any], on_error: OnError, name: str
+) -> pa.Table:
+    rows: list[dict[str, Any]] = []
+    for value in values.to_pylist():
+        try:
+            rows.append(pa.Table.from_pylist([one(value)], schema).to_pylist()[0] if on_error == "null" else one(value))
+        except Exception as error:
+            if on_error == "fail":
+                raise _undecodable(name, error) from error
+            rows.append(dict.fromkeys(schema.names))
+    return pa.Table.from_pylist(rows, schema)
+
+
+def _one_line(value: bytes) -> bytes:
+    """Line ends within JSON are only white space."""
+    return value.replace(b"\n", b" ") if b"\n" in value else value
+
+
+def _nulls(schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict.fromkeys(schema.names)], schema)
+
+
+def _spread(table: pa.Table, values: pa.Array) -> pa.Table:
+    """The rows of the values that are not null, and rows of nulls between them where a value is null."""
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    rows = pa.array(valid.cumsum() - 1, mask=~valid)
+    return table.take(rows)
+
+
+def _array(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.Array:
+    return pa.concat_arrays(column.chunks).cast(data_type) if column.num_chunks else pa.array([], data_type)
+
+
+def _undecodable(name: str, error: Exception) -> RaykaError:
+    return RaykaError(ErrorCode.INVALID_RECORD, f"a value is not {name} of the given schema: {error}")

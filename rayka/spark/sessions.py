@@ -1,0 +1,89 @@
+"""Starting Spark on the Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.client.joined import RayCluster
+from rayka.spark.java import java_options, prepare_java, require_java_on_ray
+
+NAMESPACE = "spark.rayka.namespace"
+"""The setting in which a session remembers where its broker is."""
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.buffer.size": str(1 << 20),
+    "spark.sql.session.timeZone": "UTC",
+}
+_JAVA_OPTIONS = (
+    "spark.driver.extraJavaOptions",
+    "spark.executor.extraJavaOptions",
+    "spark.ray.raydp_app_master.extraJavaOptions",
+)
+
+
+def session(
+    app_name: str = "rayka",
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    executors: int = 1,
+    executor_cores: int = 2,
+    executor_memory: str = "1g",
+    configs: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Spark with its executors as actors of the Ray cluster on which this program is; there is one for each program.
+
+    `namespace` is the broker's. `configs` are Spark's settings. The flags that Java needs are set here.
+    Raises INVALID_CONFIG where Java is missing.
+    """
+    import raydp
+
+    prepare_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    ray_cluster = RayCluster.here(namespace)
+    require_java_on_ray()
+    settings = {**_DEFAULTS, NAMESPACE: namespace, **(configs or {})}
+    for name in _JAVA_OPTIONS:
+        settings[name] = f"{java_options()} {settings.get(name, '')}".strip()
+    spark: SparkSession = raydp.init_spark(
+        app_name, executors, executor_cores, executor_memory, fault_tolerant_mode=False, configs=settings
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    _warm_up(spark, ray_cluster, executors * executor_cores)
+    return spark
+
+
+def ray_cluster_of(spark: SparkSession) -> RayCluster:
+    """The Ray cluster of a session, also of one that was not made here."""
+    return RayCluster.here(str(spark.conf.get(NAMESPACE, DEFAULT_NAMESPACE)))
+
+
+def stop() -> None:
+    """Stop Spark and its executors; Ray and the broker go on."""
+    import raydp
+
+    raydp.stop_spark()
+
+
+def _warm_up(spark: SparkSession, ray_cluster: RayCluster, workers: int) -> None:
+    """Start the executors' Python workers and connect them to Ray while the program prepares its first job."""
+
+    def start_worker(rows: Any) -> Any:
+        ray_cluster.join()
+        return rows
+
+    def run() -> None:
+        # A program may stop Spark before this is done, and its own first job says what is wrong, if something is.
+        with contextlib.suppress(Exception):
+            spark.sparkContext.parallelize(range(workers), workers).mapPartitions(start_worker).count()
+
+    threading.Thread(target=run, name="spark-warm-up", daemon=True).start()

@@ -1,0 +1,117 @@
+"""A DataFrame into a topic, from the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from rayka.client.joined import RayCluster
+from rayka.errors import ErrorCode, RaykaError
+from rayka.spark.sessions import ray_cluster_of
+
+_COLUMNS = ("value", "key", "headers", "timestamp", "partition")
+_CASTS = {"value": "binary", "key": "binary", "timestamp": "timestamp", "partition": "int"}
+_BATCH_ROWS = 16_384
+
+
+def write_topic(
+    df: DataFrame,
+    topic: str,
+    *,
+    value: str | Column | None = None,
+    key: str | Column | None = None,
+    partition: str | Column | None = None,
+    timestamp: str | Column | None = None,
+    headers: str | Column | None = None,
+    producer: dict[str, Any] | None = None,
+) -> int:
+    """Send every row as a record, and return how many the brokers have acknowledged (acks=all).
+
+    Each argument names a column of the DataFrame, or is an expression; by default the columns `value`, `key`,
+    `partition`, `timestamp` and `headers` are taken where they exist. Without a `value` a row is sent as
+    JSON of all columns. `partition` chooses the partition, else the key does as in Kafka. `producer` are settings of
+    the producer, compression_type for example. A task that Spark repeats sends its rows again: at least once.
+    """
+    given = {"value": value, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
+    chosen = {name: _column(df, name, column) for name, column in given.items()}
+    if chosen["value"] is None:
+        chosen["value"] = F.to_json(F.struct(*df.columns))
+    selected = [_cast(name, chosen[name]) for name in _COLUMNS if chosen[name] is not None]
+    writer = TopicWriter(ray_cluster_of(df.sparkSession), topic, dict(producer or {}))
+    counts = df.select(*selected).mapInArrow(writer, "records long").agg(F.sum("records")).collect()
+    return int(counts[0][0] or 0)
+
+
+def _column(df: DataFrame, name: str, given: str | Column | None) -> Column | None:
+    if given is None:
+        return df[name] if name in df.columns else None
+    return df[given] if isinstance(given, str) else given
+
+
+def _cast(name: str, column: Any) -> Column:
+    cast: Column = column.cast(_CASTS[name]) if name in _CASTS else column
+    return cast.alias(name)
+
+
+@dataclass(frozen=True)
+class TopicWriter:
+    """A function for `mapInArrow` that sends rows and yields how many were acknowledged."""
+
+    ray_cluster: RayCluster
+    topic: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sent = 0
+        with self.ray_cluster.join().producer(**{"linger_ms": 5, **self.settings}) as producer:
+            for batch in batches:
+                sent += send(producer, self.topic, batch)
+        yield pa.RecordBatch.from_pydict({"records": [sent]})
+
+
+def send(producer: Any, topic: str, batch: pa.RecordBatch) -> int:
+    """Send the rows of a batch and wait until all are acknowledged. Raises the first error."""
+    futures: list[Any] = []
+    for row in _rows(batch):
+        futures.append(producer.send(topic, **row))
+        if len(futures) >= _BATCH_ROWS:
+            _settle(futures)
+    _settle(futures)
+    return int(batch.num_rows)
+
+
+def _settle(futures: list[Any]) -> None:
+    for future in futures:
+        future.result()
+    futures.clear()
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    columns = {name: _plain(name, batch.column(index)) for index, name in enumerate(batch.schema.names)}
+    if "timestamp" in columns:
+        columns["timestamp_ms"] = columns.pop("timestamp")
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def _plain(name: str, column: pa.Array) -> list[Any]:
+    if name == "timestamp":
+        return list(column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64()).to_pylist())
+    if name == "headers":
+        return [_headers(headers) for headers in column.to_pylist()]
+    return list(column.to_pylist())
+
+
+def _headers(given: Any) -> list[tuple[str, bytes | None]] | None:
+    if given is None:
+        return None
+    try:
+        return [(header["key"], header["value"]) for header in given]
+    except (TypeError, KeyError):
+        message = f"headers must be an array of structs of key and value, not {given!r}"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None
