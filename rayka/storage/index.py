@@ -168,7 +168,7 @@ class OffsetIndex(AbstractIndex):
     @property
     def is_full(self) -> bool:
         """Whether the next entry would exceed `segment.index.bytes`."""
-        return len(self.load()) >= self.max_entries * 8
+        return self.entries >= self.max_entries
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry; offsets and positions rise."""
@@ -208,7 +208,7 @@ class TimeIndex(AbstractIndex):
     @property
     def is_full(self) -> bool:
         """Whether only the slot is left that closing the segment may need."""
-        return len(self.load()) >= (self.max_entries - 1) * 12
+        return self.entries >= self.max_entries - 1
 
     def append_if_later(self, timestamp: int, offset: int) -> None:
         """Add an entry unless the last one already says as much."""

@@ -26,17 +26,18 @@ class LocalLog:
 
     def __init__(
         self, files: RealFiles, directory: str, config: LogConfig, segments: Segments, log_end_offset: int,
-        recovery_point: int,
+        recovery_point: int, jitter_ms: int, is_synced: bool,
     ) -> None:  # fmt: skip
         self.segments = segments
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
-        self.config = config
         self._files = files
         self._directory = directory
         self._places: dict[int, Place] = {}
         self._rolled: tuple[Segment, ...] = ()
         self._truncations = 0
+        self._is_synced = is_synced
+        self.configure(config, jitter_ms)
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -44,6 +45,7 @@ class LocalLog:
         """Write batches at the end of the active segment with one system call. After an OSError nothing changed."""
         segment = self.segments.active
         position = segment.size
+        self._is_synced = False
         segment.write(records)
         last_offset = self.log_end_offset - 1
         for header in headers:
@@ -53,14 +55,23 @@ class LocalLog:
             position += size
         self.log_end_offset = next_offset
 
-    def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int, roll_ms: int) -> bool:
-        """Whether `size` more bytes belong into a new segment."""
+    def configure(self, config: LogConfig, jitter_ms: int) -> None:
+        """Take up topic configs; `jitter_ms` less `segment.ms` keeps logs from rolling all at once."""
+        self.config = config
+        self.segment_size = config.segment_size
+        self.roll_ms = config.segment_ms - min(jitter_ms, config.segment_jitter_ms)
+
+    def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether `size` more bytes belong into a new segment: by size, record time (KIP-33), offsets or indexes."""
         segment = self.segments.active
+        if not segment.size:
+            return segment.has_full_index or size > self.segment_size
+        first = segment.rolling_timestamp
         return (
-            segment.size + size > self.config.segment_size
+            segment.size + size > self.segment_size
+            or (max_timestamp - first if first >= 0 else now_ms - segment.created_ms) > self.roll_ms
             or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
             or segment.has_full_index
-            or (segment.size > 0 and segment.waited_ms(now_ms, max_timestamp) > roll_ms)
         )
 
     def roll(self, now_ms: int) -> None:
@@ -80,7 +91,7 @@ class LocalLog:
             index_bytes=self.config.segment_index_bytes,
             index_interval=self.config.index_interval_bytes,
         )
-        segment.create(now_ms, self.config.segment_size if self.config.preallocate else 0)
+        segment.create(now_ms, self.segment_size if self.config.preallocate else 0)
         self.segments.add(segment)
 
     # -- reading --------------------------------------------------------------------------------
@@ -149,8 +160,14 @@ class LocalLog:
         self._rolled = tuple(segment for segment in self._rolled if segment.base_offset >= job.offset)
 
     def close(self) -> None:
-        """Indexes complete, everything on the device, every descriptor given back."""
+        """Indexes complete, everything on the device, every descriptor given back.
+
+        A log that was closed before and not written to since is on the device already.
+        """
         active = self.segments.active
+        if self._is_synced:
+            self.release()
+            return
         active.flush_indexes()
         self._files.truncate(active.descriptor(), active.size)
         self._rolled += (active,)
@@ -171,6 +188,7 @@ class LocalLog:
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Drop every batch that has a record at or above `offset`; begin empty there if nothing is below it."""
         self._truncations += 1
+        self._is_synced = False
         self._places.clear()
         if offset <= self.segments.all[0].base_offset:
             self._start_again_at(offset, now_ms)

@@ -24,7 +24,7 @@ from rayka.storage.control import read_coordinator_epoch
 from rayka.storage.files import RealFiles
 from rayka.storage.flush import FlushJob
 from rayka.storage.leader_epochs import EpochEntry
-from rayka.storage.local_log import LocalLog
+from rayka.storage.local_log import LocalLog, Place
 from rayka.storage.log_search import offset_for_timestamp, offset_of_max_timestamp
 from rayka.storage.producer_replay import reload
 from rayka.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
@@ -34,8 +34,10 @@ from rayka.storage.storage_error import storage_error, storing
 from rayka.storage.validator import BatchValidator, ValidatedRecords
 from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, TopicPartition
 
-SNAPSHOT_BYTES = 64 << 20
-"""Producers are written down this often, so that a restart has little to read again."""
+SNAPSHOT_BYTES = 32 << 20
+"""Producers are written down after so many bytes, so that a restart has little to read again,"""
+SNAPSHOT_BYTES_FOR_EACH_PRODUCER = 4096
+"""and so many more for each producer, so that it costs little even with many."""
 
 class Log:
     """A partition's log. Methods raise RaykaError; KAFKA_STORAGE_ERROR stands for every OSError."""
@@ -67,11 +69,12 @@ class Log:
         self._producers = loaded.producers
         self._epochs = loaded.leader_epochs
         self._local = LocalLog(
-            files, directory, config, loaded.segments, loaded.log_end_offset, loaded.recovery_point
+            files, directory, config, loaded.segments, loaded.log_end_offset, loaded.recovery_point,
+            jitter_ms, loaded.is_synced,
         )
         self._high_watermark_place = self._local.place_of(self.log_start_offset)
         self._flushed_ms = self._now_ms = now_ms
-        self._snapshot_size = loaded.segments.active.size
+        self._plan_snapshot()
         self.configure(config)
 
     @classmethod
@@ -117,9 +120,9 @@ class Log:
 
     def configure(self, config: LogConfig) -> None:
         """Take up changed topic configs."""
-        self.config = self._local.config = config
+        self.config = config
+        self._local.configure(config, self._jitter_ms)
         self._validator = BatchValidator(self.topic_partition, config)
-        self._roll_ms = config.segment_ms - min(self._jitter_ms, config.segment_jitter_ms)
 
     # -- failures -------------------------------------------------------------------------------
 
@@ -163,7 +166,6 @@ class Log:
         """Bytes of all segments."""
         return self._segments.size
 
-    @storing
     def update_high_watermark(self, offset: int) -> None:
         """Move the high watermark up to `offset`, at most to the log end; it never goes back."""
         log_end_offset = self._local.log_end_offset
@@ -171,11 +173,15 @@ class Log:
             active = self._segments.active
             self.high_watermark, self._high_watermark_place = log_end_offset, (active, active.size)
         elif offset > self.high_watermark:
-            self._high_watermark_place = self._local.place_of(offset)
+            self._high_watermark_place = self._find_place(offset)
             self.high_watermark = offset
         else:
             return
         self._producers.high_watermark_at(self.high_watermark)
+
+    @storing
+    def _find_place(self, offset: int) -> Place:
+        return self._local.place_of(offset)
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch in which `offset` was written, -1 if unknown."""
@@ -199,8 +205,8 @@ class Log:
         """
         if self._failure is not None:
             self.check_online()
-        batches = self._validator.validate(records, now_ms, from_client=origin_is_client)
-        duplicate = self._producers.check(batches.headers, from_client=origin_is_client)
+        records, headers = batches = self._validator.validate(records, now_ms, from_client=origin_is_client)
+        duplicate = self._producers.check(headers, from_client=origin_is_client)
         if duplicate is not None:
             return AppendInfo(
                 duplicate.first_offset, duplicate.last_offset, log_start_offset=self.log_start_offset, is_duplicate=True
@@ -216,10 +222,11 @@ class Log:
         return AppendInfo(base_offset, last_offset, log_append_time_ms, self.log_start_offset)
 
     def _check_markers(self, batches: ValidatedRecords) -> None:
+        records, headers = batches
         position = 0
-        for header in batches.headers:
+        for header in headers:
             if header.attributes & CONTROL_FLAG and header.producer_id >= 0:
-                coordinator_epoch = read_coordinator_epoch(batches.records, position, header)
+                coordinator_epoch = read_coordinator_epoch(records, position, header)
                 self._producers.check_marker(header, coordinator_epoch)
             position += header.size_in_bytes
 
@@ -243,9 +250,10 @@ class Log:
         return next_offset - 1
 
     def _remember_producers(self, batches: ValidatedRecords, base_offset: int) -> None:
+        records, headers = batches
         position = 0
-        for header in batches.headers:
-            aborted = self._producers.append(header, base_offset, batches.records, position)
+        for header in headers:
+            aborted = self._producers.append(header, base_offset, records, position)
             if aborted is not None:
                 self._segments.active.transaction_index.append(aborted)
             position += header.batch_length + LOG_OVERHEAD
@@ -253,7 +261,7 @@ class Log:
 
     def _make_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
         """Roll if it is time to."""
-        if self._local.must_roll(size, last_offset, max_timestamp, now_ms, self._roll_ms):
+        if self._local.must_roll(size, last_offset, max_timestamp, now_ms):
             if size > self.config.segment_size:
                 raise RaykaError(
                     ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -261,20 +269,24 @@ class Log:
                     f" {self.config.segment_size}",
                 )
             self._roll(now_ms)
-        elif self._segments.active.size - self._snapshot_size >= SNAPSHOT_BYTES:
+        elif self._segments.active.size > self._next_snapshot_size:
             self._snapshot_producers()
 
     def _roll(self, now_ms: int) -> None:
         self._snapshot_producers()
         self._local.roll(now_ms)
-        self._snapshot_size = 0
+        self._plan_snapshot()
 
     def _snapshot_producers(self, *, sync: bool = False) -> None:
         """Write the producers down at the log end offset; the last one within a segment is not needed any more."""
         end_offset = self._local.log_end_offset
         self._producers.take_snapshot(end_offset, sync=sync)
         self._producers.keep_snapshots({segment.base_offset for segment in self._segments} | {end_offset})
-        self._snapshot_size = self._segments.active.size
+        self._plan_snapshot()
+
+    def _plan_snapshot(self) -> None:
+        distance = SNAPSHOT_BYTES + len(self._producers.entries) * SNAPSHOT_BYTES_FOR_EACH_PRODUCER
+        self._next_snapshot_size = self._segments.active.size + distance
 
     def remove_expired_producers(self, now_ms: int) -> None:
         """Forget producers that wrote nothing for `producer.id.expiration.ms`."""
@@ -399,7 +411,7 @@ class Log:
         if self.high_watermark >= end_offset:
             self.high_watermark = end_offset
             self._high_watermark_place = self._local.place_of(end_offset)
-        self._snapshot_size = self._segments.active.size
+        self._plan_snapshot()
 
     # -- flushing -------------------------------------------------------------------------------
 
@@ -408,15 +420,16 @@ class Log:
         """Whether an append counts only when it is on the device (`flush.messages=1`)."""
         return self.config.flush_messages == 1
 
+    @property
+    def flush_due(self) -> bool:
+        """Whether `flush.messages` is reached: what was appended may be answered after a flush."""
+        return self._local.log_end_offset - self._local.recovery_point >= self.config.flush_messages
+
     def flush_needed(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` is reached, or a closed segment is not on the device yet."""
-        unflushed = self._local.log_end_offset - self._local.recovery_point
-        config = self.config
-        return (
-            unflushed >= config.flush_messages
-            or (unflushed > 0 and now_ms - self._flushed_ms >= config.flush_ms)
-            or self._local.has_rolled
-        )
+        is_unflushed = self._local.log_end_offset > self._local.recovery_point
+        time_is_over = is_unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
+        return self.flush_due or time_is_over or self._local.has_rolled
 
     @storing
     def begin_flush(self) -> FlushJob:

@@ -61,7 +61,7 @@ class Partition:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} has another leader")
         log = self.log
         info = log.append_as_leader(records, self.leader_epoch, now_ms)
-        if not log.flush_needed(now_ms):
+        if not log.flush_due:
             log.update_high_watermark(log.log_end_offset)
         result = AppendResult(0, info.base_offset, info.log_append_time_ms, log.log_start_offset)
         return result, info.last_offset + 1

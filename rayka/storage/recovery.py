@@ -34,7 +34,7 @@ from rayka.storage.segment import (
 )
 from rayka.storage.segments import Segments
 
-CHECKED_BYTES = 64 << 20
+CHECKED_BYTES = 16 << 20
 """How much of the end of the active segment is checked when the kernel has not gone down."""
 _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 _TEMPORARY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
@@ -52,7 +52,7 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log in order. `segments` is never empty."""
+    """A log in order. `segments` is never empty; `is_synced` if all of it is known to be on the device."""
 
     segments: Segments
     log_start_offset: int
@@ -60,6 +60,7 @@ class LoadedLog:
     recovery_point: int
     leader_epochs: LeaderEpochs
     producers: ProducerState
+    is_synced: bool
 
 
 class LogLoader:
@@ -88,9 +89,11 @@ class LogLoader:
         self._settle_epochs(start_offset, end_offset)
         self._load_producers(producers, end_offset)
         recovery_point = end_offset if self._last_run.clean_shutdown else min(self._last_run.recovery_point, end_offset)
-        active = self._segments.active
-        active.largest_timestamp()
-        return LoadedLog(self._segments, start_offset, end_offset, recovery_point, self._leader_epochs, producers)
+        self._segments.active.activate()
+        is_synced = self._is_clean and self._rebuilt_from is None
+        return LoadedLog(
+            self._segments, start_offset, end_offset, recovery_point, self._leader_epochs, producers, is_synced
+        )
 
     # -- 1. files in transit --------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ class ScannedBatch(NamedTuple):
 
 def iter_batches(read: Read, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[ScannedBatch]:
     """Each batch from `position` on, until one is incomplete or has an impossible length. CRCs are not checked."""
+    new = tuple.__new__
     data = memoryview(b"")
     start = 0
     while position + RECORD_BATCH_OVERHEAD <= end:
@@ -78,7 +79,7 @@ def iter_batches(read: Read, position: int, end: int, chunk_bytes: int = CHUNK_B
             data, start = memoryview(read(max(size, chunk_bytes), position)), 0
             if len(data) < size:
                 return
-        yield ScannedBatch(position, tuple.__new__(BatchHeader, fields), data, start)
+        yield new(ScannedBatch, (position, new(BatchHeader, fields), data, start))
         position += size
         start += size
 

@@ -51,6 +51,7 @@ class Segment:
 
     `size` is the bytes of batches (a preallocated file is longer). `max_timestamp` and
     `offset_of_max_timestamp` are the largest timestamp and the last offset of its batch; -1 when empty.
+    `rolling_timestamp` is the first batch's, from which `segment.ms` counts; -1 where there is none.
     """
 
     def __init__(
@@ -65,12 +66,13 @@ class Segment:
         self.transaction_index = TransactionIndex(files, self._sibling(TRANSACTION_INDEX_SUFFIX))
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = base_offset
+        self.rolling_timestamp = NO_TIMESTAMP
+        self.has_full_index = False
         self.bytes_since_last_index_entry = 0
         self._files = files
         self._index_interval = index_interval
         self._descriptor = -1
         self._index_write_is_due = False
-        self._rolling_timestamp: int | None = None
 
     def _sibling(self, suffix: str) -> str:
         return self.path.removesuffix(LOG_SUFFIX) + suffix
@@ -156,9 +158,10 @@ class Segment:
             self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
             self.bytes_since_last_index_entry = 0
             self._index_write_is_due = self.offset_index.is_write_due
+            self.has_full_index = self.offset_index.is_full or self.time_index.is_full
         self.bytes_since_last_index_entry += size
         if position == 0:
-            self._rolling_timestamp = max_timestamp
+            self.rolling_timestamp = max_timestamp
 
     def become_inactive(self) -> None:
         """The last time index entry, and indexes and log cut to what they hold. The log stays open for its flush."""
@@ -180,7 +183,6 @@ class Segment:
         """Build the indexes again from a batch on that has an index entry, or from 0."""
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
         self.bytes_since_last_index_entry = 0
-        self._rolling_timestamp = None
         if position == 0:
             self.offset_index.reset()
             self.time_index.reset()
@@ -200,25 +202,16 @@ class Segment:
         self._files.truncate(self.descriptor(), size)
         self.size = size
         self.reindex(self.offset_index.lookup_position(size - 1).position if size else 0)
+        self.activate()
 
-    # -- rolling --------------------------------------------------------------------------------
+    # -- times ----------------------------------------------------------------------------------
 
-    def rolling_timestamp(self) -> int:
-        """Timestamp of the first batch, from which `segment.ms` counts; -1 when there is none."""
-        if self._rolling_timestamp is None:
-            first = self.batch_at(0)
-            self._rolling_timestamp = NO_TIMESTAMP if first is None else first.max_timestamp
-        return self._rolling_timestamp
-
-    @property
-    def has_full_index(self) -> bool:
-        """Whether an index has no room for one more entry."""
-        return self.offset_index.is_full or self.time_index.is_full
-
-    def waited_ms(self, now_ms: int, timestamp: int) -> int:
-        """How long the segment has been open, by record time where there is one (KIP-33)."""
-        first = self.rolling_timestamp() if self.size else NO_TIMESTAMP
-        return timestamp - first if first >= 0 else now_ms - self.created_ms
+    def activate(self) -> None:
+        """Make ready to be appended to: what rolling and indexing need is read."""
+        first = self.batch_at(0)
+        self.rolling_timestamp = NO_TIMESTAMP if first is None else first.max_timestamp
+        self.largest_timestamp()
+        self.has_full_index = self.offset_index.is_full or self.time_index.is_full
 
     def last_changed_ms(self) -> int:
         """The largest timestamp, or where records have none the time of the last write."""

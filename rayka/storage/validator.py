@@ -7,7 +7,7 @@ kept otherwise: on a compacted topic (keys) and with `message.timestamp.before.m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -34,11 +34,8 @@ _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in
 Check = Callable[[Buffer, int, BatchHeader], None]
 
 
-class ValidatedRecords(NamedTuple):
-    """Batches that may be appended: their bytes, writable, and the header of each in order."""
-
-    records: bytearray | memoryview
-    headers: list[BatchHeader]
+ValidatedRecords: TypeAlias = tuple[bytearray | memoryview, list[BatchHeader]]
+"""Batches that may be appended: their bytes, writable, and the header of each in order."""
 
 
 class BatchValidator:
@@ -64,7 +61,7 @@ class BatchValidator:
             records, headers = self._recompress(records, headers, self._codec)
         if self._sets_log_append_time:
             headers = _stamp_all(records, headers, now_ms)
-        return ValidatedRecords(records, headers)
+        return records, headers
 
     def log_append_time(self, now_ms: int) -> int:
         """`now_ms` if the log sets the timestamps, else -1."""
@@ -133,7 +130,7 @@ class BatchValidator:
             changed.append(read_header(batch))
             converted += batch
             position += header.size_in_bytes
-        return ValidatedRecords(converted, changed)
+        return converted, changed
 
 
 def _stamp_all(records: bytearray | memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
