@@ -44,6 +44,7 @@ from rayka.coordinator.timers import TimerQueue
 from rayka.errors import ErrorCode, RaykaError
 
 NONE = ErrorCode.NONE
+RETRY_BACKOFF_MS = 500
 
 
 class Membership:
@@ -304,8 +305,14 @@ class Membership:
         if isinstance(group, ClassicGroup):
             return self._expire_classic(group, key, argument, now_ms)
         if isinstance(group, ConsumerGroup) and self._is_overdue(group, key, argument):
-            return self._conversion.fence(group, {key.member_id}, None, lambda _: None, now_ms)
+            result = self._conversion.fence(group, {key.member_id}, None, lambda _: None, now_ms)
+            return dataclasses.replace(result, on_rollback=lambda _: self._retry(key, argument, now_ms))
         return None
+
+    def _retry(self, key: TimerKey, argument: Any, now_ms: int) -> Result[None]:
+        """What a deadline brought about could not be appended: it comes again."""
+        self._timers.schedule(key, now_ms + RETRY_BACKOFF_MS, argument)
+        return Result(None)
 
     def _expire_classic(self, group: ClassicGroup, key: TimerKey, argument: Any, now_ms: int) -> Result[None] | None:
         outcome = Outcome()

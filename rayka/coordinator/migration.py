@@ -7,11 +7,12 @@ again and rebalances at once. A conversion is a batch of records: the old group'
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from rayka.coordinator import consumer_protocol
-from rayka.coordinator.classic_group import ClassicGroup, ClassicMember
+from rayka.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_member import ConsumerMember, Partitions
 from rayka.coordinator.records import (
@@ -40,7 +41,10 @@ def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
 
 
 def upgrade(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
-    """The classic group as a consumer group. Raises GROUP_ID_NOT_FOUND if its members' metadata is malformed."""
+    """The classic group as a consumer group. Raises GROUP_ID_NOT_FOUND if its members' metadata is malformed.
+
+    What was assigned is the target of the group epoch, unless a rebalance or new partitions call for another one.
+    """
     draft = ConsumerGroup(group.group_id)
     try:
         members = list(_consumer_members(group, topics))
@@ -50,7 +54,9 @@ def upgrade(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[Re
     records = [Record(GroupMetadataKey(group.group_id))]
     records += [member.metadata_record(group.group_id) for member in members]
     names = {name for member in members for name in member.subscribed_topic_names}
-    records.append(draft.epoch_record(group.generation_id, topics.group_hash(names)))
+    is_complete = group.state is STABLE and _covers(members, topics)
+    epoch = group.generation_id if is_complete else group.generation_id + 1
+    records.append(draft.epoch_record(epoch, topics.group_hash(names)))
     for member in members:
         target = {topic_id: frozenset(partitions) for topic_id, partitions in member.assigned.items()}
         records.append(draft.target_record(member.member_id, target))
@@ -80,6 +86,16 @@ def _consumer_members(group: ClassicGroup, topics: Topics) -> Iterator[ConsumerM
             previous_member_epoch=group.generation_id,
             assigned=_assigned(member, group.generation_id, topics, taken),
         )
+
+
+def _covers(members: Iterable[ConsumerMember], topics: Topics) -> bool:
+    """Whether the members have all partitions of the topics that they subscribe to."""
+    assigned: Counter[uuid.UUID] = Counter()
+    wanted: dict[uuid.UUID, int] = {}
+    for member in members:
+        assigned.update({topic_id: len(partitions) for topic_id, partitions in member.assigned.items()})
+        wanted.update(topics.partition_counts(topics.ids_of(member.subscribed_topic_names)))
+    return dict(assigned) == wanted
 
 
 def _assigned(member: ClassicMember, epoch: int, topics: Topics, taken: set[tuple[str, int]]) -> Partitions:

@@ -49,9 +49,16 @@ class Result(Generic[R]):
     on_rollback: Callable[[ErrorCode], Result[R]] | None = field(default=None, repr=False)
 
 
+NOBODY = 0
+"""A handle that no request has."""
+
+
 @dataclass(slots=True)
 class Outcome:
-    """Gathers what a command brings about on its way through a group."""
+    """Gathers what a command brings about on its way through a group.
+
+    Records without rollbacks only note what has happened anyway (everybody has left); the answers stand without them.
+    """
 
     records: list[Record] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
@@ -62,28 +69,25 @@ class Outcome:
         """Answers the request with this handle."""
         self.completions.append(Completion(handle, response))
 
-    def answered(self, handle: int) -> bool:
-        """Whether the request with this handle has its answer."""
-        return any(completion.handle == handle for completion in self.completions)
-
     def result(self, handle: int) -> Result[Any]:
         """The result for the request with `handle`: its own answer if it has one by now."""
         own = next((completion for completion in self.completions if completion.handle == handle), None)
-        return Result(
-            response=Pending(handle) if own is None else own.response,
-            records=tuple(self.records),
-            completions=tuple(completion for completion in self.completions if completion is not own),
-            on_commit=self._commit if self.commits else None,
-            on_rollback=(lambda error: self._rollback(error, handle)) if self.rollbacks else None,
-        )
+        others = tuple(completion for completion in self.completions if completion is not own)
+        return self._result(Pending(handle) if own is None else own.response, others, handle)
 
     def notice(self) -> Result[None]:
         """The result of something that nobody asked for."""
+        return self._result(None, tuple(self.completions), NOBODY)
+
+    def _result(self, response: Any, others: tuple[Completion, ...], handle: int) -> Result[Any]:
+        if not self.records:
+            return Result(response, completions=others)
         return Result(
-            response=None,
-            records=tuple(self.records),
-            completions=tuple(self.completions),
-            on_commit=self._commit if self.commits else None,
+            response,
+            tuple(self.records),
+            others,
+            self._commit if self.commits else None,
+            lambda error: self._rollback(error, handle) if self.rollbacks else Result(response, completions=others),
         )
 
     def _commit(self) -> None:

@@ -39,7 +39,10 @@ def topics(*names: str, partitions: int = 4, version: int = 1) -> Topics:
 
 
 class ConsumerClient:
-    """A member that speaks the consumer protocol. `owned` is what it reads from."""
+    """A member that speaks the consumer protocol. `owned` is what it reads from.
+
+    With `loses_answers` requests arrive and answers do not. After an error or a lost answer it says everything again.
+    """
 
     def __init__(self, shell: Shell, member_id: str, *names: str, group_id: str = "g", **fields: Any) -> None:
         self.shell = shell
@@ -50,33 +53,43 @@ class ConsumerClient:
         self.fields = fields
         self.owned: dict[uuid.UUID, frozenset[int]] = {}
         self.interval_ms = 0
-        self._assigned: dict[uuid.UUID, frozenset[int]] = {}
+        self.loses_answers = False
+        self.is_dead = False
         self._told: tuple[TargetPartitions, ...] | None = None
+        self._says_all = False
 
     @property
     def partitions(self) -> set[tuple[uuid.UUID, int]]:
         """What it reads from."""
         return {(topic, partition) for topic, partitions in self.owned.items() for partition in partitions}
 
+    @property
+    def generation(self) -> int:
+        """What it commits with."""
+        return self.epoch
+
+    def step(self) -> None:
+        """Does what a client does next: join or heartbeat."""
+        self.heartbeat() if self.epoch > 0 else self.join()
+
     def join(self, **changes: Any) -> ConsumerGroupHeartbeatResponse:
         """Joins, or joins again after it was fenced."""
-        self.epoch, self.owned, self._assigned, self._told = 0, {}, {}, ()
-        return self._send(
-            **{
-                "rebalance_timeout_ms": 60_000,
-                "subscribed_topic_names": None if "subscribed_topic_regex" in self.fields else self.names,
-                "topic_partitions": (),
-            }
-            | changes
-        )
+        self.epoch, self.owned, self._told = 0, {}, ()
+        return self._send(**self._all() | {"topic_partitions": ()} | changes)
 
     def heartbeat(self, **changes: Any) -> ConsumerGroupHeartbeatResponse:
         """Says what it owns if that has changed, and follows the answer."""
         owned = topic_partitions(self.owned)
-        if owned != self._told:
+        if self._says_all:
+            changes = self._all() | {"topic_partitions": owned} | changes
+        elif owned != self._told:
             changes = {"topic_partitions": owned} | changes
-            self._told = owned
+        self._told = owned
         return self._send(**changes)
+
+    def _all(self) -> dict[str, Any]:
+        names = None if "subscribed_topic_regex" in self.fields else self.names
+        return self.fields | {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": names}
 
     def leave(self, epoch: int = -1) -> ConsumerGroupHeartbeatResponse:
         """Leaves; with -2 for a while."""
@@ -90,26 +103,26 @@ class ConsumerClient:
             "member_epoch": self.epoch,
             "client_id": "client",
             "client_host": "/127.0.0.1",
+            "instance_id": self.fields.get("instance_id"),
         }
-        if changes.get("member_epoch", self.epoch) == 0:
-            fields |= self.fields
-        elif "instance_id" in self.fields:
-            fields["instance_id"] = self.fields["instance_id"]
         request = ConsumerGroupHeartbeatRequest(**fields | changes)
         response: ConsumerGroupHeartbeatResponse = self.shell.run(
             self.shell.core.consumer_group_heartbeat(request, self.shell.now_ms)
         )
-        self._follow(response)
+        self._says_all = self.loses_answers or response.error is not E.NONE
+        if not self.loses_answers and request.member_epoch >= 0:
+            self._follow(response)
         return response
 
     def _follow(self, response: ConsumerGroupHeartbeatResponse) -> None:
         if response.error in (E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID):
-            self.epoch, self.owned, self._assigned = 0, {}, {}
+            self.epoch, self.owned = 0, {}
+        elif response.error in (E.UNRELEASED_INSTANCE_ID, E.FENCED_INSTANCE_ID, E.GROUP_ID_NOT_FOUND):
+            self.is_dead, self.owned = True, {}
         elif response.error is E.NONE:
             self.epoch, self.interval_ms = response.member_epoch, response.heartbeat_interval_ms
             if response.assignment is not None:
-                self._assigned = dict(assignment_of(response.assignment))
-            self.owned = dict(self._assigned)
+                self.owned = dict(assignment_of(response.assignment))
 
     def commit(self, offset: int = 1, topic: str = "t", partition: int = 0, **changes: Any) -> ErrorCode:
         """Commits as this member."""
@@ -118,7 +131,10 @@ class ConsumerClient:
 
 
 class ClassicClient:
-    """A member that speaks the classic protocol, eagerly: it gives up everything before it joins again."""
+    """A member that speaks the classic protocol, eagerly: it gives up everything before it joins again.
+
+    As a leader it joins again when topics have changed.
+    """
 
     def __init__(
         self,
@@ -136,8 +152,11 @@ class ClassicClient:
         self.member_id = ""
         self.generation_id = -1
         self.owned: set[tuple[str, int]] = set()
+        self.loses_answers = False
+        self.is_dead = False
         self._waiting: tuple[str, int] | None = None
         self._next = "join"
+        self._seen_version = -1
         self.joined: Any = None
 
     @property
@@ -146,9 +165,14 @@ class ClassicClient:
         return {(topic_id(topic), partition) for topic, partition in self.owned}
 
     @property
-    def is_settled(self) -> bool:
-        """Whether it has its part of a generation."""
-        return self._next == "heartbeat"
+    def generation(self) -> int:
+        """What it commits with."""
+        return self.generation_id
+
+    def disconnected(self) -> None:
+        """What it waits for will not come any more; it will ask again."""
+        if self._waiting is not None:
+            self._next, self._waiting = self._waiting[0], None
 
     def step(self) -> None:
         """Does what a client does next: join, sync or heartbeat."""
@@ -162,7 +186,7 @@ class ClassicClient:
         {"join": self._join, "sync": self._sync, "heartbeat": self._heartbeat}[self._next]()
 
     def _join(self) -> None:
-        self.owned = set()
+        self.owned, self._seen_version = set(), self.shell.topics.version
         subscription = write_subscription(Subscription(self.names), version=1)
         fields = {"member_id": self.member_id, "protocols": (Protocol(self.assignor, subscription),)}
         self._handle("join", self.shell.join(self.group_id, **fields | self.fields))
@@ -173,15 +197,20 @@ class ClassicClient:
         self._handle("sync", self.shell.sync(self.joined, parts, group_id=self.group_id, **instance))
 
     def _heartbeat(self) -> None:
+        if self.joined.leader == self.member_id and self._seen_version != self.shell.topics.version:
+            return self._join()
         instance = self.fields.get("group_instance_id")
         error = self.shell.heartbeat(self.member_id, self.generation_id, self.group_id, group_instance_id=instance)
-        self._react(error)
+        if not self.loses_answers:
+            self._react(error)
+        return None
 
     def _handle(self, kind: str, response: Any) -> None:
         if isinstance(response, int):
             self._waiting = (kind, response)
-        else:
+        elif not self.loses_answers:
             self._took(kind, response)
+        return None
 
     def _took(self, kind: str, response: Any) -> None:
         if kind == "join":
@@ -203,8 +232,10 @@ class ClassicClient:
         self._next = "join"
         if error in (E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION):
             self.owned = set()
-        if error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
+        if error is E.UNKNOWN_MEMBER_ID:
             self.member_id = ""
+        if error is E.FENCED_INSTANCE_ID:
+            self.is_dead, self.owned = True, set()
 
     def _assign(self) -> dict[str, bytes]:
         """The leader's work: partitions dealt out in turn."""

@@ -69,7 +69,8 @@ class Shell:
         return [record for record in decoded if record is not None]
 
     def restart(self) -> None:
-        """kill -9: what is not in the log is gone."""
+        """kill -9: what is not in the log is gone, and with it the requests that waited."""
+        self.answers.clear()
         self.core = self._load()
 
     def run(self, result: Result[Any]) -> Any:
