@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from asyncio import Future
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from rayka.config import BrokerConfig
 from rayka.metadata.commands import (
@@ -20,7 +20,7 @@ from rayka.metadata.commands import (
     NewTopic,
     TopicResult,
 )
-from rayka.metadata.image import MetadataImage
+from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.types import (
     AppendRequest,
     AppendResult,
@@ -103,6 +103,30 @@ class Controller(Protocol):
         """A producer id that nobody has had."""
 
 
+class Groups(Protocol):
+    """The group coordinators, wherever they are."""
+
+    async def coordinator_of(self, group_id: str) -> BrokerImage:
+        """The node that has the group's coordinator; the topic of offsets is made when it is first needed.
+
+        Raises COORDINATOR_NOT_AVAILABLE while there is none.
+        """
+
+    async def execute(self, group_id: str, command: str, *arguments: Any) -> Any:
+        """Carry out a command of `rayka.coordinator.groups.GroupCoordinator`, such as `join_group`, at the group's
+        coordinator, with the arguments that come before `now_ms`; returns the response. A join or sync takes as
+        long as the group does.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+        """
+
+    async def execute_all(self, command: str, *arguments: Any) -> list[Any]:
+        """The same at every coordinator of the cluster: one response each. Errors as `execute`."""
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of the topic of offsets that the group hashes to: groups with the same one share a coordinator."""
+
+
 class Broker(Protocol):
     """What a handler gets: this node, the current image of the cluster, and the ways to the rest."""
 
@@ -125,6 +149,10 @@ class Broker(Protocol):
     @property
     def controller(self) -> Controller:
         """The controller."""
+
+    @property
+    def groups(self) -> Groups:
+        """The group coordinators."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch."""
