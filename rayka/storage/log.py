@@ -19,8 +19,7 @@ from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage import partition_metadata, retention
 from rayka.storage.append_info import AppendInfo
-from rayka.storage.batch import CONTROL_FLAG, LOG_OVERHEAD, stamp
-from rayka.storage.control import read_coordinator_epoch
+from rayka.storage.appender import Appender
 from rayka.storage.files import RealFiles
 from rayka.storage.flush import FlushJob
 from rayka.storage.leader_epochs import EpochEntry
@@ -31,7 +30,6 @@ from rayka.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
 from rayka.storage.recovery import LastRun, LoadedLog, LogLoader
 from rayka.storage.removal import Removal
 from rayka.storage.storage_error import storage_error, storing
-from rayka.storage.validator import BatchValidator, ValidatedRecords
 from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, TopicPartition
 
 SNAPSHOT_BYTES = 32 << 20
@@ -58,6 +56,7 @@ class Log:
         self.topic_partition = topic_partition
         self.directory = directory
         self.topic_id = topic_id
+        self.config = config
         self.log_start_offset = loaded.log_start_offset
         self.high_watermark = loaded.log_start_offset
         self.removals: list[Removal] = []
@@ -74,8 +73,7 @@ class Log:
         )
         self._high_watermark_place = self._local.place_of(self.log_start_offset)
         self._flushed_ms = self._now_ms = now_ms
-        self._plan_snapshot()
-        self.configure(config)
+        self._appender = Appender(topic_partition, config, self._local, self._producers, self._epochs)
 
     @classmethod
     def open(
@@ -122,7 +120,7 @@ class Log:
         """Take up changed topic configs."""
         self.config = config
         self._local.configure(config, self._jitter_ms)
-        self._validator = BatchValidator(self.topic_partition, config)
+        self._appender.configure(config)
 
     # -- failures -------------------------------------------------------------------------------
 
@@ -205,88 +203,11 @@ class Log:
         """
         if self._failure is not None:
             self.check_online()
-        records, headers = batches = self._validator.validate(records, now_ms, from_client=origin_is_client)
-        duplicate = self._producers.check(headers, from_client=origin_is_client)
-        if duplicate is not None:
-            return AppendInfo(
-                duplicate.first_offset, duplicate.last_offset, log_start_offset=self.log_start_offset, is_duplicate=True
-            )
-        if not origin_is_client:
-            self._check_markers(batches)
-        base_offset = self._local.log_end_offset
+        self._now_ms = now_ms
         try:
-            last_offset = self._append(batches, base_offset, leader_epoch, now_ms)
+            return self._appender.append(records, leader_epoch, now_ms, self.log_start_offset, origin_is_client)
         except OSError as error:
             raise self.failed(error) from error
-        log_append_time_ms = self._validator.log_append_time(now_ms)
-        return AppendInfo(base_offset, last_offset, log_append_time_ms, self.log_start_offset)
-
-    def _check_markers(self, batches: ValidatedRecords) -> None:
-        records, headers = batches
-        position = 0
-        for header in headers:
-            if header.attributes & CONTROL_FLAG and header.producer_id >= 0:
-                coordinator_epoch = read_coordinator_epoch(records, position, header)
-                self._producers.check_marker(header, coordinator_epoch)
-            position += header.size_in_bytes
-
-    def _append(self, batches: ValidatedRecords, base_offset: int, leader_epoch: int, now_ms: int) -> int:
-        """Stamp the batches, write them and take note of their producers; the last offset."""
-        records, headers = batches
-        position, next_offset = 0, base_offset
-        for header in headers:
-            stamp(records, position, next_offset, leader_epoch)
-            next_offset += header.last_offset_delta + 1
-            position += header.batch_length + LOG_OVERHEAD
-        self._make_room(position, next_offset - 1, headers[-1].max_timestamp, now_ms)
-        if leader_epoch != self._epochs.latest:
-            self._epochs.assign(leader_epoch, base_offset)
-        self._local.append(records, headers, next_offset)
-        self._now_ms = now_ms
-        for header in headers:
-            if header.producer_id >= 0:
-                self._remember_producers(batches, base_offset)
-                break
-        return next_offset - 1
-
-    def _remember_producers(self, batches: ValidatedRecords, base_offset: int) -> None:
-        records, headers = batches
-        position = 0
-        for header in headers:
-            aborted = self._producers.append(header, base_offset, records, position)
-            if aborted is not None:
-                self._segments.active.transaction_index.append(aborted)
-            position += header.batch_length + LOG_OVERHEAD
-            base_offset += header.last_offset_delta + 1
-
-    def _make_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
-        """Roll if it is time to."""
-        if self._local.must_roll(size, last_offset, max_timestamp, now_ms):
-            if size > self.config.segment_size:
-                raise RaykaError(
-                    ErrorCode.RECORD_LIST_TOO_LARGE,
-                    f"{size} bytes in the append to {self.topic_partition} are more than segment.bytes,"
-                    f" {self.config.segment_size}",
-                )
-            self._roll(now_ms)
-        elif self._segments.active.size > self._next_snapshot_size:
-            self._snapshot_producers()
-
-    def _roll(self, now_ms: int) -> None:
-        self._snapshot_producers()
-        self._local.roll(now_ms)
-        self._plan_snapshot()
-
-    def _snapshot_producers(self, *, sync: bool = False) -> None:
-        """Write the producers down at the log end offset; the last one within a segment is not needed any more."""
-        end_offset = self._local.log_end_offset
-        self._producers.take_snapshot(end_offset, sync=sync)
-        self._producers.keep_snapshots({segment.base_offset for segment in self._segments} | {end_offset})
-        self._plan_snapshot()
-
-    def _plan_snapshot(self) -> None:
-        distance = SNAPSHOT_BYTES + len(self._producers.entries) * SNAPSHOT_BYTES_FOR_EACH_PRODUCER
-        self._next_snapshot_size = self._segments.active.size + distance
 
     def remove_expired_producers(self, now_ms: int) -> None:
         """Forget producers that wrote nothing for `producer.id.expiration.ms`."""
@@ -386,7 +307,7 @@ class Log:
         if not gone:
             return None
         if len(gone) == len(self._segments):
-            self._roll(now_ms)
+            self._appender.roll(now_ms)
         kept = self._segments.after(gone[-1])
         self._advance_log_start_offset(self.log_end_offset if kept is None else kept.base_offset)
         removal = self._local.give_up(gone, now_ms)
@@ -411,7 +332,7 @@ class Log:
         if self.high_watermark >= end_offset:
             self.high_watermark = end_offset
             self._high_watermark_place = self._local.place_of(end_offset)
-        self._plan_snapshot()
+        self._appender.plan_snapshot()
 
     # -- flushing -------------------------------------------------------------------------------
 
@@ -448,7 +369,7 @@ class Log:
     def close(self, now_ms: int) -> None:
         """Leave everything complete and on the device, as a clean shutdown wants it."""
         self._now_ms = now_ms
-        self._snapshot_producers(sync=True)
+        self._appender.snapshot_producers(sync=True)
         self._local.close()
 
     def release(self) -> None:
