@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -49,9 +51,12 @@ appender.console.layout.pattern=%d %p %m (%c)%n
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Below the ports of outgoing connections: there a client that knocks at a stopped broker may meet itself."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class Broker:
@@ -113,8 +118,8 @@ class Broker:
         """kill -9 of all its processes at once."""
         assert self.process is not None
         while pids := self.pids():
-            processes.kill(pids)
-            self.process.wait(STOP_TIMEOUT_S)
+            processes.kill(pids, STOP_TIMEOUT_S)
+        self.process.wait(STOP_TIMEOUT_S)
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MARK = "RAYKA_BENCHMARK_BROKER"
@@ -67,16 +67,30 @@ def _cpu_ticks(pid: int) -> int:
     return 0
 
 
-def kill(pids: list[int]) -> None:
+def kill(pids: list[int], timeout_s: float) -> None:
+    """kill -9; returns when their files and sockets are closed too, which is after they have lost their environment."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    _await_none(lambda: [pid for pid in pids if _holds_files(pid)], timeout_s)
+
+
+def _holds_files(pid: int) -> bool:
+    """A process whose first thread is dead keeps them until its last one is."""
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1
+    return False
 
 
 def await_gone(mark: str, timeout_s: float) -> None:
     """Raises TimeoutError when processes of `mark` are left after the time."""
+    _await_none(lambda: marked(mark), timeout_s)
+
+
+def _await_none(left: Callable[[], list[int]], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while left := marked(mark):
+    while pids := left():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {left} are still there after {timeout_s:.0f} s")
-        time.sleep(0.05)
+            raise TimeoutError(f"processes {pids} are still there after {timeout_s:.0f} s")
+        time.sleep(0.01)
