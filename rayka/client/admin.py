@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rayka.client.consumer import OffsetAndTimestamp
-from rayka.client.loop import LoopThread, blocking, immediate
+from rayka.client.loop import LoopThread, at_home, blocking
 from rayka.client.offsets import look_up
 from rayka.config import ConfigEntry, describe_broker, describe_default_broker, describe_topic
 from rayka.errors import ErrorCode, RaykaError
@@ -41,15 +42,18 @@ class ClusterDescription:
 
 
 class AsyncAdmin:
-    """Asks the controller and the partitions; use it in the event loop that `broker` belongs to.
+    """Asks the controller and the partitions; to be awaited in any event loop.
 
+    It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
     Every method raises RaykaError with Kafka's code. Where several topics are asked for and some fail, the
     others are done; `raise_errors=False` gives all the results instead of raising.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None) -> None:
+        self.home = home or asyncio.get_running_loop()
         self._broker = broker
 
+    @at_home
     async def create_topic(
         self,
         name: str,
@@ -68,6 +72,7 @@ class AsyncAdmin:
         topic = NewTopic(name, partitions, replication_factor, assignments, _texts(configs))
         return (await self.create_topics([topic], validate_only=validate_only, timeout_ms=timeout_ms))[0]
 
+    @at_home
     async def create_topics(
         self,
         topics: Iterable[NewTopic | str],
@@ -83,10 +88,12 @@ class AsyncAdmin:
         )
         return _checked(results, "create", raise_errors)
 
+    @at_home
     async def delete_topic(self, name: str, *, timeout_ms: int = _TIMEOUT_MS) -> None:
         """Delete a topic and its records."""
         await self.delete_topics([name], timeout_ms=timeout_ms)
 
+    @at_home
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: int = _TIMEOUT_MS, raise_errors: bool = True
     ) -> list[TopicResult]:
@@ -94,19 +101,22 @@ class AsyncAdmin:
         results = await self._broker.controller.delete_topics(list(_names(names)), timeout_ms)
         return _checked(results, "delete", raise_errors)
 
-    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+    @at_home
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics."""
         topics = self._broker.image.topics.values()
         return sorted(topic.name for topic in topics if include_internal or not topic.is_internal)
 
-    def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicImage]:
+    @at_home
+    async def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicImage]:
         """Topics with their partitions, leaders and replicas; all if none is named.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION.
         """
-        wanted = self.list_topics() if names is None else list(_names(names))
+        wanted = await self.list_topics() if names is None else list(_names(names))
         return [self._topic(name) for name in wanted]
 
+    @at_home
     async def create_partitions(
         self,
         counts: Mapping[str, int],
@@ -120,7 +130,8 @@ class AsyncAdmin:
         results = await self._broker.controller.create_partitions(wanted, validate_only, timeout_ms)
         return _checked(results, "add partitions to", raise_errors)
 
-    def describe_configs(self, resource: Resource, names: Iterable[str] | None = None) -> dict[str, ConfigEntry]:
+    @at_home
+    async def describe_configs(self, resource: Resource, names: Iterable[str] | None = None) -> dict[str, ConfigEntry]:
         """The settings of a topic or broker by name, each with its source; all if none is named."""
         kind, name = _resource(resource)
         image, config = self._broker.image, self._broker.config
@@ -140,6 +151,7 @@ class AsyncAdmin:
             entries = describe_default_broker(image.default_broker_configs, wanted)
         return {entry.name: entry for entry in entries}
 
+    @at_home
     async def alter_configs(
         self, resource: Resource, configs: Mapping[str, Setting], *, validate_only: bool = False
     ) -> None:
@@ -157,6 +169,7 @@ class AsyncAdmin:
             if result.error is not ErrorCode.NONE:
                 raise RaykaError(result.error, result.error_message or f"{result.resource.name} can't be altered")
 
+    @at_home
     async def delete_records(
         self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int = _TIMEOUT_MS
     ) -> dict[TopicPartition, int]:
@@ -171,6 +184,7 @@ class AsyncAdmin:
                 )
         return {topic_partition: result.low_watermark for topic_partition, result in results.items()}
 
+    @at_home
     async def list_offsets(
         self,
         timestamps: Mapping[tuple[str, int], int],
@@ -191,12 +205,14 @@ class AsyncAdmin:
             for topic_partition, answer in found.items()
         }
 
-    def describe_cluster(self) -> ClusterDescription:
+    @at_home
+    async def describe_cluster(self) -> ClusterDescription:
         """The cluster's id and the brokers that are up."""
         image = self._broker.image
         brokers = sorted(image.brokers.values(), key=lambda broker: broker.broker_id)
         return ClusterDescription(image.cluster_id, tuple(broker for broker in brokers if not broker.fenced))
 
+    @at_home
     async def describe_log_dirs(self) -> list[LogDirDescription]:
         """The log directories of this node with the replicas in them, sizes in bytes."""
         return await self._broker.partitions.describe_log_dirs()
@@ -217,21 +233,21 @@ class Admin:
     """The blocking form of `AsyncAdmin`; any number of threads may use it."""
 
     def __init__(self, broker: Broker, loop: LoopThread) -> None:
-        self._core = AsyncAdmin(broker)
+        self._core = AsyncAdmin(broker, loop.loop)
         self._loop = loop
 
     create_topic = blocking(AsyncAdmin.create_topic)
     create_topics = blocking(AsyncAdmin.create_topics)
     delete_topic = blocking(AsyncAdmin.delete_topic)
     delete_topics = blocking(AsyncAdmin.delete_topics)
-    list_topics = immediate(AsyncAdmin.list_topics)
-    describe_topics = immediate(AsyncAdmin.describe_topics)
+    list_topics = blocking(AsyncAdmin.list_topics)
+    describe_topics = blocking(AsyncAdmin.describe_topics)
     create_partitions = blocking(AsyncAdmin.create_partitions)
-    describe_configs = immediate(AsyncAdmin.describe_configs)
+    describe_configs = blocking(AsyncAdmin.describe_configs)
     alter_configs = blocking(AsyncAdmin.alter_configs)
     delete_records = blocking(AsyncAdmin.delete_records)
     list_offsets = blocking(AsyncAdmin.list_offsets)
-    describe_cluster = immediate(AsyncAdmin.describe_cluster)
+    describe_cluster = blocking(AsyncAdmin.describe_cluster)
     describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
 
 

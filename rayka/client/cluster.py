@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from rayka.client.admin import Admin
-from rayka.client.consumer import Consumer
+from rayka.client.admin import Admin, AsyncAdmin
+from rayka.client.consumer import AsyncConsumer, Consumer
 from rayka.client.loop import LoopThread
-from rayka.client.producer import Producer
+from rayka.client.producer import AsyncProducer, Producer
 from rayka.gateway.ports import Broker
 
 
@@ -59,6 +59,18 @@ class Cluster:
     def admin(self) -> Admin:
         """Topics, settings, offsets, log directories."""
         return Admin(self._connection.broker, self._connection.loop)
+
+    def async_producer(self, **config: Any) -> AsyncProducer:
+        """A producer to be awaited, in any event loop."""
+        return AsyncProducer(self._connection.broker, self._connection.loop.loop, **config)
+
+    def async_consumer(self, **config: Any) -> AsyncConsumer:
+        """A consumer to be awaited, in any event loop."""
+        return AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
+
+    def async_admin(self) -> AsyncAdmin:
+        """An admin to be awaited, in any event loop."""
+        return AsyncAdmin(self._connection.broker, self._connection.loop.loop)
 
     def close(self) -> None:
         """Leave the cluster; it goes on."""

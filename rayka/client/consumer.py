@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from rayka.client.fetcher import Fetcher
-from rayka.client.loop import LoopThread, blocking, immediate
+from rayka.client.loop import LoopThread, at_home, blocking
 from rayka.client.offsets import look_up
 from rayka.client.positions import AssignedPartition
 from rayka.client.records import ConsumerRecord, RecordBatches
@@ -33,19 +33,22 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class AsyncConsumer:
-    """Reads partitions that the program assigns; construct and use it in the event loop that `broker` belongs to.
+    """Reads partitions that the program assigns; to be awaited in any event loop.
 
+    It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
     Settings: see `ConsumerConfig`. Raises INVALID_CONFIG for one that is unknown or has a bad value.
     """
 
-    def __init__(self, broker: Broker, **config: Any) -> None:
+    def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Any) -> None:
         self.config = configure(ConsumerConfig, config)
+        self.home = home or asyncio.get_running_loop()
         self._broker = broker
-        self._fetcher = Fetcher(broker, self.config)
+        self._fetcher = Fetcher(broker, self.config, self.home)
         self._is_closed = False
         self.pending: deque[ConsumerRecord] = deque()
 
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+    @at_home
+    async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read these partitions from now on, instead of those before.
 
         A partition that was assigned already goes on where it is; a new one begins where `auto_offset_reset`
@@ -57,10 +60,12 @@ class AsyncConsumer:
         self._fetcher.assign(wanted)
         self.pending = deque(record for record in self.pending if record.topic_partition in self._fetcher.partitions)
 
-    def assignment(self) -> set[TopicPartition]:
+    @at_home
+    async def assignment(self) -> set[TopicPartition]:
         """The partitions that are read."""
         return set(self._fetcher.partitions)
 
+    @at_home
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -73,28 +78,33 @@ class AsyncConsumer:
         self._return_pending()
         return await self._wait(lambda: self._fetcher.take(limit), timeout_ms)
 
+    @at_home
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """All record batches that were read ahead, not decoded; errors as `poll`."""
         self._return_pending()
         return await self._wait(self._fetcher.take_batches, timeout_ms)
 
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
+    @at_home
+    async def seek(self, partition: tuple[str, int], offset: int) -> None:
         """Go on at this offset."""
         if not isinstance(offset, int) or offset < 0:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"offset must be an int, 0 or more, not {offset!r}")
         state = self._state(partition)
         self._reposition(state, partial(state.seek, offset))
 
-    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+    @at_home
+    async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Go on at the log start offset; all partitions if none is named."""
         for state in self._states(partitions):
             self._reposition(state, partial(state.seek_by, OffsetSpec.EARLIEST))
 
-    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+    @at_home
+    async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Go on at the end as it is when looked up; all partitions if none is named."""
         for state in self._states(partitions):
             self._reposition(state, partial(state.seek_by, OffsetSpec.LATEST))
 
+    @at_home
     async def position(self, partition: tuple[str, int], timeout_ms: float = _CALL_TIMEOUT_MS) -> int:
         """The offset of the next record that the program gets. Raises REQUEST_TIMED_OUT if it can't be found out."""
         state = self._state(partition)
@@ -106,28 +116,34 @@ class AsyncConsumer:
                 raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"no position of {state.topic_partition} yet")
         return position
 
-    def pause(self, *partitions: tuple[str, int]) -> None:
+    @at_home
+    async def pause(self, *partitions: tuple[str, int]) -> None:
         """Give out no records of these partitions until `resume`."""
         for state in self._states(partitions):
             state.is_paused = True
 
-    def resume(self, *partitions: tuple[str, int]) -> None:
+    @at_home
+    async def resume(self, *partitions: tuple[str, int]) -> None:
         """Give out records of these partitions again."""
         for state in self._states(partitions):
             self._fetcher.resume(state)
 
-    def paused(self) -> set[TopicPartition]:
+    @at_home
+    async def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
         return {state.topic_partition for state in self._fetcher.partitions.values() if state.is_paused}
 
+    @at_home
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """The offset of the first record of each partition."""
         return await self._offsets(partitions, OffsetSpec.EARLIEST)
 
+    @at_home
     async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """The offset that the next record of each partition gets; under read_committed, the last stable offset."""
         return await self._offsets(partitions, OffsetSpec.LATEST)
 
+    @at_home
     async def offsets_for_times(
         self, timestamps: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -146,6 +162,7 @@ class AsyncConsumer:
             for topic_partition, answer in found.items()
         }
 
+    @at_home
     async def lag(self, partition: tuple[str, int]) -> int:
         """How many offsets lie between the position and the end."""
         state = self._state(partition)
@@ -156,21 +173,25 @@ class AsyncConsumer:
             end = (await self.end_offsets([partition]))[state.topic_partition]
         return max(end - position, 0)
 
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
+    @at_home
+    async def partitions_for_topic(self, topic: str) -> set[int] | None:
         """The partitions of a topic; None if it does not exist."""
         found = self._broker.image.topics.get(topic)
         return None if found is None else set(range(len(found.partitions)))
 
-    def topics(self) -> set[str]:
+    @at_home
+    async def topics(self) -> set[str]:
         """The topics that are not internal."""
         return {name for name, topic in self._broker.image.topics.items() if not topic.is_internal}
 
-    def close(self) -> None:
+    @at_home
+    async def close(self) -> None:
         """Stop reading. Safe to repeat."""
         self._is_closed = True
         self.pending.clear()
         self._fetcher.close()
 
+    @at_home
     async def fill(self) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
         while not self.pending:
@@ -195,7 +216,7 @@ class AsyncConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        await self.close()
 
     async def _wait(self, take: Callable[[], Taken], timeout_ms: float | None) -> Taken:
         """What `take` gives as soon as that is not empty, or at the end of the time."""
@@ -258,11 +279,11 @@ class AsyncConsumer:
 
     def _require_valid(self, partition: tuple[str, int]) -> TopicPartition:
         topic_partition = _topic_partition(partition)
-        partitions = self.partitions_for_topic(topic_partition.topic)
-        if partitions is not None and topic_partition.partition not in partitions:
+        topic = self._broker.image.topics.get(topic_partition.topic)
+        if topic is not None and not 0 <= topic_partition.partition < len(topic.partitions):
             raise RaykaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic_partition.topic} has {len(partitions)} partitions, and no {topic_partition.partition}",
+                f"topic {topic.name} has {len(topic.partitions)} partitions, and no {topic_partition.partition}",
             )
         return topic_partition
 
@@ -275,30 +296,27 @@ class Consumer:
     """The blocking form of `AsyncConsumer`, for one thread at a time."""
 
     def __init__(self, broker: Broker, loop: LoopThread, **config: Any) -> None:
-        async def make() -> AsyncConsumer:
-            return AsyncConsumer(broker, **config)
-
         self._loop = loop
-        self._core = loop.run(make())
+        self._core = AsyncConsumer(broker, loop.loop, **config)
 
-    assign = immediate(AsyncConsumer.assign)
-    assignment = immediate(AsyncConsumer.assignment)
+    assign = blocking(AsyncConsumer.assign)
+    assignment = blocking(AsyncConsumer.assignment)
     poll = blocking(AsyncConsumer.poll)
     poll_batches = blocking(AsyncConsumer.poll_batches)
-    seek = immediate(AsyncConsumer.seek)
-    seek_to_beginning = immediate(AsyncConsumer.seek_to_beginning)
-    seek_to_end = immediate(AsyncConsumer.seek_to_end)
+    seek = blocking(AsyncConsumer.seek)
+    seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
+    seek_to_end = blocking(AsyncConsumer.seek_to_end)
     position = blocking(AsyncConsumer.position)
-    pause = immediate(AsyncConsumer.pause)
-    resume = immediate(AsyncConsumer.resume)
-    paused = immediate(AsyncConsumer.paused)
+    pause = blocking(AsyncConsumer.pause)
+    resume = blocking(AsyncConsumer.resume)
+    paused = blocking(AsyncConsumer.paused)
     beginning_offsets = blocking(AsyncConsumer.beginning_offsets)
     end_offsets = blocking(AsyncConsumer.end_offsets)
     offsets_for_times = blocking(AsyncConsumer.offsets_for_times)
     lag = blocking(AsyncConsumer.lag)
-    partitions_for_topic = immediate(AsyncConsumer.partitions_for_topic)
-    topics = immediate(AsyncConsumer.topics)
-    close = immediate(AsyncConsumer.close)
+    partitions_for_topic = blocking(AsyncConsumer.partitions_for_topic)
+    topics = blocking(AsyncConsumer.topics)
+    close = blocking(AsyncConsumer.close)
 
     def __iter__(self) -> Self:
         return self

@@ -40,11 +40,11 @@ _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
 class Fetcher:
     """The fetches of one consumer. Lives in the event loop."""
 
-    def __init__(self, broker: Broker, config: ConsumerConfig) -> None:
+    def __init__(self, broker: Broker, config: ConsumerConfig, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
         self._config = config
         self._files = SegmentFiles()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._searches: set[asyncio.Task[None]] = set()
         self._ready: dict[AssignedPartition, None] = {}

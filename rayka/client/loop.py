@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, TypeVarTuple
@@ -93,8 +94,34 @@ class LoopThread:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
 
 
+class AtHome(Protocol):
+    """An asynchronous client, whose state belongs to one event loop."""
+
+    @property
+    def home(self) -> asyncio.AbstractEventLoop:
+        """The loop."""
+
+
+H = TypeVar("H", bound=AtHome)
+
+
+def at_home(
+    method: Callable[Concatenate[H, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    """Lets a client's method be awaited in any event loop; its body runs in the client's own."""
+
+    @functools.wraps(method)
+    async def call(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if asyncio.get_running_loop() is self.home:
+            return await method(self, *args, **kwargs)
+        there = asyncio.run_coroutine_threadsafe(method(self, *args, **kwargs), self.home)
+        return await asyncio.wrap_future(there)
+
+    return call
+
+
 class Shell(Protocol):
-    """The blocking form of a client: the asynchronous one and the loop it lives on."""
+    """The blocking form of a client: the asynchronous one and the thread of its loop."""
 
     _core: Any
     _loop: LoopThread
@@ -111,15 +138,3 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
     call.__doc__ = method.__doc__
     call.__wrapped__ = method  # type: ignore[attr-defined]
     return call
-
-
-def immediate(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """As `blocking`, for a method that is a plain function: it too runs in the loop, where the state is owned."""
-
-    async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(self, *args, **kwargs)
-
-    run.__name__ = method.__name__
-    run.__qualname__ = method.__qualname__
-    run.__doc__ = method.__doc__
-    return blocking(run)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rayka.client.accumulator import Accumulator, BatchFuture, Headers, ProducerBatch, RecordFuture
-from rayka.client.loop import LoopThread, blocking
+from rayka.client.loop import LoopThread, at_home, blocking
 from rayka.client.partitioner import Partitioner
 from rayka.client.route import Routes, TopicRoute
 from rayka.client.sender import Sender
@@ -45,17 +45,19 @@ class BufferFull(RaykaError, BufferError):
 
 
 class AsyncProducer:
-    """Sends records to topics; construct and use it in the event loop that `broker` belongs to.
+    """Sends records to topics; to be awaited in any event loop.
 
+    It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
     Settings: see `ProducerConfig`. Raises INVALID_CONFIG for one that is unknown or has a bad value.
     """
 
-    def __init__(self, broker: Broker, **config: Any) -> None:
+    def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Any) -> None:
         self.config = configure(ProducerConfig, config)
+        self.home = home or asyncio.get_running_loop()
         self._broker = broker
         self._accumulator = Accumulator(self.config)
         self._routes = Routes(broker, self._accumulator, self.config)
-        self._sender = Sender(broker, self._accumulator, self.config)
+        self._sender = Sender(broker, self._accumulator, self.config, self.home)
         self._partitioner = _partitioner(self.config.partitioner)
         self._key_serializer = self.config.key_serializer
         self._value_serializer = self.config.value_serializer
@@ -76,11 +78,15 @@ class AsyncProducer:
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
         future = self.try_send(topic, value, key, headers, timestamp_ms, partition)
-        if future is not None:
-            return future
+        if future is None:
+            future = await self._send_when_possible(topic, value, key, headers, timestamp_ms, partition)
+        return future
+
+    @at_home
+    async def _send_when_possible(self, topic: str, *fields: Any) -> RecordFuture:
         await self.ready(topic)
         deadline_s = time.monotonic() + self.config.max_block_ms / 1000
-        while (future := self.try_send(topic, value, key, headers, timestamp_ms, partition)) is None:
+        while (future := self.try_send(topic, *fields)) is None:
             await self._room(deadline_s)
         return future
 
@@ -133,6 +139,7 @@ class AsyncProducer:
         await self.ready(topic)
         return [await self.put(batch) for batch in self.batches(topic, partition, records)]
 
+    @at_home
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far has an outcome, at most `timeout` seconds (REQUEST_TIMED_OUT)."""
         try:
@@ -143,6 +150,7 @@ class AsyncProducer:
                 ErrorCode.REQUEST_TIMED_OUT, f"{self._accumulator.used_bytes} bytes are not sent after {timeout} s"
             ) from None
 
+    @at_home
     async def close(self, timeout: float | None = None) -> None:
         """Flush, at most `timeout` seconds, and take no more records; what is left then fails. Safe to repeat."""
         self._is_closed = True
@@ -166,6 +174,7 @@ class AsyncProducer:
     ) -> None:
         await self.close()
 
+    @at_home
     async def ready(self, topic: str) -> None:
         """Wait until the topic is known, and create it if the broker's settings say so."""
         if self._routes.get(topic) is None:
@@ -191,6 +200,7 @@ class AsyncProducer:
         if batch.record_count:
             yield batch
 
+    @at_home
     async def put(self, batch: ProducerBatch) -> BatchFuture:
         """Send a batch, as soon as there is room for it."""
         deadline_s = time.monotonic() + self.config.max_block_ms / 1000
@@ -235,11 +245,8 @@ class Producer:
     """The blocking form of `AsyncProducer`; any number of threads may use it."""
 
     def __init__(self, broker: Broker, loop: LoopThread, **config: Any) -> None:
-        async def make() -> AsyncProducer:
-            return AsyncProducer(broker, **config)
-
         self._loop = loop
-        self._core = loop.run(make())
+        self._core = AsyncProducer(broker, loop.loop, **config)
 
     def send(
         self,

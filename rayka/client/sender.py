@@ -36,7 +36,8 @@ _OUT_OF_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PR
 _HIGHEST_EPOCH = 2**15 - 1
 _SEQUENCE_MASK = 2**31 - 1
 _FOREVER = float("inf")
-_CLOCK_TICK_S = 0.001
+_CLOCK_TICK_S = 0.0006
+"""How much too early uvloop's timers, which count in milliseconds, may be."""
 _KNOWN_FOR_S = 60.0
 """How long after an acknowledgement a leader surely knows the producer (`producer.id.expiration.ms` is a day)."""
 _NOT_APPENDED = AppendResult(ErrorCode.NONE)
@@ -46,11 +47,13 @@ _LOST = AppendResult(ErrorCode.NETWORK_EXCEPTION)
 class Sender:
     """One producer's way to the partitions. Lives in the event loop; only `wake` is for other threads."""
 
-    def __init__(self, broker: Broker, accumulator: Accumulator, config: ProducerConfig) -> None:
+    def __init__(
+        self, broker: Broker, accumulator: Accumulator, config: ProducerConfig, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._broker = broker
         self._accumulator = accumulator
         self._config = config
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._news: deque[PartitionQueue] = deque()
         self._is_awake = False
         self._flushing = 0
@@ -135,13 +138,13 @@ class Sender:
     def _filled_before(self) -> float:
         if self._flushing or self._accumulator.is_full:
             return _FOREVER
-        return time.monotonic() - self._config.linger_ms / 1000 if self._config.linger_ms else _FOREVER
+        return time.monotonic() + _CLOCK_TICK_S - self._config.linger_ms / 1000 if self._config.linger_ms else _FOREVER
 
     def _wait_for_company(self, queue: PartitionQueue) -> None:
         filling = queue.filling
         if filling is not None and queue.timer is None:
             due_s = filling.created_s + self._config.linger_ms / 1000 - time.monotonic()
-            queue.timer = self._loop.call_later(max(due_s, 0) + _CLOCK_TICK_S, self._linger_is_over, queue)
+            queue.timer = self._loop.call_later(max(due_s, 0), self._linger_is_over, queue)
 
     def _linger_is_over(self, queue: PartitionQueue) -> None:
         queue.timer = None

@@ -36,7 +36,7 @@ def test_what_is_written_on_handles_is_read_through_the_wire(cluster: Cluster) -
     with cluster.producer(compression_type="zstd", linger_ms=5) as producer:
         for key, value in sent.items():
             producer.send("outward", value, key, [("h", b"\x00")])
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "auto.offset.reset": "earliest"}
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "enable.auto.commit": False}
     consumer = Consumer(settings)
     topic = cluster.admin().describe_topics(["outward"])[0]
     consumer.assign([TopicPartition("outward", at.partition, OFFSET_BEGINNING) for at in topic.partitions])

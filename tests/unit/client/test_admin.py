@@ -133,7 +133,7 @@ def test_the_asynchronous_form(connection: LocalConnection) -> None:
     async def program() -> list[str]:
         admin = AsyncAdmin(connection.broker)
         await admin.create_topic("orders")
-        return admin.list_topics()
+        return await admin.list_topics()
 
     assert connection.loop.run(program()) == ["orders"]
 

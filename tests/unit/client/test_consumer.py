@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from pathlib import Path
@@ -379,8 +380,22 @@ def test_the_asynchronous_form(connection: LocalConnection, cluster: Cluster) ->
 
     async def program() -> list[int]:
         async with AsyncConsumer(connection.broker, auto_offset_reset="earliest", consumer_timeout_ms=50) as consumer:
-            consumer.assign([EVENTS])
+            await consumer.assign([EVENTS])
             polled = await consumer.poll(1000, 10)
             return [record.offset for record in polled[EVENTS]] + [record.offset async for record in consumer]
 
     assert connection.loop.run(program()) == [*range(1000)]
+
+
+def test_the_asynchronous_form_in_a_loop_of_the_programs_own(cluster: Cluster) -> None:
+    fill(cluster, 1000)
+
+    async def program() -> list[int]:
+        async with cluster.async_consumer(auto_offset_reset="earliest", consumer_timeout_ms=50) as consumer:
+            await consumer.assign([EVENTS])
+            await consumer.seek(EVENTS, 10)
+            polled = await consumer.poll(1000, 10)
+            assert await consumer.lag(EVENTS) == 980
+            return [record.offset for record in polled[EVENTS]] + [record.offset async for record in consumer]
+
+    assert asyncio.run(program()) == [*range(10, 1000)]

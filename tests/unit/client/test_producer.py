@@ -337,11 +337,28 @@ def test_the_asynchronous_form(connection: LocalConnection, cluster: Cluster) ->
     assert values(cluster, "events") == [b"%d" % number for number in range(102)]
 
 
-def test_a_future_can_be_awaited_in_another_loop(cluster: Cluster) -> None:
-    producer = cluster.producer(linger_ms=5)
+def test_the_asynchronous_form_in_a_loop_of_the_programs_own(cluster: Cluster, faults: FaultyPartitions) -> None:
+    faults.on_append = lambda _: Fault(delay_s=0.001)
 
-    async def program() -> int:
-        return (await producer.send("events", b"1")).offset
+    async def program() -> None:
+        async with cluster.async_producer(buffer_memory=2000, batch_size=500) as producer:
+            for number in range(500):
+                await producer.send("events", b"%d" % number)
+            await producer.flush()
+            (batch,) = await producer.send_batch("events", None, [b"500"])
+            assert (await batch).base_offset == 500
+            assert (await (await producer.send("events", b"501"))).offset == 501
 
-    assert asyncio.run(program()) == 0
-    producer.close()
+    asyncio.run(program())
+    assert values(cluster, "events") == [b"%d" % number for number in range(502)]
+
+
+def test_an_error_reaches_every_waiter_in_a_foreign_loop(cluster: Cluster, faults: FaultyPartitions) -> None:
+    faults.on_append = lambda _: NO_LEADER
+
+    async def program() -> list[object]:
+        producer = cluster.async_producer(delivery_timeout_ms=20, retry_backoff_ms=1)
+        futures = [await producer.send("events", b"%d" % number) for number in range(3)]
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+    assert [getattr(error, "code", None) for error in asyncio.run(program())] == [ErrorCode.REQUEST_TIMED_OUT] * 3
