@@ -1,0 +1,125 @@
+"""Clients that are not ours, against the gateway over a local broker: create, produce, fetch, describe."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+VALUES = [b"value %d" % number for number in range(300)]
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker in a process of its own."""
+    directory = tmp_path_factory.mktemp("broker")
+    command = [sys.executable, "-m", "tests.support.local_broker", "0", str(directory), "num.partitions=2"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("listening on "), line
+    yield line.split()[-1]
+    process.send_signal(signal.SIGINT)
+    process.wait(10)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_confluent_kafka(bootstrap: str, topic: str, codec: str, idempotent: bool) -> None:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": idempotent, "linger.ms": 5}
+    )
+    offsets: list[int] = []
+    for value in VALUES:
+        producer.produce(topic, value, b"key", on_delivery=lambda error, message: offsets.append(message.offset()))
+    assert producer.flush(10) == 0
+    assert offsets == list(range(len(VALUES)))
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = [message.value() for message in consumer.consume(len(VALUES), 10)]
+    assert found == VALUES
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), 10) == (0, len(VALUES))
+    consumer.close()
+
+
+def test_confluent_kafka_administers(bootstrap: str, topic: str) -> None:
+    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "7000"})])[topic].result(10)
+    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(10)
+    assert len(admin.list_topics(topic, 10).topics[topic].partitions) == 4
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    (described,) = admin.describe_configs([resource]).values()
+    assert described.result(10)["retention.ms"].value == "7000"
+    assert admin.describe_cluster(request_timeout=10).result(10).cluster_id == "local-cluster"
+    offsets = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.latest()})
+    assert offsets[TopicPartition(topic, 0)].result(10).offset == 0
+    admin.delete_topics([topic])[topic].result(10)
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        admin.delete_topics([topic])[topic].result(10)
+
+
+def test_kafka_python(bootstrap: str, topic: str) -> None:
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    sent = [producer.send(topic, value, partition=1, headers=[("h", b"1")]) for value in VALUES]
+    assert [one.get(10).offset for one in sent] == list(range(len(VALUES)))
+    producer.close()
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=10_000)
+    partition = TopicPartition(topic, 1)
+    consumer.assign([partition])
+    consumer.seek(partition, 100)
+    found = [next(consumer) for _ in range(200)]
+    assert [record.value for record in found] == VALUES[100:]
+    assert [record.offset for record in found] == list(range(100, 300))
+    assert found[0].headers == [("h", b"1")]
+    assert consumer.end_offsets([partition]) == {partition: 300}
+    consumer.close()
+
+
+def test_aiokafka(bootstrap: str, topic: str) -> None:
+    import aiokafka
+
+    async def main() -> list[bytes]:
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+            for value in VALUES:
+                await producer.send(topic, value, partition=0)
+            await producer.flush()
+        partition = aiokafka.TopicPartition(topic, 0)
+        async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+            consumer.assign([partition])
+            await consumer.seek_to_beginning(partition)
+            return [(await asyncio.wait_for(consumer.getone(), 10)).value for _ in VALUES]
+
+    assert asyncio.run(main()) == VALUES
+
+
+def test_kcat(bootstrap: str, topic: str) -> None:
+    def kcat(*arguments: str, stdin: bytes = b"") -> bytes:
+        command = ["kcat", "-b", bootstrap, *arguments]
+        return subprocess.run(command, input=stdin, stdout=subprocess.PIPE, check=True, timeout=30).stdout
+
+    kcat("-P", "-t", topic, "-p", "0", stdin=b"\n".join(VALUES) + b"\n")
+    assert kcat("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q").splitlines() == VALUES
+    assert kcat("-Q", "-t", f"{topic}:0:-1") == b"%s [0] offset 300\n" % topic.encode()
+    assert b"2 partitions" in kcat("-L", "-t", topic)
