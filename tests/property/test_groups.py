@@ -1,7 +1,7 @@
 """Random histories of many members of both protocols, with lost answers, pauses, crashes, failing appends, restarts.
 
-At every step: a partition has at most one reader whose commit would be accepted, and committed offsets are those that
-were accepted last. At the end: everybody who is still there reaches a settled assignment of all partitions, and the log,
+At every step: a partition has at most one reader among the members of the group, and at most one among all clients whose
+commit would be accepted; committed offsets are those that were accepted last. At the end: everybody who is still there reaches a settled assignment of all partitions, and the log,
 whole or compacted, gives the same state.
 """
 
@@ -150,12 +150,23 @@ class World:
         check = registry.rules(group).commit(request, False)
         return check.error is NONE and (check.partition is None or check.partition(offset) is NONE)
 
+    def is_member(self, client: Client) -> bool:
+        """Whether the coordinator believes the client to be in the group, speaking what it speaks."""
+        group = self.shell.core.registry.groups.get("g")
+        member = None if group is None else group.members.get(client.member_id)
+        return member is not None and isinstance(client, ClassicClient) is (getattr(member, "classic", 1) is not None)
+
+    def check_readers(self, clients: list[Client]) -> None:
+        read = [partition for client in clients for partition in client.partitions]
+        assert len(read) == len(set(read)), "a partition has two readers"
+
     def check(self) -> None:
+        self.check_readers([client for client in self.clients if self.is_member(client)])
         readers: dict[Any, Client] = {}
         for client in self.clients:
             for topic, partition in client.partitions:
                 if self.may_commit(client, topic, partition):
-                    assert (topic, partition) not in readers, f"{topic}-{partition} has two readers"
+                    assert (topic, partition) not in readers, f"{topic}-{partition} has two committers"
                     readers[topic, partition] = client
         for (name, partition), offset in self.committed.items():
             assert self.shell.committed(topic=name, partition=partition) == offset
