@@ -16,10 +16,8 @@ import ray.exceptions
 from rayka.actors.channel import ChannelClosed
 from rayka.actors.channel_link import append_control, append_results, fetch_results
 from rayka.actors.frames import Operation
-from rayka.actors.link import GRACE_S, AppendDone, CallDone, FetchDone, FetchOrder
+from rayka.actors.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, CallDone, FetchDone, FetchOrder
 from rayka.types import AppendRequest
-
-_CALL_TIMEOUT_S = 30.0
 
 
 class ActorLink:
@@ -51,9 +49,9 @@ class ActorLink:
         if task is not None:
             task.cancel()
 
-    def call(self, method: str, arguments: Sequence[Any], done: CallDone) -> None:
+    def call(self, method: str, arguments: Sequence[Any], done: CallDone, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """As `Link.call`."""
-        self._submit(Operation.CALL, (method, tuple(arguments)), b"", done, _CALL_TIMEOUT_S)
+        self._submit(Operation.CALL, (method, tuple(arguments)), b"", done, timeout_s)
 
     def close(self) -> None:
         """As `Link.close`."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from rayka.actors.channel import ChannelClosed, LocalChannel
 from rayka.actors.frames import Operation
-from rayka.actors.link import GRACE_S, AppendDone, CallDone, FetchDone, FetchOrder
+from rayka.actors.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, CallDone, FetchDone, FetchOrder
 from rayka.types import AbortedTransaction, AppendRequest, AppendResult, FetchResult, FileSlice
 
 
@@ -42,9 +42,9 @@ class ChannelLink:
         """As `Link.cancel`."""
         self._channel.cancel(cast("int", key))
 
-    def call(self, method: str, arguments: Sequence[Any], done: CallDone) -> None:
+    def call(self, method: str, arguments: Sequence[Any], done: CallDone, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """As `Link.call`."""
-        self._channel.request(Operation.CALL, (method, arguments), done)
+        self._channel.request(Operation.CALL, (method, arguments), done, timeout_s=timeout_s)
 
     def close(self) -> None:
         """As `Link.close`."""

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 
 from rayka.actors.controller_client import ControllerClient
+from rayka.actors.group_router import GroupRouter
 from rayka.actors.image_watch import ImageWatch
 from rayka.actors.link import Link
 from rayka.actors.router import Router
@@ -37,6 +38,7 @@ class ClusterView:
         own_node = ray.get_runtime_context().get_node_id()
         self.partitions = Router(lambda: watch.image, own_node, spec.socket_dir, spec.namespace, own=own)
         self.controller = ControllerClient(controller, watch, spec.broker_id)
+        self.groups = GroupRouter(self.partitions, self.controller, lambda: watch.image, lambda: self.config)
 
     async def stop(self) -> None:
         """Let go of the links and the watch."""

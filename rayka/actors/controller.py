@@ -21,6 +21,7 @@ from rayka.actors.metadata_log import MetadataLog
 from rayka.actors.partition_pool import PartitionPool
 from rayka.actors.spec import NodeSpec
 from rayka.config import BrokerConfig
+from rayka.config.groups import GROUP_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import BrokerRegistration, NewTopic
 from rayka.metadata.controller import Changes, Controller
@@ -72,7 +73,7 @@ class ControllerActor:
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
         self._log = MetadataLog(spec.controller_dir)
-        self._core = Controller(self._log.load(), spec.configs)
+        self._core = Controller(self._log.load(), spec.configs, GROUP_CONFIGS)
         self._watchers = Watchers()
         self._pool: PartitionPool | None = None
         self._background: set[asyncio.Task[Any]] = set()

@@ -15,6 +15,7 @@ from rayka.types import AppendRequest, AppendResult, FetchPartition, FetchResult
 
 # An answer to a request that waits on the broker comes a little after the wait; more than that is a loss.
 GRACE_S = 5.0
+CALL_TIMEOUT_S = 30.0
 
 AppendDone: TypeAlias = Callable[[list[AppendResult] | ChannelClosed], None]
 FetchDone: TypeAlias = Callable[[list[FetchResult] | ChannelClosed], None]
@@ -43,7 +44,7 @@ class Link(Protocol):
     def cancel(self, key: Hashable) -> None:
         """The answer to a fetch is not wanted any more: `done` will not be called."""
 
-    def call(self, method: str, arguments: Sequence[Any], done: CallDone) -> None:
+    def call(self, method: str, arguments: Sequence[Any], done: CallDone, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Call one of the rarer methods."""
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ import ray.exceptions
 from rayka.actors.channel import ChannelServer
 from rayka.actors.cluster_view import ClusterView
 from rayka.actors.frame_service import FrameService
+from rayka.actors.group_replicas import GroupReplicas
 from rayka.actors.image_watch import ImageWatch, find_controller
 from rayka.actors.latency import tune_garbage_collection
 from rayka.actors.log_upkeep import LogUpkeep
@@ -90,13 +91,17 @@ class PartitionActor:
         self._replicas = Replicas()
         self._server = ReplicaServer(self._replicas, self._directory, self._disk_failed)
         self._service = FrameService(self._server)
-        roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._spec.configs)
+        config = BrokerConfig.parse(self._spec.configs)
+        self._groups = GroupReplicas(self._server, config)
+        self._server.offer("group", self._groups.execute)
+        roles = ReplicaRoles(
+            self._name, self._replicas, self._directory, self._server, self._groups, self._spec.configs
+        )
         self._watch = ImageWatch(controller, self._name, roles.image_changed)
         await _until_answered(self._watch.start)
         self._directory.opened()
         self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._service.serve)
         await self._channel.start()
-        config = BrokerConfig.parse(self._spec.configs)
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._server, config)
         self._upkeep.start()
         self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
@@ -110,6 +115,7 @@ class PartitionActor:
         if not self._failed:
             self._failed = True
             logger.error("log directory %s is offline: %s", self._path, self._directory.offline)
+            self._groups.resign()
             for partition in self._replicas:
                 partition.resign()
                 self._server.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -149,6 +155,7 @@ class PartitionActor:
         """Close the logs cleanly: the next start recovers nothing."""
         await self._started
         await self._listener.stop(_CLIENT_GRACE_S)
+        self._groups.resign()
         await self._channel.stop()
         await self._view.stop()
         await self._upkeep.stop()

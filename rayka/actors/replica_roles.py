@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 
+from rayka.actors.group_replicas import OFFSETS_TOPIC, GroupReplicas
 from rayka.actors.replica_server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.errors import RaykaError
@@ -28,12 +29,14 @@ class ReplicaRoles:
         replicas: Replicas,
         directory: LogDirectory,
         server: ReplicaServer,
+        groups: GroupReplicas,
         configs: Mapping[str, str],
     ) -> None:
         self._name = name
         self._replicas = replicas
         self._directory = directory
         self._server = server
+        self._groups = groups
         self._configs = configs
 
     def image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
@@ -47,6 +50,7 @@ class ReplicaRoles:
                 self._follow(topic, after)
         if before.configs is not after.configs:
             self._reconfigure(after)
+        self._groups.image_changed(before, after)
 
     def _mine(self, topic: TopicImage) -> Iterable[PartitionImage]:
         return (partition for partition in topic.partitions if self._name in partition.actors)
@@ -70,9 +74,16 @@ class ReplicaRoles:
         held = self._replicas.get(topic_partition)
         if partition.leader_actor == self._name:
             held.become_leader(partition.leader_epoch)
+            if topic.name == OFFSETS_TOPIC:
+                self._groups.leads(held)
         else:
-            held.resign()
-            self._server.release(topic_partition)
+            self._resign(held)
+
+    def _resign(self, held: Partition) -> None:
+        held.resign()
+        self._server.release(held.topic_partition)
+        if held.topic_partition.topic == OFFSETS_TOPIC:
+            self._groups.leaves(held.topic_partition.partition)
 
     def _delete(self, topic: TopicImage) -> None:
         for partition in self._mine(topic):
@@ -80,8 +91,7 @@ class ReplicaRoles:
             if topic_partition not in self._replicas:
                 continue
             held = self._replicas.remove(topic_partition)
-            held.resign()
-            self._server.release(topic_partition)
+            self._resign(held)
             try:
                 self._directory.delete_log(held.log, uuid.uuid4().hex)
             except RaykaError as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from rayka.actors.group_commit import GroupCommit
-from rayka.actors.link import AppendDone, CallDone, FetchDone, FetchOrder
+from rayka.actors.link import CALL_TIMEOUT_S, AppendDone, CallDone, FetchDone, FetchOrder
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.log_directory import LogDirectory
 from rayka.storage.partition import Partition
@@ -44,6 +44,11 @@ class ReplicaServer:
         self._keys = itertools.count()
         self._group_commit = GroupCommit(self._flushed, self._flush_failed)
         self._unflushed_bytes: dict[TopicPartition, int] = {}
+        self._services: dict[str, Callable[..., None]] = {}
+
+    def offer(self, method: str, service: Callable[..., None]) -> None:
+        """Serve one more method by `call`: `service(*arguments, done)` may answer later."""
+        self._services[method] = service
 
     def append(self, requests: Sequence[AppendRequest], timeout_ms: int, done: AppendDone) -> None:
         """Append; answers at once, or after the flush that a topic asks for. Then wakes who waits for records."""
@@ -89,6 +94,35 @@ class ReplicaServer:
         self.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
         self._disk_failed()
 
+    def append_own(self, partition: Partition, records: memoryview, now_ms: int) -> int:
+        """Append batches of this process' own making; returns the base offset. Raises RaykaError."""
+        result, required = partition.append(records, partition.leader_epoch, now_ms, origin_is_client=False)
+        if partition.log.high_watermark < required:
+            self._await_flush(AppendRequest(partition.topic_partition, records), required, {})
+            self._group_commit.flush((partition,))
+        else:
+            self._more_bytes(partition.topic_partition, len(records))
+        return result.base_offset
+
+    def when_visible(self, partition: Partition, offset: int, done: Callable[[], None]) -> None:
+        """Call `done` when the high watermark is at `offset`, at once if it is; not at all if the partition fails."""
+        if partition.log.high_watermark >= offset:
+            done()
+        else:
+
+            def visible(results: list[AppendResult]) -> None:
+                if not results[0].error:
+                    done()
+
+            required = {partition.topic_partition: offset}
+            self._purgatory.add_produce(DelayedProduce(visible, [AppendResult(0)], required))
+
+    def delete_own(self, partition: Partition, offset: int) -> None:
+        """Move the log start offset of a partition up, and let its old segments go."""
+        partition.log.delete_records(offset)
+        partition.log.delete_old_segments(time.time_ns() // 1_000_000)
+        self._directory.write_log_start_offsets({partition.topic_partition: partition.log.log_start_offset})
+
     def fetch(self, order: FetchOrder, done: FetchDone) -> Hashable:
         """Read; answers at once if there is enough, else when there is or the time is over (then returns its key)."""
         results = self._replicas.fetch(order.partitions, order.max_bytes, order.isolation)
@@ -131,8 +165,11 @@ class ReplicaServer:
     def close(self) -> None:
         """Nothing: the replicas live as long as their process."""
 
-    def call(self, method: str, arguments: Sequence[Any], done: CallDone) -> None:
+    def call(self, method: str, arguments: Sequence[Any], done: CallDone, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Call one of the rarer methods by name."""
+        if method in self._services:
+            self._services[method](*arguments, done)
+            return
         try:
             answer = _CALLS[method](self, *arguments)
         except RaykaError as error:

@@ -17,7 +17,7 @@ from typing import Any
 from rayka.actors.actor_link import ActorLink
 from rayka.actors.channel import ChannelClosed
 from rayka.actors.channel_link import ChannelLink
-from rayka.actors.link import Link
+from rayka.actors.link import CALL_TIMEOUT_S, Link
 from rayka.actors.routed_fetch import RoutedFetch
 from rayka.errors import ErrorCode
 from rayka.metadata.image import MetadataImage
@@ -194,7 +194,7 @@ class Router:
             for name, answer in zip(names, answers, strict=True)
         ]
 
-    async def call(self, actor_name: str, method: str, *arguments: Any) -> Any:
+    async def call(self, actor_name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Call a method of an actor through its link; the answer may be a `ChannelClosed`."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -202,7 +202,7 @@ class Router:
             if not future.done():
                 future.set_result(answer)
 
-        self.link(actor_name).call(method, arguments, done)
+        self.link(actor_name).call(method, arguments, done, timeout_s)
         return await future
 
     async def _ask(self, method: str, queries: Sequence[Any], answer_type: Callable[..., Any], *more: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
+from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
 from rayka.config.topic import TOPIC_CONFIGS
 
 BOOLEAN, INT, SHORT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG
@@ -19,6 +20,7 @@ DEFAULTS = "Defaults of topic configs"
 PRODUCERS = "Producers"
 METADATA = "The controller"
 ACTORS = "Actors"
+GROUPS = "Groups"
 
 
 def _connection_limits(value: ConfigValue) -> str | None:
@@ -233,7 +235,8 @@ BROKER_CONFIGS: Mapping[str, ConfigDef] = {
     definition.name: replace(definition, group=title)
     for title, group in (
         (LISTENING, _listening), (STORING, _storing), (TOPICS, _topics), (DEFAULTS, _defaults),
-        (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing), (ACTORS, _actors),
+        (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing),
+        (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (ACTORS, _actors),
     )
     for definition in group()
 }  # fmt: skip

@@ -42,14 +42,22 @@ _CONSUMER = (
     _int("group.consumer.min.heartbeat.interval.ms", 5000, "The least that consumer.heartbeat.interval.ms may be."),
     _int("group.consumer.max.heartbeat.interval.ms", 15000, "The most that consumer.heartbeat.interval.ms may be."),
     _int("group.consumer.max.size", INT_MAX, "The most members that a consumer group takes."),
-    _int("group.consumer.assignment.interval.ms", 1000, "The least time between two target assignments of a group.", 0),
+    ConfigDef(
+        "group.consumer.assignment.interval.ms",
+        ConfigType.INT,
+        "1000",
+        "The least time between two target assignments of a group.",
+        lower=0,
+        importance="medium",
+        update_mode=UpdateMode.CLUSTER_WIDE,
+    ),
     _int("group.consumer.min.assignment.interval.ms", 0, "The least that consumer.assignment.interval.ms may be.", 0),
     _int("group.consumer.max.assignment.interval.ms", 15000, "The most consumer.assignment.interval.ms may be.", 0),
     _int(
         "group.consumer.regex.refresh.interval.ms",
         600000,
-        "How often the topics that match the regular expressions of a group are looked up again, in Kafka. rayka does it "
-        "as soon as topics come or go.",
+        "How often the topics that match the regular expressions of a group are looked up again, in Kafka. rayka does "
+        "it as soon as topics come or go.",
         10000,
     ),
     _int(
@@ -117,7 +125,14 @@ _COORDINATOR = (
     _int("group.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes." + _UNUSED, -1),
     _int("group.coordinator.threads", 4, "Threads for requests." + _UNUSED, 1, "high"),
     _int("group.coordinator.background.threads", 2, "Threads for background work." + _UNUSED, 1, "high"),
-    _int("group.coordinator.cached.buffer.max.bytes", 1048588, "The largest buffer kept." + _UNUSED, 524288),
+    ConfigDef(
+        "group.coordinator.cached.buffer.max.bytes",
+        ConfigType.INT,
+        "1048588",
+        "The largest buffer kept." + _UNUSED,
+        lower=524288,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+    ),
 )
 
 GROUP_COORDINATOR_CONFIGS: Mapping[str, ConfigDef] = {

@@ -52,7 +52,9 @@ class Partition:
         """Stop leading: every later request is refused."""
         self.leader_epoch = NO_LEADER_EPOCH
 
-    def append(self, records: memoryview, leader_epoch: int, now_ms: int) -> tuple[AppendResult, int]:
+    def append(
+        self, records: memoryview, leader_epoch: int, now_ms: int, *, origin_is_client: bool = True
+    ) -> tuple[AppendResult, int]:
         """Append batches; the answer may be given when the high watermark is at the offset that comes with it.
 
         Raises RaykaError as `Log.append_as_leader`, and NOT_LEADER_OR_FOLLOWER.
@@ -60,7 +62,7 @@ class Partition:
         if leader_epoch > self.leader_epoch or self.leader_epoch == NO_LEADER_EPOCH:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} has another leader")
         log = self.log
-        info = log.append_as_leader(records, self.leader_epoch, now_ms)
+        info = log.append_as_leader(records, self.leader_epoch, now_ms, origin_is_client=origin_is_client)
         if not log.flush_due:
             log.update_high_watermark(log.log_end_offset)
         result = AppendResult(0, info.base_offset, info.log_append_time_ms, log.log_start_offset)

@@ -11,7 +11,7 @@ from rayka.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef, LogConfig
 from rayka.config.left_aside import LEFT_ASIDE, reason_left_aside
 from rayka.config.log import resolve
 
-OURS = {"partition.actors.per.node", "warm.partition.actors", "gateways.per.node"}
+OURS = {"partition.actors.per.node", "warm.partition.actors", "gateways.per.node", "group.consumer.unsettled.heartbeat.interval.ms"}
 
 DELIBERATE = {
     ("listeners", "default"): "rayka listens on loopback unless told otherwise",
@@ -23,6 +23,8 @@ DELIBERATE = {
     ("max.connections.per.ip.overrides", "validator"): "Kafka checks it outside of its definition",
     ("log.roll.ms", "validator"): "Kafka checks it outside of its definition",
     ("log.roll.jitter.ms", "validator"): "Kafka checks it outside of its definition",
+    ("group.consumer.assignors", "validator"): "rayka has no assignors but its own",
+    ("group.consumer.migration.policy", "validator"): "the same check, written differently",
     ("remote.storage.enable", "validator"): "there is no tiered storage; Kafka refuses it in the same place",
 }
 
