@@ -82,7 +82,7 @@ class AbstractIndex:
             self._written = len(memory)
 
     def freeze(self) -> None:
-        """Write the last entries and give the memory back: no more will come."""
+        """Write the last entries and give the memory back: no more will come for now."""
         self.write()
         self._memory = None
 

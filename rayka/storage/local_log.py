@@ -196,7 +196,7 @@ class LocalLog:
         segment, position = self.place_of(offset)
         gone = tuple(other for other in self.segments if other.base_offset > segment.base_offset)
         self._forget(gone)
-        for other in gone:
+        for other in reversed(gone):
             self._remove_files(other)
         found = segment.batch_at(position)
         self.log_end_offset = segment.base_offset if found is None else found.base_offset
@@ -207,7 +207,7 @@ class LocalLog:
     def _start_again_at(self, offset: int, now_ms: int) -> None:
         gone = self.segments.all
         self._forget(gone)
-        for segment in gone:
+        for segment in reversed(gone):
             self._remove_files(segment)
         self._begin_segment(offset, now_ms)
         self.log_end_offset = offset

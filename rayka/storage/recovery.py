@@ -220,7 +220,7 @@ class LogLoader:
 
     def _drop_segments_after(self, damaged: Segment) -> None:
         gone = tuple(segment for segment in self._segments if segment.base_offset > damaged.base_offset)
-        for segment in gone:
+        for segment in reversed(gone):
             for path in segment.paths:
                 self._files.remove_if_present(path)
         self._segments.remove(gone)

@@ -120,9 +120,7 @@ class Segment:
     def write(self, records: Buffer) -> None:
         """Put bytes at the end. After an OSError the segment is as it was."""
         if self._index_write_is_due:
-            self.offset_index.write()
-            self.time_index.write()
-            self._index_write_is_due = False
+            self._write_indexes()
         descriptor = self._descriptor if self._descriptor >= 0 else self.descriptor()
         try:
             written = self._files.write(descriptor, records, self.size)
@@ -165,7 +163,7 @@ class Segment:
 
     def become_inactive(self) -> None:
         """The last time index entry, and indexes and log cut to what they hold. The log stays open for its flush."""
-        self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+        self.flush_indexes()
         self.offset_index.freeze()
         self.time_index.freeze()
         if self._descriptor >= 0:
@@ -174,8 +172,13 @@ class Segment:
     def flush_indexes(self) -> None:
         """Bring the index files up to date, with the largest timestamp so far as the last entry."""
         self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
-        self.offset_index.write()
+        self._write_indexes()
+
+    def _write_indexes(self) -> None:
+        """The time index goes first: recovery relies on it to know all timestamps up to an entry in the other."""
         self.time_index.write()
+        self.offset_index.write()
+        self._index_write_is_due = False
 
     # -- repairing ------------------------------------------------------------------------------
 
@@ -194,8 +197,7 @@ class Segment:
         for batch in iter_batches(self.read, position, self.size):
             header = batch.header
             self.index_batch(batch.position, header.size_in_bytes, header.last_offset, header.max_timestamp)
-        self.offset_index.write()
-        self.time_index.write()
+        self._write_indexes()
 
     def cut(self, size: int) -> None:
         """Shorten the log to `size` bytes, a boundary between batches, and the indexes with it."""

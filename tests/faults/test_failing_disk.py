@@ -19,14 +19,15 @@ from rayka.storage.log_directory import LogDirectory
 from tests.support.faulty_files import CrashingFiles, FaultyFiles, ShortWrites
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, open_log, read_values
 
-CONFIG = {"segment_bytes": 600, "index_interval_bytes": 100, "retention_bytes": 2000, "file_delete_delay_ms": 0}
+CONFIG = {"segment_bytes": 900, "index_interval_bytes": 50, "retention_bytes": 2000, "file_delete_delay_ms": 0}
 
 
 def run(log: Log, acknowledged: dict[int, bytes], count: int = 24) -> None:
     """Work of every kind; what was acknowledged is noted as it happens."""
     for index in range(count):
         value = b"value %d" % index
-        info_offset = append(log, value, producer_id=3, producer_epoch=0, base_sequence=index)
+        stamp = NOW_MS + index * 7 % 5
+        info_offset = append(log, value, timestamp=stamp, producer_id=3, producer_epoch=0, base_sequence=index)
         acknowledged[info_offset] = value
         if index % 5 == 4:
             job = log.begin_flush()
@@ -70,8 +71,16 @@ def calls_of_a_run(directory: Path) -> int:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("repeat", [1, 1 << 30], ids=["once", "for good"])
-def test_a_failure_at_any_call(tmp_path: Path, error: int, repeat: int) -> None:
-    """Every call fails in turn. The error is KAFKA_STORAGE_ERROR, and nothing acknowledged is lost."""
+@pytest.mark.parametrize("same_boot", [True, False], ids=["same boot", "other boot"])
+def test_a_failure_at_any_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, repeat: int, same_boot: bool
+) -> None:
+    """Every call fails in turn. The error is KAFKA_STORAGE_ERROR, and nothing acknowledged is lost.
+
+    With calls that fail for good the files are as kill -9 leaves them between two calls.
+    """
+    monkeypatch.setattr("rayka.storage.index.WRITE_BYTES", 16)
+    monkeypatch.setattr("rayka.storage.recovery.CHECKED_BYTES", 50)
     for fail_at in range(1, calls_of_a_run(tmp_path / "dry") + 1):
         directory = tmp_path / str(fail_at)
         acknowledged: dict[int, bytes] = {}
@@ -81,7 +90,7 @@ def test_a_failure_at_any_call(tmp_path: Path, error: int, repeat: int) -> None:
             run(log, acknowledged)
         if log is not None:
             log._local.release()
-        check(directory, acknowledged)
+        check(directory, acknowledged, same_boot=same_boot)
         shutil.rmtree(directory)
 
 

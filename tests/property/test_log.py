@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import shutil
 import tempfile
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,13 +21,17 @@ from tests.support.logs import NOW_MS, batch, check_indexes, open_log
 PRODUCERS = (-1, 100, 101)
 values = st.lists(st.binary(max_size=60), min_size=1, max_size=4)
 fractions = st.floats(0, 1)
+SIZES = {"recovery.CHECKED_BYTES": 300, "index.WRITE_BYTES": 16, "appender.SNAPSHOT_BYTES": 500}
 
 
 class LogMachine(RuleBasedStateMachine):
-    """The model: each batch that is in the log as (base offset, bytes, timestamps); the log start; the high watermark."""
+    """The model: each batch that is in the log as (base offset, bytes, timestamps); what each producer sent."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.patches = [patch(f"rayka.storage.{name}", size) for name, size in SIZES.items()]
+        for one in self.patches:
+            one.start()
         self.directory = tempfile.mkdtemp(prefix="rayka-log-")
         self.reader = SegmentReader()
         self.batches: list[tuple[int, bytes, list[int]]] = []
@@ -36,6 +41,8 @@ class LogMachine(RuleBasedStateMachine):
         self.now_ms = NOW_MS
 
     def teardown(self) -> None:
+        for one in self.patches:
+            one.stop()
         self.log.release()
         shutil.rmtree(self.directory)
 
@@ -79,7 +86,7 @@ class LogMachine(RuleBasedStateMachine):
         if producer >= 0:
             self.known[producer] = min(self.known[producer] + 1, 5)
             self.sent[producer].append((self.end, how["base_sequence"] + len(data), bytes(records)))
-        stamps = [self.now_ms + index for index in range(len(data))]
+        stamps = [self.now_ms + number for number in range(len(data))]
         self.batches.append((self.end, bytes(records), stamps))
         self.end += len(data)
 
@@ -101,10 +108,10 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(where=fractions)
     def truncate(self, where: float) -> None:
-        index = round(where * (len(self.batches) - 1))
-        offset = self.batches[index][0]
+        number = round(where * (len(self.batches) - 1))
+        offset = self.batches[number][0]
         self.log.truncate_to(offset)
-        del self.batches[index:]
+        del self.batches[number:]
         for producer, sent in self.sent.items():
             self.sent[producer] = [one for one in sent if one[0] < offset]
         self._forget_all_but_the_last()
@@ -171,14 +178,14 @@ class LogMachine(RuleBasedStateMachine):
             self._check_slice(file_slice, offset, bound, max_bytes)
 
     def _check_slice(self, file_slice: FileSlice, offset: int, bound: int, max_bytes: int) -> None:
-        index = bisect.bisect_right([base for base, _, _ in self.batches], offset) - 1
+        number = bisect.bisect_right([base for base, _, _ in self.batches], offset) - 1
         data = self.reader.read(file_slice)
-        assert len(data) <= max(max_bytes, len(self.batches[index][1]))
+        assert len(data) <= max(max_bytes, len(self.batches[number][1]))
         for position, header in iter_headers(data):
-            base_offset, written, _ = self.batches[index]
+            base_offset, written, _ = self.batches[number]
             assert header.base_offset == base_offset < bound
             assert data[position + 16 : position + header.size_in_bytes] == written[16:]
-            index += 1
+            number += 1
 
     @rule()
     def read_everything(self) -> None:
@@ -194,10 +201,10 @@ class LogMachine(RuleBasedStateMachine):
         wanted = NOW_MS + delta
         found = self.log.offset_for_timestamp(wanted)
         matches = [
-            base + index
+            base + number
             for base, _, stamps in self.batches
-            for index, stamp in enumerate(stamps)
-            if stamp >= wanted and base + index >= self.start
+            for number, stamp in enumerate(stamps)
+            if stamp >= wanted and base + number >= self.start
         ]
         assert (None if found is None else found.offset) == (matches[0] if matches else None)
 
