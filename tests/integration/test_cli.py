@@ -1,0 +1,247 @@
+"""The `rayka` command against a running broker, as scripts use it: output, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import ray
+from confluent_kafka import Producer
+
+from rayka.cli import runtime
+from rayka.cli.main import main
+from tests.faults.running import Running, running
+
+RAYKA = [sys.executable, "-m", "rayka"]
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+    def lines(self) -> list[str]:
+        return self.out.decode().splitlines()
+
+    def json(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.lines()]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("cli")) as started:
+        yield started
+        ray.shutdown()
+
+
+class Cli:
+    """Runs commands in this process, which stays connected to Ray from one to the next."""
+
+    def __init__(self, data_dir: Path, capture: pytest.CaptureFixture[bytes], directory: Path) -> None:
+        self._target = ["--data-dir", str(data_dir)]
+        self._capture = capture
+        self._directory = directory
+
+    def __call__(self, *words: str) -> Outcome:
+        self._capture.readouterr()
+        code = main([*words, *self._target])
+        sys.stdout.flush()
+        out, err = self._capture.readouterr()
+        return Outcome(code, out, err.decode())
+
+    def ok(self, *words: str) -> Outcome:
+        outcome = self(*words)
+        assert outcome.code == 0, outcome
+        return outcome
+
+    def produce(self, topic: str, data: bytes, *words: str) -> Outcome:
+        path = self._directory / "input"
+        path.write_bytes(data)
+        return self("produce", topic, str(path), *words)
+
+
+@pytest.fixture
+def cli(broker: Running, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Cli:
+    return Cli(broker.data_dir, capfdbinary, tmp_path)
+
+
+def test_topics_from_creation_to_deletion(cli: Cli) -> None:
+    cli.ok("topics", "create", "life", "--partitions", "3", "--config", "retention.ms=1000")
+    again = cli("topics", "create", "life")
+    assert (again.code, again.err) == (1, "rayka: TOPIC_ALREADY_EXISTS: life: Topic 'life' already exists.\n")
+    cli.ok("topics", "create", "life", "--if-not-exists")
+    assert "life" in cli.ok("topics", "list").lines()
+    described = cli.ok("topics", "describe", "life", "--json").json()[0]
+    assert described["configs"] == {"retention.ms": "1000"}
+    assert len(described["partitions"]) == 3
+    cli.ok("topics", "alter", "life", "--partitions", "5", "--config", "segment.bytes=2097152")
+    cli.ok("topics", "alter", "life", "--delete-config", "retention.ms")
+    described = cli.ok("topics", "describe", "life", "--json").json()[0]
+    assert described["configs"] == {"segment.bytes": "2097152"}
+    assert len(described["partitions"]) == 5
+    cli.ok("topics", "delete", "life")
+    gone = cli("topics", "describe", "life")
+    assert (gone.code, gone.err.count("\n")) == (3, 1)
+    assert "life" in gone.err
+
+
+def test_wrong_requests_say_what_was_wrong(cli: Cli) -> None:
+    cli.ok("topics", "create", "wrongs")
+    for words, code, part in [
+        (("topics", "create", "a/b"), 1, "a/b"),
+        (("topics", "create", "other", "--config", "no.such=1"), 1, "no.such"),
+        (("topics", "create", "other", "--config", "segment.bytes=many"), 1, "segment.bytes"),
+        (("topics", "alter", "wrongs", "--partitions", "1"), 1, "wrongs"),
+        (("topics", "alter", "wrongs"), 2, "nothing to change"),
+        (("topics", "delete", "nothing"), 3, "nothing"),
+        (("configs", "set", "--topic", "nothing", "retention.ms=1"), 3, "nothing"),
+        (("configs", "set", "--topic", "wrongs", "retention.ms"), 2, "NAME=VALUE"),
+        (("consume", "nothing"), 3, "nothing"),
+        (("consume", "wrongs", "--partition", "7"), 3, "no partition 7"),
+        (("consume", "wrongs", "--from", "someday"), 2, "someday"),
+        (("produce", "wrongs", "/does/not/exist"), 2, "/does/not/exist"),
+    ]:
+        outcome = cli(*words)
+        assert outcome.code == code, (words, outcome)
+        assert part in outcome.err
+        assert outcome.err.startswith("rayka: ")
+        assert outcome.err.count("\n") == 1, outcome.err
+
+
+def test_settings_are_set_shown_and_deleted(cli: Cli) -> None:
+    cli.ok("topics", "create", "settings")
+    cli.ok("configs", "set", "--topic", "settings", "retention.ms=5000", "cleanup.policy=compact,delete")
+    shown = {
+        line["name"]: line["value"] for line in cli.ok("configs", "describe", "--topic", "settings", "--json").json()
+    }
+    assert shown == {"retention.ms": "5000", "cleanup.policy": "compact,delete"}
+    cli.ok("configs", "delete", "--topic", "settings", "retention.ms")
+    assert "retention.ms" not in cli.ok("configs", "describe", "--topic", "settings").out.decode()
+    assert "retention.ms" in cli.ok("configs", "describe", "--topic", "settings", "--all").out.decode()
+    cli.ok("configs", "set", "--all-brokers", "log.retention.ms=123456")
+    assert "123456" in cli.ok("configs", "describe", "--all-brokers").out.decode()
+    cli.ok("configs", "delete", "--all-brokers", "log.retention.ms")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_come_back(cli: Cli, codec: str) -> None:
+    topic = f"lines-{codec}"
+    cli.ok("topics", "create", topic)
+    data = b"".join(b"line %d \xff\n" % number for number in range(2_000))
+    assert cli.produce(topic, data, "--codec", codec).code == 0
+    assert cli.ok("consume", topic).out == data
+
+
+def test_keys_headers_and_partitions(cli: Cli) -> None:
+    cli.ok("topics", "create", "keyed", "--partitions", "4")
+    assert cli.produce("keyed", b"a:1\nb:2\na:3\n", "--key-separator", ":", "--header", "h=x").code == 0
+    assert sorted(cli.ok("consume", "keyed", "--format", "%k=%s %h\\n").lines()) == ["a=1 h=x", "a=3 h=x", "b=2 h=x"]
+    assert cli.produce("keyed", b"c\n", "--partition", "3").code == 0
+    assert cli.ok("consume", "keyed", "--partition", "3", "--from", "-1").lines() == ["c"]
+    wrong = cli.produce("keyed", b"a:1\nnone\n", "--key-separator", ":")
+    assert (wrong.code, "line 2" in wrong.err) == (1, True)
+
+
+def test_json_lines_copy_a_topic_byte_for_byte(cli: Cli) -> None:
+    for topic in ("original", "copy"):
+        cli.ok("topics", "create", topic, "--partitions", "3")
+    lines = [
+        {
+            "key": "k",
+            "value": "v",
+            "headers": [["h", "1"], ["h", None]],
+            "partition": 0,
+            "timestamp": 1_600_000_000_000,
+        },
+        {"key": None, "value": None, "headers": [], "partition": 1, "timestamp": 1_600_000_000_001},
+        {"key": {"base64": base64.b64encode(b"\xff\0").decode()}, "value": "", "partition": 2, "timestamp": 5},
+    ]
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    assert cli.produce("original", data, "--json", "--same-partition").code == 0
+    original = cli.ok("consume", "original", "--json")
+    assert cli.produce("copy", original.out, "--json", "--same-partition").code == 0
+    assert cli.ok("consume", "copy", "--json").out == original.out.replace(b'"topic": "original"', b'"topic": "copy"')
+
+
+def test_where_consuming_begins_and_ends(cli: Cli) -> None:
+    cli.ok("topics", "create", "range")
+    data = b"".join(b'{"value": "%d", "timestamp": %d}\n' % (n, 1_600_000_000_000 + n * 1000) for n in range(100))
+    assert cli.produce("range", data, "--json").code == 0
+    for start, expected in [
+        ("earliest", range(100)),
+        ("latest", range(0)),
+        ("97", range(97, 100)),
+        ("-2", range(98, 100)),
+        ("@1600000095500", range(96, 100)),
+        ("2020-09-13T12:28:10Z", range(90, 100)),
+        ("2033-01-01", range(0)),
+    ]:
+        assert cli.ok("consume", "range", "--from", start).lines() == [str(number) for number in expected], start
+    assert cli.ok("consume", "range", "--max-messages", "3").lines() == ["0", "1", "2"]
+
+
+def test_status_shows_every_partition_and_process(cli: Cli, broker: Running) -> None:
+    cli.ok("topics", "create", "seen", "--partitions", "2")
+    status = json.loads(cli.ok("status", "--json").out)
+    assert [one["partition"] for one in status["partitions"] if one["topic"] == "seen"] == [0, 1]
+    actors = {one["name"]: one["pid"] for one in status["actors"]}
+    assert "controller" in actors
+    assert set(actors.values()) <= set(broker.descendants())
+    assert "seen-1" in cli.ok("status", "--partitions").out.decode()
+
+
+def test_follow_shows_what_comes_until_it_is_interrupted(broker: Running, cli: Cli) -> None:
+    cli.ok("topics", "create", "followed")
+    command = [*RAYKA, "consume", "followed", "--follow", "--data-dir", str(broker.data_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        assert follower.stdout is not None
+        for number in range(3):
+            producer.produce("followed", f"word {number}")
+            assert producer.flush(10) == 0
+            assert follower.stdout.readline() == f"word {number}\n"
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 130
+
+
+def test_a_reader_that_has_enough_is_no_error(broker: Running, cli: Cli) -> None:
+    cli.ok("topics", "create", "plenty")
+    assert cli.produce("plenty", b"x" * 99 + b"\n" + b"y\n" * 50_000).code == 0
+    command = " ".join([*RAYKA, "consume", "plenty", "--data-dir", str(broker.data_dir)])
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command} | head -n 1"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "x" * 99 + "\n", "")
+
+
+def test_no_broker_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--data-dir", str(tmp_path)]) == 3
+    assert main(["down", "--data-dir", str(tmp_path)]) == 3
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_in_the_background_and_down(tmp_path: Path) -> None:
+    target = ["--data-dir", str(tmp_path)]
+    started = subprocess.run([*RAYKA, "up", "--listen", "127.0.0.1:0", "--background", *target], capture_output=True)
+    assert (started.returncode, started.stderr) == (0, b"")
+    assert started.stdout.startswith(b"rayka is ready on 127.0.0.1:")
+    pid = runtime.find(str(tmp_path)).pid
+    second = subprocess.run([*RAYKA, "up", "--background", *target], capture_output=True, text=True)
+    assert (second.returncode, second.stdout) == (1, "")
+    assert f"is in use by another `rayka up` (process {pid})" in second.stderr
+    assert subprocess.run([*RAYKA, "down", *target]).returncode == 0
+    assert subprocess.run([*RAYKA, "down", *target], capture_output=True).returncode == 3
+
+
+def test_a_setting_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
+    command = [*RAYKA, "up", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), "--config", "num.partitions=none"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "num.partitions" in done.stderr
