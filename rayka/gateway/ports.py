@@ -124,7 +124,7 @@ class Groups(Protocol):
         """The same at every coordinator of the cluster: one response each. Errors as `execute`."""
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of the topic of offsets that the group hashes to: groups with the same one share a coordinator."""
+        """The partition of the topic of offsets that the group hashes to; groups with the same share a coordinator."""
 
 
 class Broker(Protocol):

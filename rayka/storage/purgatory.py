@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+
 from rayka.types import AppendResult, FetchPartition, FetchResult, IsolationLevel, TopicPartition
 
 
