@@ -232,8 +232,8 @@ class AsyncAdmin:
 class Admin:
     """The blocking form of `AsyncAdmin`; any number of threads may use it."""
 
-    def __init__(self, broker: Broker, loop: LoopThread) -> None:
-        self._core = AsyncAdmin(broker, loop.loop)
+    def __init__(self, core: AsyncAdmin, loop: LoopThread) -> None:
+        self._core = core
         self._loop = loop
 
     create_topic = blocking(AsyncAdmin.create_topic)

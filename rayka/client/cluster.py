@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 from typing import Any, Protocol, Self
+from weakref import WeakSet
 
 from rayka.client.admin import Admin, AsyncAdmin
 from rayka.client.consumer import AsyncConsumer, Consumer
 from rayka.client.loop import LoopThread
 from rayka.client.producer import AsyncProducer, Producer
 from rayka.gateway.ports import Broker
+
+_FLUSH_TIMEOUT_S = 10.0
+"""How long leaving a cluster waits for what producers have not sent yet."""
 
 
 class Connection(Protocol):
@@ -42,6 +47,7 @@ class Cluster:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._clients: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -50,35 +56,54 @@ class Cluster:
 
     def producer(self, **config: Any) -> Producer:
         """A producer. Settings: `ProducerConfig`."""
-        return Producer(self._connection.broker, self._connection.loop, **config)
+        return Producer(self.async_producer(**config), self._connection.loop)
 
     def consumer(self, **config: Any) -> Consumer:
         """A consumer of partitions that the program assigns. Settings: `ConsumerConfig`."""
-        return Consumer(self._connection.broker, self._connection.loop, **config)
+        return Consumer(self.async_consumer(**config), self._connection.loop)
 
     def admin(self) -> Admin:
         """Topics, settings, offsets, log directories."""
-        return Admin(self._connection.broker, self._connection.loop)
+        return Admin(self.async_admin(), self._connection.loop)
 
     def async_producer(self, **config: Any) -> AsyncProducer:
         """A producer to be awaited, in any event loop."""
-        return AsyncProducer(self._connection.broker, self._connection.loop.loop, **config)
+        producer = AsyncProducer(self._connection.broker, self._connection.loop.loop, **config)
+        self._clients.add(producer)
+        return producer
 
     def async_consumer(self, **config: Any) -> AsyncConsumer:
         """A consumer to be awaited, in any event loop."""
-        return AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
+        consumer = AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
+        self._clients.add(consumer)
+        return consumer
 
     def async_admin(self) -> AsyncAdmin:
         """An admin to be awaited, in any event loop."""
         return AsyncAdmin(self._connection.broker, self._connection.loop.loop)
 
     def close(self) -> None:
-        """Leave the cluster; it goes on."""
+        """Close the producers (what they have is sent first) and consumers and leave the cluster; it goes on."""
+        self._close_clients()
         self._connection.close()
 
     def stop(self) -> None:
-        """Stop the broker, if this process started it, and the Ray that came with it."""
+        """As `close`, and stop the broker, if this process started it, and the Ray that came with it."""
+        self._close_clients()
         self._connection.stop()
+
+    def _close_clients(self) -> None:
+        async def close() -> None:
+            clients, self._clients = list(self._clients), WeakSet()
+            await asyncio.gather(
+                *(
+                    client.close(_FLUSH_TIMEOUT_S) if isinstance(client, AsyncProducer) else client.close()
+                    for client in clients
+                )
+            )
+
+        if self._clients:
+            self._connection.loop.run(close())
 
     def __enter__(self) -> Self:
         return self

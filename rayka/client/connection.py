@@ -42,19 +42,25 @@ class Connection:
         return ",".join(f"{broker.host}:{broker.port}" for broker in brokers if not broker.fenced)
 
     def close(self) -> None:
-        """Leave the cluster; it goes on."""
-        self.loop.run(self.broker.stop())
-        self.loop.close()
+        """Leave the cluster; it goes on. Safe to repeat."""
+        if not self.loop.is_closed:
+            self.loop.run(self.broker.stop())
+            self.loop.close()
 
     def stop(self) -> None:
-        """Stop the broker of this node cleanly, if this process started it, and the Ray that came with it."""
+        """Stop the broker of this node cleanly, if this process started it, and the Ray that came with it.
+
+        Safe to repeat.
+        """
         self.close()
-        if self._node is not None:
-            self._node.stop()
-        if self._owns_ray:
+        node, owns_ray, lock = self._node, self._owns_ray, self._lock
+        self._node, self._owns_ray, self._lock = None, False, None
+        if node is not None:
+            node.stop()
+        if owns_ray:
             ray.shutdown()
-        if self._lock is not None:
-            os.close(self._lock)
+        if lock is not None:
+            os.close(lock)
 
 
 def start(

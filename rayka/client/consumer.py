@@ -295,9 +295,9 @@ class AsyncConsumer:
 class Consumer:
     """The blocking form of `AsyncConsumer`, for one thread at a time."""
 
-    def __init__(self, broker: Broker, loop: LoopThread, **config: Any) -> None:
+    def __init__(self, core: AsyncConsumer, loop: LoopThread) -> None:
+        self._core = core
         self._loop = loop
-        self._core = AsyncConsumer(broker, loop.loop, **config)
 
     assign = blocking(AsyncConsumer.assign)
     assignment = blocking(AsyncConsumer.assignment)

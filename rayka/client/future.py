@@ -180,6 +180,7 @@ class ProduceFuture(Generic[T]):
         return self.add_callback(function, *args, **kwargs).add_errback(function, *args, **kwargs)
 
     def _outcome(self) -> T:
-        if self._completion.error is not None:
-            raise self._completion.error
+        error = self._completion.error
+        if error is not None:
+            raise RaykaError(error.code, error.message)  # its own: many futures share the batch's error
         return self._value()

@@ -34,6 +34,11 @@ class LoopThread:
         return self._loop
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
     def is_current(self) -> bool:
         """Whether the caller is in this thread, where it must not wait for it."""
         return threading.current_thread() is self._thread

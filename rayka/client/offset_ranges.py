@@ -101,9 +101,7 @@ def split(ranges: Iterable[OffsetRange], min_splits: int = 1, max_records: int |
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     bounds = [whole.start_offset + len(whole) * index // parts for index in range(parts + 1)]
-    return [
-        OffsetRange(whole.topic, whole.partition, start, end) for start, end in itertools.pairwise(bounds)
-    ]
+    return [OffsetRange(whole.topic, whole.partition, start, end) for start, end in itertools.pairwise(bounds)]
 
 
 def _resolve(

@@ -25,7 +25,7 @@ from rayka.client.topics import wait_for_topic
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.storage.batch import RECORD_BATCH_OVERHEAD
-from rayka.storage.builder import max_record_size
+from rayka.storage.builder import RecordBatchBuilder, max_record_size
 from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class AsyncProducer:
             pairs = _headers(headers)
             size = max_record_size(key, value, pairs)
         if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
-            raise _too_large(route, size)
+            _require_fits(route, key, value, pairs)
         if self._is_closed:
             raise _closed()
         queue = route.queues[route.choose(key, size, partition, self._partitioner)]
@@ -192,7 +192,7 @@ class AsyncProducer:
             key, value, timestamp, headers = self._fields(record)
             size = max_record_size(key, value, headers)
             if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
-                raise _too_large(route, size)
+                _require_fits(route, key, value, headers)
             if batch.record_count and batch.size + size > limit:
                 yield batch
                 batch = ProducerBatch(batch.topic_partition, self.config)
@@ -244,9 +244,9 @@ class AsyncProducer:
 class Producer:
     """The blocking form of `AsyncProducer`; any number of threads may use it."""
 
-    def __init__(self, broker: Broker, loop: LoopThread, **config: Any) -> None:
+    def __init__(self, core: AsyncProducer, loop: LoopThread) -> None:
+        self._core = core
         self._loop = loop
-        self._core = AsyncProducer(broker, loop.loop, **config)
 
     def send(
         self,
@@ -325,11 +325,14 @@ def _is_bytes(value: object) -> bool:
     return value is None or isinstance(value, bytes)
 
 
-def _too_large(route: TopicRoute, size: int) -> RaykaError:
-    return RaykaError(
-        ErrorCode.MESSAGE_TOO_LARGE,
-        f"a record of {size} bytes does not fit into max.message.bytes={route.max_batch_size} of topic {route.topic}",
-    )
+def _require_fits(route: TopicRoute, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    size = RecordBatchBuilder().append(key, value, 0, headers)
+    if size > route.max_batch_size:
+        raise RaykaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch with this record alone has {size} bytes, "
+            f"and topic {route.topic} has max.message.bytes={route.max_batch_size}",
+        )
 
 
 def _closed() -> RaykaError:

@@ -110,6 +110,17 @@ class RangeReader:
         time.sleep(_RETRY_S)
 
 
+def prepare_leaders(broker: Broker, namespace: str = DEFAULT_NAMESPACE) -> None:
+    """Let all partition actors load what they need to decode, and wait until they have."""
+    leaders = {
+        partition.leader_actor: (topic.name, partition.partition)
+        for topic in broker.image.topics.values()
+        for partition in topic.partitions
+        if partition.leader_actor is not None
+    }
+    ray.get([_actor(name, namespace).publish.remote(*each, 0, 0, (), 0) for name, each in leaders.items() if name])
+
+
 def _actor(name: str, namespace: str) -> Any:
     try:
         return ray.get_actor(name, namespace=namespace)

@@ -16,7 +16,17 @@ from rayka.types import NO_LEADER, TopicPartition
 class TopicRoute:
     """Chooses the partition of each record of a topic. Belongs to one version of the metadata image."""
 
-    __slots__ = ("available", "image", "max_batch_size", "partition_count", "partitions", "queues", "sticky", "topic")
+    __slots__ = (
+        "available",
+        "image",
+        "max_batch_size",
+        "partition_count",
+        "partitions",
+        "queues",
+        "sticky",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(
         self, image: MetadataImage, topic: TopicImage, queues: list[PartitionQueue], sticky: StickyPartition,
@@ -24,6 +34,7 @@ class TopicRoute:
     ) -> None:  # fmt: skip
         self.image = image
         self.topic = topic.name
+        self.topic_id = topic.topic_id
         self.partition_count = len(topic.partitions)
         self.partitions: Sequence[int] = range(self.partition_count)
         self.available: Sequence[int] = [
@@ -75,6 +86,9 @@ class Routes:
 
     def _renew(self, image: MetadataImage, topic: TopicImage, old: TopicRoute | None) -> TopicRoute:
         queues = [self._accumulator.queue(TopicPartition(topic.name, index)) for index in range(len(topic.partitions))]
+        if old is not None and old.topic_id != topic.topic_id:
+            for queue in queues:
+                queue.known_until_s = 0.0  # the leaders of a new topic of the same name know no producer
         sticky = StickyPartition(max(self._config.batch_size, 1)) if old is None else old.sticky
         config = self._broker.config.log_config(image.topic_configs(topic.name))
         route = self._routes[topic.name] = TopicRoute(image, topic, queues, sticky, config.max_message_bytes)

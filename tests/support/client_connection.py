@@ -29,7 +29,7 @@ class LocalConnection:
         return broker
 
     def close(self) -> None:
-        """Close the logs and the loop."""
+        """Close the logs and the loop. Safe to repeat."""
         self.loop.call_soon(self.broker.close)
         self.loop.close()
 

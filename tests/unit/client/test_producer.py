@@ -12,7 +12,8 @@ from rayka.client.cluster import Cluster
 from rayka.client.partitioner import key_partition
 from rayka.client.producer import AsyncProducer, BufferFull
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.builder import max_record_size
+from rayka.storage.builder import RecordBatchBuilder
+from rayka.types import TimestampType
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import NO_LEADER, Fault, FaultyPartitions
 from tests.unit.client.reading import read_all, values
@@ -187,7 +188,7 @@ def test_added_partitions_are_used(cluster: Cluster) -> None:
         ({"headers": [(b"name", b"")]}, "headers must be"),
         ({"partition": 1}, "partition 1: topic events has partitions 0 to 0"),
         ({"partition": -1}, "partition -1"),
-        ({"value": b"x" * 1_100_000}, "max.message.bytes=1048588 of topic events"),
+        ({"value": b"x" * 1_100_000}, "topic events has max.message.bytes=1048588"),
         ({"timestamp_ms": "now"}, "timestamp_ms must be"),
         ({"timestamp_ms": -5}, "timestamp_ms must be"),
     ],
@@ -253,10 +254,11 @@ def test_send_batch_keeps_its_place_between_sends(cluster: Cluster) -> None:
 
 def test_a_record_of_the_largest_size_fits(cluster: Cluster) -> None:
     cluster.admin().create_topic("events", configs={"max.message.bytes": 10_000})
-    largest = 10_000 - 61 - max_record_size(None, b"")
+    largest = next(size for size in range(10_000, 0, -1) if RecordBatchBuilder().append(None, b"x" * size, 0) == 10_000)
     with cluster.producer() as producer:
         assert producer.send("events", b"x" * largest).get(5).offset == 0
-        with pytest.raises(RaykaError, match="does not fit"):
+        assert producer.send_batch("events", 0, [b"x" * largest] * 2)[1].get(5).base_offset == 2
+        with pytest.raises(RaykaError, match="has 10001 bytes, and topic events has max"):
             producer.send("events", b"x" * (largest + 1))
 
 
@@ -289,6 +291,37 @@ def test_close_in_a_hurry_fails_what_is_left(cluster: Cluster, faults: FaultyPar
     producer.close(timeout=0.02)
     with pytest.raises(RaykaError, match="closed"):
         left.get(0)
+
+
+def test_leaving_the_cluster_sends_what_is_left(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = str(tmp_path_factory.mktemp("left"))
+    with Cluster(LocalConnection(directory)) as cluster:
+        producer = cluster.producer(linger_ms=10_000)
+        consumer = cluster.consumer()
+        future = producer.send("events", b"1")
+        cluster.close()
+    assert future.get(0).offset == 0
+    for call in (lambda: producer.send("events", b"2"), lambda: consumer.poll(0), cluster.admin().list_topics):
+        with pytest.raises(RaykaError, match="closed"):
+            call()
+
+
+def test_the_time_of_the_append(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", configs={"message.timestamp.type": "LogAppendTime"})
+    with cluster.producer() as producer:
+        metadata = producer.send("events", b"1", timestamp_ms=1000).get(5)
+    (record,) = read_all(cluster, "events")
+    assert metadata.timestamp == record.timestamp > 1_700_000_000_000
+    assert record.timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def test_a_topic_that_is_deleted_and_created_again(cluster: Cluster) -> None:
+    admin = cluster.admin()
+    with cluster.producer(retry_backoff_ms=1) as producer:
+        for _ in range(3):
+            admin.create_topic("events")
+            assert [producer.send("events", b"%d" % number).get(5).offset for number in range(5)] == [*range(5)]
+            admin.delete_topic("events")
 
 
 def test_get_has_a_time_out(cluster: Cluster) -> None:
