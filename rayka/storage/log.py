@@ -12,6 +12,7 @@ Source: the log storage engine document.
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import Callable
 
@@ -61,9 +62,11 @@ class Log:
         self.high_watermark = loaded.log_start_offset
         self.removals: list[Removal] = []
         """Files that were given up, until the owner of the log runs the removals and takes them out."""
+        self._files = files
         self._jitter_ms = jitter_ms
         self._on_failure = on_failure
         self._failure: OSError | None = None
+        self._is_released = False
         self._segments = loaded.segments
         self._producers = loaded.producers
         self._epochs = loaded.leader_epochs
@@ -352,14 +355,24 @@ class Log:
         time_is_over = is_unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
         return self.flush_due or time_is_over or self._local.has_rolled
 
-    @storing
     def begin_flush(self) -> FlushJob:
-        """A job that puts everything appended so far on the device; run it, in a thread or not, and finish it."""
-        return self._local.begin_flush()
+        """A job that puts everything appended so far on the device; run it, in a thread or not, and finish it.
+
+        Of a log that was released meanwhile nothing is left to flush, and the job does nothing.
+        """
+        return FlushJob(self._files, (), self.recovery_point, 0) if self._is_released else self._begin_flush()
 
     @storing
+    def _begin_flush(self) -> FlushJob:
+        return self._local.begin_flush()
+
     def finish_flush(self, job: FlushJob) -> None:
         """Move the recovery point to where the job got. Raises KAFKA_STORAGE_ERROR if it failed."""
+        if not self._is_released:
+            self._finish_flush(job)
+
+    @storing
+    def _finish_flush(self, job: FlushJob) -> None:
         if job.error is not None:
             raise job.error
         self._local.finish_flush(job)
@@ -373,5 +386,7 @@ class Log:
         self._local.close()
 
     def release(self) -> None:
-        """Give the descriptors back and write nothing: the log was deleted or its directory failed."""
+        """Give the descriptors back and write nothing: the log goes elsewhere. Later calls are refused."""
+        self._is_released = True
+        self.take_offline(FileNotFoundError(errno.ENOENT, "the log was released", self.directory))
         self._local.release()

@@ -70,6 +70,7 @@ class LogDirectory:
         `properties` are checked against `meta.properties`, or written there. Raises BlockingIOError while
         another process holds the directory, INCONSISTENT_CLUSTER_ID, KAFKA_STORAGE_ERROR.
         """
+        path = os.path.abspath(path)
         try:
             files.make_directory(path)
             lock = files.lock(os.path.join(path, LOCK_FILE))

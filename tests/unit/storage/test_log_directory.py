@@ -141,6 +141,22 @@ def test_a_deleted_log_goes_after_the_delay(tmp_path: Path) -> None:
     assert (fresh.log_end_offset, directory.partitions[ORDERS]) == (0, fresh.topic_id)
 
 
+def test_a_flush_that_a_deletion_overtook_harms_nothing(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    append(log, b"a")
+    before = log.begin_flush()
+    directory.delete_log(log, "abc")
+    after = log.begin_flush()
+    for job in (before, after):
+        job.run()
+        log.finish_flush(job)
+    with pytest.raises(RaykaError) as refused:
+        append(log, b"b")
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert directory.offline is None
+
+
 def test_a_log_whose_deletion_a_crash_cut_short_goes_at_the_next_start(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     directory.delete_log(open_log(directory), "abc")
