@@ -1,8 +1,8 @@
 """Reading a topic into Spark and Ray Data, against what there is for Apache Kafka: `python -m benchmarks.spark`.
 
-The same records (lz4, a key of 8 B, a value of 100 B) go through the wire into Apache Kafka and into rayka, one after the
-other. Spark's own Kafka source reads the one in local mode, `rayka.spark` the other with one executor; both have the
-same Spark version and number of cores, and their query is a count and a sum of lengths. "first" is the first
+The same records (lz4, a key of 8 B, a value of 100 B) go through the wire into Apache Kafka and into rayka, one after
+the other. Spark's own Kafka source reads the one in local mode, `rayka.spark` the other with one executor; both have
+the same Spark version and number of cores, and their query is a count and a sum of lengths. "first" is the first
 query of a new session, sessions started beforehand; "later" the median of those that follow. Then Ray Data's
 `read_kafka` and `rayka.data` read from the same rayka.
 """
@@ -77,6 +77,7 @@ def kafka_source(bootstrap: str, records: int, rounds: int, cores: int) -> Rates
         .config("spark.jars", ",".join(map(str, spark_jars())))
         .config("spark.driver.memory", DRIVER_MEMORY)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
     spark.range(1000).count()
@@ -91,7 +92,9 @@ def kafka_source(bootstrap: str, records: int, rounds: int, cores: int) -> Rates
     return rates
 
 
-def rayka_source(records: int, rounds: int, cores: int, partitions: int, store_bytes: int, only: Sequence[str]) -> Rates:
+def rayka_source(
+    records: int, rounds: int, cores: int, partitions: int, store_bytes: int, only: Sequence[str]
+) -> Rates:
     """rayka with its Ray and Spark in this process and its children."""
     import ray
 
@@ -118,9 +121,11 @@ def rayka_spark(records: int, rounds: int, cores: int, rates: Rates) -> None:
     spark = rayka.spark.session(executor_cores=cores, executor_memory=DRIVER_MEMORY)
     spark.range(1000).count()
     for name, columns in (("rayka.spark", ALL), ("rayka.spark, column value", ("value",))):
-        measured(
-            name, lambda: count_rows(rayka.spark.read_topic(spark, TOPIC, columns=columns)), records, rounds, rates
-        )  # fmt: skip
+
+        def query(columns: Sequence[str] = columns) -> int:
+            return count_rows(rayka.spark.read_topic(spark, TOPIC, columns=columns))
+
+        measured(name, query, records, rounds, rates)
     rayka.spark.stop()
 
 
@@ -165,7 +170,7 @@ def run_child(task: str, bootstrap: str, records: int, rounds: int, cores: int, 
         command += [f"--{name}", str(value)]
     root = Path(__file__).parents[1]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=root)
-    rates: Rates = json.loads(done.stdout.splitlines()[-1])
+    rates: Rates = json.loads(done.stdout[done.stdout.rindex("{") :])
     return rates
 
 

@@ -26,6 +26,7 @@ from rayka.metadata.image import MetadataImage
 from rayka.storage.log import Log
 from rayka.storage.partition import Partition
 from rayka.storage.reader import SegmentReader
+from rayka.storage.records import Record, build_batch
 from rayka.storage.replicas import Replicas
 from rayka.types import NO_LEADER_EPOCH, AbortedTransaction, FileSlice, IsolationLevel, TopicPartition
 
@@ -80,8 +81,12 @@ class PublishedRanges:
     ) -> list[PublishedRange]:
         """The next tables from `start_offset` on: some that are there, or one made now; none at the end.
 
-        Raises RaykaError as a fetch does, and INVALID_REQUEST for an unknown column.
+        An empty range only makes the actor ready to decode. Raises RaykaError as a fetch does, and
+        INVALID_REQUEST for an unknown column.
         """
+        if start_offset >= end_offset:
+            await asyncio.get_running_loop().run_in_executor(self._decoder, _load_decoder)
+            return []
         partition = self._leader(topic_partition)
         key = _Key(partition.topic_id.bytes, topic_partition.partition, start_offset, tuple(columns), isolation)
         partition.log.read(start_offset, 0, _bound(partition.log, isolation), False)
@@ -197,6 +202,14 @@ class PublishedRanges:
         if self._ranges:
             oldest = next(iter(self._ranges.values()))[1]
             self._expiry = asyncio.get_running_loop().call_later(oldest + TTL_S - now, self._expire)
+
+
+def _load_decoder() -> None:
+    """In the thread: import what decodes and load its machine code, which takes most of a second of a core."""
+    from rayka.storage.columns import read_columns
+
+    batch = build_batch([Record(0, 0, b"key", b"value")])
+    read_columns(batch, topic="", partition=0)
 
 
 def share_of_store(image: MetadataImage, broker_id: int) -> int:

@@ -6,13 +6,14 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from rayka.actors.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster
+from rayka.client.range_reader import prepare_leaders
 from rayka.spark.java import java_options, prepare_java, require_java_on_ray
 
 NAMESPACE = "spark.rayka.namespace"
@@ -51,6 +52,7 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     ray_cluster = RayCluster.here(namespace)
     require_java_on_ray()
+    _in_background(lambda: _prepare_leaders(ray_cluster))
     settings = {**_DEFAULTS, NAMESPACE: namespace, **(configs or {})}
     for name in _JAVA_OPTIONS:
         settings[name] = f"{java_options()} {settings.get(name, '')}".strip()
@@ -58,7 +60,7 @@ def session(
         app_name, executors, executor_cores, executor_memory, fault_tolerant_mode=False, configs=settings
     )
     spark.sparkContext.setLogLevel("ERROR")
-    _warm_up(spark, ray_cluster, executors * executor_cores)
+    _in_background(lambda: _start_workers(spark, ray_cluster, executors * executor_cores))
     return spark
 
 
@@ -74,16 +76,25 @@ def stop() -> None:
     raydp.stop_spark()
 
 
-def _warm_up(spark: SparkSession, ray_cluster: RayCluster, workers: int) -> None:
-    """Start the executors' Python workers and connect them to Ray while the program prepares its first job."""
+def _prepare_leaders(ray_cluster: RayCluster) -> None:
+    prepare_leaders(ray_cluster.connection().broker, ray_cluster.namespace)
+
+
+def _start_workers(spark: SparkSession, ray_cluster: RayCluster, workers: int) -> None:
+    """Start the executors' Python workers and connect them to Ray."""
 
     def start_worker(rows: Any) -> Any:
         ray_cluster.join()
         return rows
 
-    def run() -> None:
-        # A program may stop Spark before this is done, and its own first job says what is wrong, if something is.
-        with contextlib.suppress(Exception):
-            spark.sparkContext.parallelize(range(workers), workers).mapPartitions(start_worker).count()
+    spark.sparkContext.parallelize(range(workers), workers).mapPartitions(start_worker).count()
 
-    threading.Thread(target=run, name="spark-warm-up", daemon=True).start()
+
+def _in_background(prepare: Callable[[], object]) -> None:
+    """Work that makes the first job quicker; if it fails, that job says what is wrong."""
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            prepare()
+
+    threading.Thread(target=run, name="spark-preparation", daemon=True).start()

@@ -10,13 +10,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from rayka.client.arrow_records import COLUMNS, send
 from rayka.client.joined import RayCluster
-from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.sessions import ray_cluster_of
 
-_COLUMNS = ("value", "key", "headers", "timestamp", "partition")
 _CASTS = {"value": "binary", "key": "binary", "timestamp": "timestamp", "partition": "int"}
-_BATCH_ROWS = 16_384
 
 
 def write_topic(
@@ -41,7 +39,7 @@ def write_topic(
     chosen = {name: _column(df, name, column) for name, column in given.items()}
     if chosen["value"] is None:
         chosen["value"] = F.to_json(F.struct(*df.columns))
-    selected = [_cast(name, chosen[name]) for name in _COLUMNS if chosen[name] is not None]
+    selected = [_cast(name, chosen[name]) for name in COLUMNS if chosen[name] is not None]
     writer = TopicWriter(ray_cluster_of(df.sparkSession), topic, dict(producer or {}))
     counts = df.select(*selected).mapInArrow(writer, "records long").agg(F.sum("records")).collect()
     return int(counts[0][0] or 0)
@@ -72,46 +70,3 @@ class TopicWriter:
             for batch in batches:
                 sent += send(producer, self.topic, batch)
         yield pa.RecordBatch.from_pydict({"records": [sent]})
-
-
-def send(producer: Any, topic: str, batch: pa.RecordBatch) -> int:
-    """Send the rows of a batch and wait until all are acknowledged. Raises the first error."""
-    futures: list[Any] = []
-    for row in _rows(batch):
-        futures.append(producer.send(topic, **row))
-        if len(futures) >= _BATCH_ROWS:
-            _settle(futures)
-    _settle(futures)
-    return int(batch.num_rows)
-
-
-def _settle(futures: list[Any]) -> None:
-    for future in futures:
-        future.result()
-    futures.clear()
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    columns = {name: _plain(name, batch.column(index)) for index, name in enumerate(batch.schema.names)}
-    if "timestamp" in columns:
-        columns["timestamp_ms"] = columns.pop("timestamp")
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, values, strict=True))
-
-
-def _plain(name: str, column: pa.Array) -> list[Any]:
-    if name == "timestamp":
-        return list(column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64()).to_pylist())
-    if name == "headers":
-        return [_headers(headers) for headers in column.to_pylist()]
-    return list(column.to_pylist())
-
-
-def _headers(given: Any) -> list[tuple[str, bytes | None]] | None:
-    if given is None:
-        return None
-    try:
-        return [(header["key"], header["value"]) for header in given]
-    except (TypeError, KeyError):
-        message = f"headers must be an array of structs of key and value, not {given!r}"
-        raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None

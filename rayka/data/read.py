@@ -1,0 +1,143 @@
+"""A topic as a Ray Data dataset.
+
+Each split is a read task that maps the tables which the partition actor publishes. Columns that the pipeline does
+not use are not read (Ray Data pushes a projection down).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.client.cluster import Cluster
+from rayka.client.joined import RayCluster, node_ids
+from rayka.client.offset_ranges import OffsetRange, Places, find_topics, plan_ranges, split
+from rayka.client.range_reader import COLUMNS, RangeReader
+from rayka.types import IsolationLevel
+
+_CHEAPEST_COLUMN = "partition"
+_RECORD_BYTES = 200
+"""What a record is taken to need in memory, which nobody knows before it has been decoded."""
+
+
+def read_topic(
+    topics: str | Iterable[str] | None = None,
+    *,
+    pattern: str | None = None,
+    starting: Places = "earliest",
+    ending: Places = "latest",
+    columns: Sequence[str] = COLUMNS,
+    min_splits: int | None = None,
+    read_committed: bool = True,
+    namespace: str = DEFAULT_NAMESPACE,
+) -> ray.data.Dataset:
+    """The records of topics, or of those whose whole name matches `pattern`, as a lazy dataset.
+
+    `starting` and `ending` are as for `rayka.spark.read_topic`, and fixed when this returns: a dataset that is executed
+    again has the same records. `min_splits` asks for more and finer read tasks than there are partitions. Raises
+    UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_REQUEST.
+    """
+    ray_cluster = RayCluster.here(namespace)
+    cluster = ray_cluster.join()
+    isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+    names = find_topics(cluster, topics, pattern)
+    splits = split(plan_ranges(cluster, names, starting, ending, isolation), min_splits or 1)
+    parts = [
+        ray.data.read_datasource(
+            TopicDatasource(ray_cluster, each, tuple(columns), isolation),
+            override_num_blocks=max(len(each), 1),
+            ray_remote_args={"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=True)},
+        )
+        for node_id, each in _by_node(cluster, splits).items()
+    ]
+    whole: ray.data.Dataset = parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
+    return whole
+
+
+def _by_node(cluster: Cluster, splits: Sequence[OffsetRange]) -> dict[str, list[OffsetRange]]:
+    """The splits by the node of their leader; an empty read is this node's."""
+    nodes = node_ids(cluster)
+    here = ray.get_runtime_context().get_node_id()
+    topics = cluster.admin().describe_topics({each.topic for each in splits})
+    leaders = {(topic.name, each.partition): each.leader for topic in topics for each in topic.partitions}
+    found: dict[str, list[OffsetRange]] = {}
+    for each in splits:
+        found.setdefault(nodes.get(leaders[each.topic, each.partition], here), []).append(each)
+    return found or {here: []}
+
+
+class TopicDatasource(Datasource):
+    """Reads exactly these ranges."""
+
+    def __init__(
+        self,
+        ray_cluster: RayCluster,
+        splits: Sequence[OffsetRange],
+        columns: tuple[str, ...],
+        isolation: IsolationLevel,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ray_cluster = ray_cluster
+        self._splits = splits
+        self._columns = columns
+        self._isolation = isolation
+        self._projection_map = {name: name for name in columns}
+
+    def get_name(self) -> str:
+        """The name of the read in Ray Data's reports."""
+        return "Topic"
+
+    def estimate_inmemory_data_size(self) -> int:
+        """A guess from the number of offsets."""
+        return sum(map(len, self._splits)) * _RECORD_BYTES
+
+    def supports_projection_pushdown(self) -> bool:
+        """Columns that nobody wants are not decoded."""
+        return True
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """One task for each range, however many are asked for: they were cut when the read was planned."""
+        wanted = self._get_data_columns()
+        columns = self._columns if wanted is None else tuple(wanted)
+        splits: Sequence[OffsetRange | None] = self._splits or [None]
+        return [
+            ReadTask(
+                SplitRead(self._ray_cluster, each, columns, self._isolation),
+                BlockMetadata(None, len(each or ()) * _RECORD_BYTES, None, None),
+                per_task_row_limit=per_task_row_limit,
+            )
+            for each in splits
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRead:
+    """A read task's function: yields a block for each table of its range."""
+
+    ray_cluster: RayCluster
+    offsets: OffsetRange | None
+    columns: tuple[str, ...]
+    isolation: IsolationLevel
+
+    def __call__(self) -> Iterator[pa.Table]:
+        from rayka.storage.columns import SCHEMA
+
+        schema = pa.schema([SCHEMA.field(name) for name in self.columns])
+        if self.offsets is None:
+            yield schema.empty_table()
+            return
+        columns = self.columns or (_CHEAPEST_COLUMN,)
+        broker = self.ray_cluster.connection().broker
+        reader = RangeReader(broker, columns, self.isolation, namespace=self.ray_cluster.namespace)
+        for batch in reader.read(self.offsets):
+            yield pa.Table.from_batches([batch])
