@@ -1,8 +1,8 @@
 """Random histories of many members of both protocols, with lost answers, pauses, crashes, failing appends, restarts.
 
-At every step: a partition has at most one reader among the members of the group, and at most one among all clients whose
-commit would be accepted; committed offsets are those that were accepted last. At the end: everybody who is still there reaches a settled assignment of all partitions, and the log,
-whole or compacted, gives the same state.
+At every step: a partition has at most one reader among the members of the group, and at most one among all clients
+whose commit would be accepted; committed offsets are those that were accepted last. At the end: everybody who is still
+there reaches a settled assignment of all partitions, and the log, whole or compacted, gives the same state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ SUBSCRIPTIONS = [("t",), ("u",), ("t", "u")]
 STEPS = [
     "classic", "consumer", "static classic", "static consumer", "pattern",
     "step", "step", "step", "step", "all step", "all step", "wait", "wait", "wait long",
-    "lose", "pause", "resume", "leave", "leave for now", "die", "restart", "fail append", "grow topic", "commit", "commit",
+    "lose", "pause", "resume", "leave", "leave for now", "die", "restart", "fail append",
+    "grow topic", "commit", "commit",
 ]  # fmt: skip
 HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 11)), max_size=60)
 

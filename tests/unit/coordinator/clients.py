@@ -198,19 +198,18 @@ class ClassicClient:
 
     def _heartbeat(self) -> None:
         if self.joined.leader == self.member_id and self._seen_version != self.shell.topics.version:
-            return self._join()
+            self._join()
+            return
         instance = self.fields.get("group_instance_id")
         error = self.shell.heartbeat(self.member_id, self.generation_id, self.group_id, group_instance_id=instance)
         if not self.loses_answers:
             self._react(error)
-        return None
 
     def _handle(self, kind: str, response: Any) -> None:
         if isinstance(response, int):
             self._waiting = (kind, response)
         elif not self.loses_answers:
             self._took(kind, response)
-        return None
 
     def _took(self, kind: str, response: Any) -> None:
         if kind == "join":

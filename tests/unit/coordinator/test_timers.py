@@ -1,0 +1,57 @@
+"""The queue of deadlines."""
+
+from __future__ import annotations
+
+import random
+
+from rayka.coordinator.timers import TimerQueue
+
+
+def test_deadlines_come_in_order_and_once() -> None:
+    queue: TimerQueue[str] = TimerQueue()
+    for key, deadline in [("b", 20), ("a", 10), ("c", 30)]:
+        queue.schedule(key, deadline, key.upper())
+    assert queue.next_deadline() == 10
+    assert queue.pop(9) is None
+    assert [queue.pop(25), queue.pop(25), queue.pop(25)] == [("a", "A"), ("b", "B"), None]
+    assert queue.next_deadline() == 30
+
+
+def test_a_deadline_can_be_moved_both_ways_and_cancelled() -> None:
+    queue: TimerQueue[str] = TimerQueue()
+    queue.schedule("a", 10)
+    queue.schedule("a", 50)
+    assert (queue.next_deadline(), queue.pop(49)) == (50, None)
+    queue.schedule("a", 20)
+    assert (queue.next_deadline(), queue.deadline("a")) == (20, 20)
+    queue.cancel("a")
+    assert (queue.next_deadline(), queue.pop(99), "a" in queue) == (None, None, False)
+    queue.schedule("a", 5)
+    assert queue.pop(5) == ("a", None)
+
+
+def test_it_does_as_a_plain_table_would() -> None:
+    chance = random.Random(1)
+    queue: TimerQueue[int] = TimerQueue()
+    table: dict[int, int] = {}
+    now = 0
+    for _ in range(20_000):
+        key = chance.randrange(20)
+        if chance.random() < 0.6:
+            queue.schedule(key, now + chance.randrange(100))
+            table[key] = queue.deadline(key) or 0
+        elif chance.random() < 0.5:
+            queue.cancel(key)
+            table.pop(key, None)
+        now += chance.randrange(3)
+        while (due := queue.pop(now)) is not None:
+            assert table.pop(due[0]) <= now
+        assert queue.next_deadline() == min(table.values(), default=None)
+    assert len(queue) == len(table)
+
+
+def test_heartbeats_do_not_make_the_queue_grow() -> None:
+    queue: TimerQueue[str] = TimerQueue()
+    for now in range(10_000):
+        queue.schedule("member", now + 45_000)
+    assert len(queue._heap) == 1
