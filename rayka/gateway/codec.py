@@ -28,6 +28,8 @@ _FIXED = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", 
 _FIXED |= {"float64": "d", "error_code": "h"}
 _DURATIONS = {"timedelta_i32": ">i", "timedelta_i64": ">q"}
 _MILLISECOND = datetime.timedelta(milliseconds=1)
+# A timedelta holds less than an int64 of milliseconds. More than a million years stand for all that is longer.
+_LONGEST_MS = datetime.timedelta.max // _MILLISECOND // 2
 _NULL_ID = bytes(16)
 
 
@@ -167,8 +169,16 @@ def _value_reader(shape: _Shape, flexible: bool, nullable: bool) -> ReadField:
         return Reader.topic_id
     layout = struct.Struct(_DURATIONS.get(kind) or ">" + _FIXED[kind])
     if kind in _DURATIONS:
-        return lambda reader: _MILLISECOND * layout.unpack_from(reader.buffer, reader.take(layout.size))[0]
+        return _duration_reader(layout)
     return lambda reader: layout.unpack_from(reader.buffer, reader.take(layout.size))[0]
+
+
+def _duration_reader(layout: struct.Struct) -> ReadField:
+    def read_duration(reader: Reader) -> datetime.timedelta:
+        ms = layout.unpack_from(reader.buffer, reader.take(layout.size))[0]
+        return _MILLISECOND * max(-_LONGEST_MS, min(ms, _LONGEST_MS))
+
+    return read_duration
 
 
 def _blob_reader(flexible: bool, nullable: bool) -> ReadField:

@@ -32,9 +32,18 @@ REMARKS = {
     ),
     ApiKey.LIST_OFFSETS: "nothing is tiered: -4 is the log start offset, -5 and -6 find no offset",
     ApiKey.METADATA: "by topic id from 12 on; creates topics as `auto.create.topics.enable` and the request say",
+    ApiKey.OFFSET_COMMIT: "0 stores offsets where all others do; by topic id from 10 on",
+    ApiKey.OFFSET_FETCH: "many groups from 8 on; by topic id from 10 on",
+    ApiKey.FIND_COORDINATOR: (
+        "of groups, many at once from 4 on; a transactional id is answered with UNSUPPORTED_VERSION, "
+        "a share group with INVALID_REQUEST"
+    ),
+    ApiKey.DESCRIBE_GROUPS: "classic groups; one that is not there is Dead before 6",
+    ApiKey.LIST_GROUPS: "by state from 4 on, by type (classic, consumer) from 5 on",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "topics by pattern from 1 on (KIP-848)",
     ApiKey.API_VERSIONS: "a version above these is answered in version 0 with UNSUPPORTED_VERSION",
     ApiKey.INIT_PRODUCER_ID: "idempotent producers; a transactional id is answered with UNSUPPORTED_VERSION",
-    ApiKey.DESCRIBE_CONFIGS: "of topics and brokers",
+    ApiKey.DESCRIBE_CONFIGS: "of topics, brokers and groups",
     ApiKey.LIST_CONFIG_RESOURCES: "0 lists client metrics, of which there are none",
 }
 

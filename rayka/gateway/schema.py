@@ -22,6 +22,15 @@ class ApiKey(enum.IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -32,8 +41,12 @@ class ApiKey(enum.IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -43,15 +56,18 @@ class ApiKey(enum.IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
-# What kio leaves out: the versions that Kafka 4 dropped, and one that is newer than kio.
+# What kio leaves out: the versions that Kafka 4 dropped, and those that are newer than kio.
 LEGACY_VERSIONS: dict[ApiKey, frozenset[int]] = {
     ApiKey.LIST_OFFSETS: frozenset({0}),
+    ApiKey.OFFSET_COMMIT: frozenset({0, 1}),
+    ApiKey.OFFSET_FETCH: frozenset({0}),
     ApiKey.API_VERSIONS: frozenset({5}),
     ApiKey.CREATE_TOPICS: frozenset({0, 1}),
     ApiKey.DELETE_TOPICS: frozenset({0}),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: frozenset({0, 1}),
     ApiKey.DESCRIBE_CONFIGS: frozenset({0}),
     ApiKey.DESCRIBE_LOG_DIRS: frozenset({0}),
+    ApiKey.DELETE_GROUPS: frozenset({3}),
 }
 
 

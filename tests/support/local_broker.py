@@ -1,4 +1,4 @@
-"""A broker without Ray: the cores of storage and metadata behind the gateway's ports, in one process.
+"""A broker without Ray: the cores of storage, metadata and groups behind the gateway's ports, in one process.
 
 The handlers' tests and the gateway's profile run against it. Everything happens in the event loop.
 
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rayka.config import BrokerConfig
+from rayka.config.groups import GROUP_CONFIGS
 from rayka.metadata.commands import (
     ActorRegistration,
     BrokerRegistration,
@@ -50,6 +51,7 @@ from rayka.types import (
     ReplicaDescription,
     TopicPartition,
 )
+from tests.support.local_groups import LocalGroups
 
 NODE_ID = 1
 
@@ -200,9 +202,10 @@ class LocalBroker:
         texts = {"log.dirs": directory, **(configs or {})}
         self.node_id = NODE_ID
         self.config = BrokerConfig.parse(texts)
-        self.core = Controller(MetadataImage(), texts)
+        self.core = Controller(MetadataImage(), texts, GROUP_CONFIGS)
         self.partitions = LocalPartitions(directory)
         self.controller = LocalController(self)
+        self.groups = LocalGroups(self)
 
     @property
     def image(self) -> MetadataImage:
@@ -223,10 +226,12 @@ class LocalBroker:
         if result.records:
             self.core.replay(result.records)
             self.partitions.follow(self.image, self.config)
+            self.groups.follow(self.image)
         return result.response
 
     def close(self) -> None:
         """Close the logs."""
+        self.groups.close()
         for partition in self.partitions.replicas:
             partition.log.close(self.now_ms())
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from rayka.config.describe import ConfigEntry, ConfigSource, describe_broker, describe_default_broker, describe_topic
+from rayka.config.describe import (
+    ConfigEntry,
+    ConfigSource,
+    describe_broker,
+    describe_default_broker,
+    describe_group,
+    describe_topic,
+    to_text,
+)
+from rayka.config.groups import GROUP_CONFIGS, GROUP_COORDINATOR_CONFIGS, broker_synonym
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.exchange import Call
 from rayka.gateway.handlers.replies import NO_THROTTLE
@@ -55,7 +64,22 @@ def _entries(call: Call, kind: int, name: str, keys: Collection[str] | None) -> 
                 f"unexpected broker id, expected {broker.node_id} or an empty name, but received {name}",
             )
         return describe_broker(broker.config.static, image.default_broker_configs, own, keys)
+    if kind == ResourceType.GROUP:
+        return _group_entries(call, name, keys)
     raise RaykaError(ErrorCode.INVALID_REQUEST, f"configs of resource type {_type_name(kind)} are not kept here")
+
+
+def _group_entries(call: Call, name: str, keys: Collection[str] | None) -> tuple[ConfigEntry, ...]:
+    """A group need not be there to have configs. Raises INVALID_REQUEST."""
+    if not name:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, "the name of a group must not be empty")
+    config, defaults = call.broker.config, {}
+    for own in GROUP_CONFIGS:
+        setting = broker_synonym(own)
+        value = to_text(config.get(setting, GROUP_COORDINATOR_CONFIGS[setting].default_value))
+        defaults[own] = value or ""
+    own_configs = call.broker.image.configs.get(ConfigResource(ResourceType.GROUP, name), {})
+    return describe_group(GROUP_CONFIGS, own_configs, defaults, keys)
 
 
 def _type_name(kind: int) -> str:

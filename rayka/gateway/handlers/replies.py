@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from rayka.errors import ErrorCode
+from rayka.gateway.exchange import Call
 
 NO_THROTTLE: Final = datetime.timedelta(0)
 # What a client gets that did not ask which operations it may do.
@@ -19,6 +20,11 @@ def milliseconds(duration: datetime.timedelta) -> int:
     return max(duration // _MILLISECOND, 0)
 
 
+def signed_milliseconds(duration: datetime.timedelta) -> int:
+    """A duration of a request as a number; -1 stands for none."""
+    return duration // _MILLISECOND
+
+
 def operations(codes: Iterable[int]) -> int:
     """ACL operations as the bits of an int32 (KIP-430)."""
     return sum(1 << code for code in codes)
@@ -28,6 +34,12 @@ def operations(codes: Iterable[int]) -> int:
 # DESCRIBE 8, CLUSTER_ACTION 9, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11, IDEMPOTENT_WRITE 12.
 TOPIC_OPERATIONS: Final = operations((3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = operations((5, 7, 8, 9, 10, 11, 12))
+GROUP_OPERATIONS: Final = operations((3, 5, 8, 10, 11))
+
+
+def client_host(call: Call) -> str:
+    """The client's address as Kafka shows it of members."""
+    return f"/{call.client_host}"
 
 
 def message_of(error: ErrorCode, message: str | None) -> str | None:

@@ -14,6 +14,7 @@ from kio.static.primitive import i16
 Cls = TypeVar("Cls", bound=type)
 
 _API_VERSIONS = 18
+_RESPONSES = ("sResponse", "EpochResponse", "CommitResponse", "FetchResponse")
 _HEADERS: dict[tuple[EntityType, bool], Any] = {
     (EntityType.request, False): RequestHeaderV1,
     (EntityType.request, True): RequestHeaderV2,
@@ -64,4 +65,4 @@ def message(key: int, version: int, *, flexible: bool = False) -> Callable[[Cls]
 def _kind(name: str) -> EntityType:
     if name.endswith("Request"):
         return EntityType.request
-    return EntityType.response if name.endswith(("sResponse", "EpochResponse")) else EntityType.nested
+    return EntityType.response if name.endswith(_RESPONSES) else EntityType.nested

@@ -35,6 +35,8 @@ SAMPLES: dict[str, list[Any]] = {
     "string": ["", "orders", "größe"],
     "bytes": [b"", b"\0\1", b"x" * 300],
     "uuid": [uuid.UUID(int=5), uuid.UUID(int=2**127), uuid.UUID(int=9)],
+    "timedelta_i64": [datetime.timedelta(milliseconds=ms) for ms in (0, -1, 10**12)],
+    "timedelta_i64": [datetime.timedelta(milliseconds=ms) for ms in (0, -1, 10**12)],
     "timedelta_i32": [datetime.timedelta(milliseconds=ms) for ms in (0, 1500, 60_000)],
 }
 
@@ -128,6 +130,12 @@ def test_a_frame_of_empty_strings_does_not_become_millions_of_objects() -> None:
     count = 300_000
     with pytest.raises(MalformedFrame, match="array elements"):
         schema(ApiKey.METADATA, 1).read(Reader(count.to_bytes(4, "big") + bytes(2 * count)))
+
+
+def test_the_longest_duration_is_read() -> None:
+    body = b"\0\1g" + bytes(4) + b"\0\0" + b"\x7f" + b"\xff" * 7 + bytes(4)
+    request = schema(ApiKey.OFFSET_COMMIT, 2).read(Reader(bytearray(body)))
+    assert request.retention_time > datetime.timedelta(days=365 * 1_000_000)
 
 
 def test_unknown_tagged_fields_are_stepped_over() -> None:
