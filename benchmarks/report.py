@@ -62,7 +62,8 @@ def rows(results: Results) -> Iterator[tuple[str, str, str, str, str]]:
 def number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    digits = next((digits for digits, least in enumerate((100, 10, 1)) if abs(value) >= least), 3)
+    return f"{value:,.{digits}f}"
 
 
 HEAD = ("", "rayka", "kafka", "ratio", "better")

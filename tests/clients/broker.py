@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import random
 import signal
 import socket
 import subprocess
@@ -19,10 +20,12 @@ READY = "rayka is ready on "
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Below the ports of outgoing connections, so that no client's connection can have it meanwhile."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _follow(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
