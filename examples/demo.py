@@ -27,7 +27,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from flights import Flight, flights
 
 import rayka
-from rayka.cli import processes, runtime
+from rayka.cli import processes
+from rayka.cli.attached import find
 from rayka.cli.progress import Progress
 
 TOPIC = "flights"
@@ -264,7 +265,7 @@ def run(data_dir: Path, count: int | None) -> None:
         report.step(f"confluent-kafka wrote ({CODEC}, idempotent)", f"{len(acknowledged):,} acknowledged", took())
         compared = compare(sent, acknowledged, read_wire(broker.bootstrap, len(sent)))
         report.step("confluent-kafka read back", f"{compared:,} equal, none missing, none twice", took())
-        address = runtime.find(str(data_dir)).address
+        address = find(str(data_dir)).address
         compared = compare(sent, acknowledged, read_handles(address, len(sent)))
         report.step("Python read on actor handles", f"{compared:,} equal, none missing, none twice", took())
         show_disk(data_dir, report)

@@ -6,15 +6,28 @@ import argparse
 import contextlib
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayka.cli import runtime
 from rayka.cli.exits import CliError, Exit
+from rayka.client import runtime
 from rayka.errors import RaykaError
 
 if TYPE_CHECKING:
     from rayka.client.cluster import Cluster
     from rayka.client.connection import Connection
+
+
+def find(data_dir: str | None) -> runtime.Running:
+    """The broker that runs on this data directory, by default the one started last.
+
+    Raises CliError(NOT_FOUND) if there is none.
+    """
+    directory = Path(data_dir) if data_dir else runtime.latest_data_dir()
+    running = runtime.find(directory)
+    if running is None:
+        raise CliError(f"no broker runs on {directory}: start one with `rayka up`", Exit.NOT_FOUND)
+    return running
 
 
 @contextlib.contextmanager
@@ -23,7 +36,7 @@ def connected(args: argparse.Namespace) -> Iterator[Connection]:
 
     Raises CliError(NOT_FOUND) if it is not there.
     """
-    address = args.address or runtime.find(args.data_dir).address
+    address = args.address or find(args.data_dir).address
     from rayka.client.connection import connect
 
     logging.getLogger("ray").setLevel(logging.ERROR)  # the connection's own messages are not the command's

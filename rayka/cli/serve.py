@@ -95,7 +95,7 @@ def serve(settings: Settings, cluster: Cluster) -> int:
 
 def publish(settings: Settings, cluster: Cluster) -> None:
     """Tells the other commands where the broker is."""
-    from rayka.cli import runtime
+    from rayka.client import runtime
 
     runtime.publish(
         runtime.Running(
@@ -116,7 +116,7 @@ def ray_address() -> str:
 
 def withdraw(settings: Settings) -> None:
     """The broker is about to stop."""
-    from rayka.cli import runtime
+    from rayka.client import runtime
 
     runtime.withdraw(Path(settings.data_dir))
 

@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rayka.cli import properties, runtime
+from rayka.cli import properties
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import Subcommands, command
+from rayka.client import runtime
 
 LOCK = "up.lock"
 LOG = "up.log"

@@ -15,6 +15,7 @@ from rayka.actors.cluster_view import ClusterView
 from rayka.actors.image_watch import ImageWatch, find_controller
 from rayka.actors.node import Node, lock_data_dir, node_spec, start_node, start_ray
 from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.client import runtime
 from rayka.client.loop import LoopThread
 
 _CONNECT_TIMEOUT_S = 30.0
@@ -97,8 +98,16 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
     started = not ray.is_initialized()
     if started:
         _take_token()
-        ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.WARNING)
+        ray.init(address=address or _usual_address(), log_to_driver=False, logging_level=logging.WARNING)
     return _connection(find_controller(namespace), namespace, None, started)
+
+
+def _usual_address() -> str:
+    """Where RAY_ADDRESS says, else the Ray of the broker that `rayka up` started last, else what Ray finds itself."""
+    if "RAY_ADDRESS" in os.environ:
+        return "auto"
+    running = runtime.find(runtime.latest_data_dir())
+    return "auto" if running is None else running.address
 
 
 def _take_token() -> None:

@@ -15,7 +15,7 @@ import pytest
 import ray
 from confluent_kafka import Producer
 
-from rayka.cli import runtime
+from rayka.cli.attached import find
 from rayka.cli.main import main
 from tests.faults.running import Running, running
 
@@ -36,9 +36,11 @@ class Outcome(NamedTuple):
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("cli")) as started:
-        yield started
-        ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # the user's own pointer stays
+        with running(tmp_path_factory.mktemp("cli")) as started:
+            yield started
+            ray.shutdown()
 
 
 class Cli:
@@ -219,18 +221,26 @@ def test_a_reader_that_has_enough_is_no_error(broker: Running, cli: Cli) -> None
     assert (done.returncode, done.stdout, done.stderr) == (0, "x" * 99 + "\n", "")
 
 
+def test_the_program_in_the_readme_runs(broker: Running) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    program = readme.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["acknowledged at offset 0", "1 0 b'kitchen' b'21.5'"], done.stderr
+
+
 def test_no_broker_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--data-dir", str(tmp_path)]) == 3
     assert main(["down", "--data-dir", str(tmp_path)]) == 3
     assert capsys.readouterr().err.count("\n") == 2
 
 
-def test_in_the_background_and_down(tmp_path: Path) -> None:
+def test_in_the_background_and_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     target = ["--data-dir", str(tmp_path)]
     started = subprocess.run([*RAYKA, "up", "--listen", "127.0.0.1:0", "--background", *target], capture_output=True)
     assert (started.returncode, started.stderr) == (0, b"")
     assert started.stdout.startswith(b"rayka is ready on 127.0.0.1:")
-    pid = runtime.find(str(tmp_path)).pid
+    pid = find(str(tmp_path)).pid
     second = subprocess.run([*RAYKA, "up", "--background", *target], capture_output=True, text=True)
     assert (second.returncode, second.stdout) == (1, "")
     assert f"is in use by another `rayka up` (process {pid})" in second.stderr

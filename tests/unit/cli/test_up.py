@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rayka.cli import runtime, up
+from rayka.cli import up
+from rayka.cli.attached import find
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.main import main
 from rayka.cli.properties import parse_assignments, parse_properties
+from rayka.client import runtime
 
 
 @pytest.fixture(autouse=True)
@@ -93,22 +95,22 @@ def test_a_missing_config_file_is_wrong_use(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_broker_that_runs_is_found(tmp_path: Path) -> None:
     with pytest.raises(CliError) as error:
-        runtime.find(None)
+        find(None)
     assert error.value.exit_code is Exit.NOT_FOUND
     running = runtime.Running(os.getpid(), "127.0.0.1:9092", "127.0.0.1:6379", str(tmp_path / "data"))
     runtime.publish(running)
-    assert runtime.find(None) == runtime.find(str(tmp_path / "data")) == running
+    assert find(None) == find(str(tmp_path / "data")) == running
     assert (tmp_path / "data" / runtime.NAME).stat().st_mode & 0o777 == 0o600
     runtime.withdraw(tmp_path / "data")
     with pytest.raises(CliError, match="start one with `rayka up`"):
-        runtime.find(None)
+        find(None)
 
 
 def test_a_broker_that_was_killed_is_not_found(tmp_path: Path) -> None:
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     runtime.publish(runtime.Running(int(gone.stdout), "h:1", "h:2", str(tmp_path)))
-    with pytest.raises(CliError, match="is gone") as error:
-        runtime.find(str(tmp_path))
+    with pytest.raises(CliError, match="no broker runs") as error:
+        find(str(tmp_path))
     assert error.value.exit_code is Exit.NOT_FOUND
 
 

@@ -1,7 +1,7 @@
-"""Where a running broker is: `DATA_DIR/rayka.json`, and a per-user pointer to the latest data directory.
+"""Where the broker runs that `rayka up` started: `DATA_DIR/rayka.json`, and a per-user pointer to the latest DATA_DIR.
 
-`rayka up` writes both when it is ready and removes the first when it stops; the other commands read them.
-The files hold no secrets: Ray's token stays where Ray keeps it.
+`rayka up` writes both when it is ready and removes the first when it stops; `rayka.connect()` and the other
+commands read them. The files hold no secrets: Ray's token stays where Ray keeps it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from rayka.cli.exits import CliError, Exit
 
 NAME = "rayka.json"
 
@@ -51,21 +49,13 @@ def withdraw(data_dir: Path) -> None:
     (data_dir / NAME).unlink(missing_ok=True)
 
 
-def find(data_dir: str | None) -> Running:
-    """The broker that runs on `data_dir`, by default the one started last.
-
-    Raises CliError(NOT_FOUND) if there is none.
-    """
-    directory = Path(data_dir) if data_dir else latest_data_dir()
+def find(data_dir: Path) -> Running | None:
+    """The broker that runs on `data_dir`, None if none does."""
     try:
-        running = Running(**json.loads((directory / NAME).read_text()))
+        running = Running(**json.loads((data_dir / NAME).read_text()))
     except (OSError, ValueError, TypeError):
-        raise CliError(f"no broker runs on {directory}: start one with `rayka up`", Exit.NOT_FOUND) from None
-    if not Path(f"/proc/{running.pid}").exists():
-        raise CliError(
-            f"the broker on {directory} is gone (process {running.pid}): `rayka up` brings it back", Exit.NOT_FOUND
-        )
-    return running
+        return None
+    return running if Path(f"/proc/{running.pid}").exists() else None
 
 
 def latest_data_dir() -> Path:
