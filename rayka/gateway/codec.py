@@ -175,7 +175,7 @@ def _value_reader(shape: _Shape, flexible: bool, nullable: bool) -> ReadField:
 
 def _duration_reader(layout: struct.Struct) -> ReadField:
     def read_duration(reader: Reader) -> datetime.timedelta:
-        ms = layout.unpack_from(reader.buffer, reader.take(layout.size))[0]
+        ms: int = layout.unpack_from(reader.buffer, reader.take(layout.size))[0]
         return _MILLISECOND * max(-_LONGEST_MS, min(ms, _LONGEST_MS))
 
     return read_duration

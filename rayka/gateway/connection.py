@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import socket
 from collections import deque
 from typing import Any, cast
 
@@ -71,13 +72,21 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         self.client_host = str(address[0]) if address else "?"
         self.client = f"{self.client_host}:{address[1]}" if address else "?"
-        refusal = self._context.connection_counts.refusal(self.client_host)
+        self._context.refresh()
+        refusal = self._context.connection_counts.refusal(self.client_host, self._context.limits)
         if refusal is not None:
             self.refuse(refusal, "connect")
             return
         self._admitted = True
         self._context.add(self)
         self._transport.set_write_buffer_limits(high=self._context.limits.write_high_water_bytes)
+        self._keep_alive()
+
+    def _keep_alive(self) -> None:
+        """Let the system notice a client whose machine is gone, also while it waits for records."""
+        endpoint = self._transport.get_extra_info("socket")
+        if endpoint is not None:
+            endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: the rest of a large frame, or the scratch buffer after a leftover."""
@@ -196,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
             and self._bytes_under_way + exchange.size <= limits.connection_bytes
         ):
             return False
-        if self._context.request_bytes.admits(exchange.size):
+        if not self._context.request_bytes.is_full:
             return True
         if not self._waits_for_room:
             self._waits_for_room = True

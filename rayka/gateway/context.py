@@ -27,18 +27,27 @@ class Context:
         self.broker = broker
         self.apis = apis
         self.loop = loop
-        self.limits = Limits.of(broker.config)
+        self._config = broker.config
+        self.limits = Limits.of(self._config)
         self.request_bytes = RequestBytes(self.limits.queued_bytes)
-        self.connection_counts = ConnectionCounts(self.limits)
+        self.connection_counts = ConnectionCounts()
         self.connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self.complaints = Complaints()
-        self.sessions = FetchSessions(broker.config)
+        self.sessions = FetchSessions(self._config)
         self.segment_files = SegmentFiles()
-        self.fetch_max_bytes = int(str(broker.config["fetch.max.bytes"]))
+        self.fetch_max_bytes: int = self._config["fetch.max.bytes"]
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
+
+    def refresh(self) -> None:
+        """Take up settings that were changed at run time."""
+        config = self.broker.config
+        if config is not self._config:
+            self._config = config
+            self.limits = Limits.of(config)
+            self.fetch_max_bytes = config["fetch.max.bytes"]
 
     def add(self, connection: Connection) -> None:
         """A connection has begun."""

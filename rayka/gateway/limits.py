@@ -51,7 +51,7 @@ def _overrides(text: str | tuple[str, ...] | None) -> Mapping[str, int]:
 class RequestBytes:
     """Bytes of requests under way in this process. Who finds it full waits for its turn.
 
-    One request is always let in, however large, so that nobody waits for ever.
+    The one that fills it may go over the limit, so that a large one does not wait for ever.
     """
 
     def __init__(self, limit: int) -> None:
@@ -59,9 +59,10 @@ class RequestBytes:
         self._waiting: deque[Callable[[], None]] = deque()
         self.used = 0
 
-    def admits(self, size: int) -> bool:
-        """Whether a request of `size` bytes may begin."""
-        return self.used == 0 or self.used + size <= self._limit
+    @property
+    def is_full(self) -> bool:
+        """Whether a request has to wait."""
+        return self.used >= self._limit
 
     def acquire(self, size: int) -> None:
         """Count a request that begins."""
@@ -83,17 +84,15 @@ class RequestBytes:
 class ConnectionCounts:
     """Counts connections, in all and by client address."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self._by_host: Counter[str] = Counter()
         self.total = 0
 
-    def refusal(self, host: str) -> str | None:
+    def refusal(self, host: str, limits: Limits) -> str | None:
         """Why one more connection from `host` may not be, None if it may."""
-        if self.total >= self._limits.max_connections:
-            return f"max.connections={self._limits.max_connections} reached"
-        overrides = self._limits.max_connections_per_ip_overrides
-        allowed = overrides.get(host, self._limits.max_connections_per_ip)
+        if self.total >= limits.max_connections:
+            return f"max.connections={limits.max_connections} reached"
+        allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
         if self._by_host[host] >= allowed:
             return f"max.connections.per.ip={allowed} reached"
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
+from rayka.config import BrokerConfig
 from rayka.gateway.api import APIS
 from rayka.gateway.connection import Connection
 from rayka.gateway.context import Context
@@ -45,11 +46,13 @@ class Listener:
             self._host,
             self._port,
             family=socket.AF_UNSPEC,
-            backlog=int(str(self._broker.config["socket.listen.backlog.size"])),
+            backlog=self._broker.config["socket.listen.backlog.size"],
             reuse_address=True,
             reuse_port=self._reuse_port,
         )
         self._port = self._server.sockets[0].getsockname()[1]
+        for listening in self._server.sockets:
+            _size_buffers(listening, self._broker.config)
         self._schedule_sweep()
 
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
@@ -79,8 +82,20 @@ class Listener:
     def _expire_connections(self) -> None:
         context = self._context
         assert context is not None
+        context.refresh()
         if context.limits.idle_ms > 0:
             before = context.loop.time() - context.limits.idle_ms / 1000
             for connection in list(context.connections):
                 connection.expire(before)
         self._schedule_sweep()
+
+
+def _size_buffers(listening: socket.socket, config: BrokerConfig) -> None:
+    """Give accepted connections the socket buffers that were asked for. What nobody set stays with the
+    system, which makes buffers larger as a connection needs it."""
+    for name, option in (
+        ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+        ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
+    ):
+        if name in config.texts and config[name] > 0:
+            listening.setsockopt(socket.SOL_SOCKET, option, config[name])

@@ -16,7 +16,9 @@ from rayka.gateway.handlers.replies import NO_THROTTLE
 from rayka.gateway.ports import Broker
 from rayka.gateway.schema import ApiKey, ResponseTypes, schema
 from rayka.gateway.wire import Reader
+from rayka.metadata.image import MetadataImage
 
+_FIRST_WITH_FEATURES = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -32,7 +34,7 @@ def handle(context: Context, exchange: Exchange) -> None:
         error = _fault(request, context.broker)
         rows = list(context.apis.values()) if error == ErrorCode.NONE else []
     out = response_head(exchange.correlation_id, flexible=False)
-    messages.write(out, _response(messages.types, error, rows))
+    messages.write(out, _response(messages.types, version, error, rows, context.broker.image))
     exchange.answer(finish_frame(out))
 
 
@@ -50,7 +52,9 @@ def _fault(request: object, broker: Broker) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _response(types: ResponseTypes, error: ErrorCode, rows: list[Api]) -> object:
+def _response(types: ResponseTypes, version: int, error: ErrorCode, rows: list[Api], image: MetadataImage) -> object:
+    """Features are told as the cluster finalized them (KIP-584)."""
+    features = sorted(image.features.items()) if version >= _FIRST_WITH_FEATURES else []
     return types.ApiVersionsResponse(
         error_code=error,
         api_keys=tuple(
@@ -58,4 +62,12 @@ def _response(types: ResponseTypes, error: ErrorCode, rows: list[Api]) -> object
             for row in sorted(rows, key=lambda row: row.key)
         ),
         throttle_time=NO_THROTTLE,
+        supported_features=tuple(
+            types.SupportedFeatureKey(name=name, min_version=1, max_version=level) for name, level in features
+        ),
+        finalized_features_epoch=image.version if features else -1,
+        finalized_features=tuple(
+            types.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features
+        ),
     )

@@ -36,7 +36,6 @@ SAMPLES: dict[str, list[Any]] = {
     "bytes": [b"", b"\0\1", b"x" * 300],
     "uuid": [uuid.UUID(int=5), uuid.UUID(int=2**127), uuid.UUID(int=9)],
     "timedelta_i64": [datetime.timedelta(milliseconds=ms) for ms in (0, -1, 10**12)],
-    "timedelta_i64": [datetime.timedelta(milliseconds=ms) for ms in (0, -1, 10**12)],
     "timedelta_i32": [datetime.timedelta(milliseconds=ms) for ms in (0, 1500, 60_000)],
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rayka.config import BrokerConfig
 from rayka.gateway.connection import Connection
 from rayka.gateway.context import Context
 from rayka.gateway.schema import ApiKey
@@ -177,7 +178,7 @@ def test_bytes_under_way_are_bounded_for_a_connection_and_for_the_process() -> N
     ) -> None:
         size = len(produce(0, size=10_000))
         context.limits = context.limits._replace(connection_bytes=3 * size)
-        context.request_bytes._limit = 4 * size
+        context.request_bytes._limit = 4 * (size - 4)
         other, _ = connect(context)
         for number in range(5):
             feed(connection, produce(number, size=10_000))
@@ -195,6 +196,18 @@ def test_bytes_under_way_are_bounded_for_a_connection_and_for_the_process() -> N
         assert connection.is_reading
         assert other.is_reading
         other.abort()
+
+    run(check)
+
+
+def test_limits_follow_the_settings() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        broker.config = BrokerConfig.parse({"log.dirs": "/nowhere", "max.connections": "1", "fetch.max.bytes": "2048"})
+        _, refused = connect(context)
+        assert refused.ended == "aborted"
+        assert context.fetch_max_bytes == 2048
 
     run(check)
 

@@ -72,16 +72,18 @@ def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
     run(tmp_path, check)
 
 
-def test_nagle_is_off(tmp_path: Path) -> None:
+def test_socket_options(tmp_path: Path) -> None:
     async def check(listener: Listener, broker: LocalBroker) -> None:
         client = await WireClient.connect(listener.port)
         await client.ask(ApiKey.API_VERSIONS, 0, b"")
         (connection,) = listener._context.connections  # type: ignore[union-attr]
         server_side: socket.socket = connection._transport.get_extra_info("socket")
         assert server_side.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert server_side.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert server_side.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 60_000, "Linux doubles it"
         await client.close()
 
-    run(tmp_path, check)
+    run(tmp_path, check, socket_send_buffer_bytes="60000")
 
 
 def test_stop_answers_what_is_under_way_and_leaves_nothing(tmp_path: Path) -> None:

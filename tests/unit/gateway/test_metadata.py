@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from rayka.errors import ErrorCode
+from rayka.gateway.api import APIS
 from rayka.gateway.schema import ApiKey
 from rayka.metadata.commands import NewTopic
+from rayka.metadata.records import FeatureLevelRecord
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import create, make, run
 from tests.unit.gateway.wire_client import WireClient, versions
@@ -25,10 +27,24 @@ def test_api_versions(key: ApiKey, version: int, tmp_path: Path) -> None:
         response = await client.call(key, version, request)
         assert response.error_code == 0
         rows = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
-        assert rows[0] == (0, 13)
-        assert rows[18] == (0, 5)
-        assert 10 not in rows
-        assert 17 not in rows
+        assert rows == {int(api.key): (api.min_version, api.max_version) for api in APIS.values()}
+        assert (rows[0], rows[1], rows[18]) == ((0, 13), (0, 18), (0, 5))
+
+    run(tmp_path, check)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_api_versions_tells_finalized_features(version: int, tmp_path: Path) -> None:
+    key = ApiKey.API_VERSIONS
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        broker.core.replay([FeatureLevelRecord("some.version", 2)])
+        request = make(key, version, "ApiVersionsRequest", client_software_name="x", client_software_version="1")
+        response = await client.call(key, version, request)
+        (supported,), (finalized,) = response.supported_features, response.finalized_features
+        assert (supported.name, supported.min_version, supported.max_version) == ("some.version", 1, 2)
+        assert (finalized.name, finalized.max_version_level) == ("some.version", 2)
+        assert response.finalized_features_epoch == broker.image.version
 
     run(tmp_path, check)
 
