@@ -19,6 +19,7 @@ from rayka.config import (
     check_broker_configs,
     check_topic_configs,
 )
+from rayka.config.groups import checked_group_config
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     AlterOperation,
@@ -150,15 +151,15 @@ class ConfigChanges:
         elif resource.type is ResourceType.BROKER:
             check_broker_configs(after, self.config.static, per_broker=bool(resource.name))
         else:
-            check_group_configs(self.group_configs, after)
+            check_group_configs(self.group_configs, after, self.config)
 
 
-def check_group_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str]) -> None:
-    """Raises INVALID_CONFIG for an unknown name or a bad value."""
+def check_group_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Raises INVALID_CONFIG for an unknown name or a value that is bad or outside the broker's bounds."""
     for name, value in configs.items():
         if name not in definitions:
             raise RaykaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
-        definitions[name].parse(value)
+        checked_group_config(name, value, broker)
 
 
 def _without_nulls(configs: Mapping[str, str | None]) -> dict[str, str]:

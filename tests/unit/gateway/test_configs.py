@@ -114,3 +114,43 @@ def test_list_config_resources(key: ApiKey, version: int, tmp_path: Path) -> Non
             assert (response.error_code, len(response.config_resources)) == (error, count)
 
     run(tmp_path, check)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_configs_of_groups(version: int, tmp_path: Path) -> None:
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+
+    async def alter(client: WireClient, group: str, name: str, value: str) -> Any:
+        config = make(key, version, "AlterableConfig", name=name, config_operation=0, value=value)
+        resource = make(key, version, "AlterConfigsResource", resource_type=32, resource_name=group, configs=(config,))
+        request = make(key, version, "IncrementalAlterConfigsRequest", resources=(resource,), validate_only=False)
+        (result,) = (await client.call(key, version, request)).responses
+        return result
+
+    async def described(client: WireClient, group: str) -> Any:
+        describe = ApiKey.DESCRIBE_CONFIGS
+        resource = make(
+            describe, 4, "DescribeConfigsResource", resource_type=32, resource_name=group, configuration_keys=None
+        )
+        request = make(
+            describe, 4, "DescribeConfigsRequest",
+            resources=(resource,), include_synonyms=False, include_documentation=False,
+        )  # fmt: skip
+        (result,) = (await client.call(describe, 4, request)).results
+        return result
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        assert (await alter(client, "g", "consumer.session.timeout.ms", "50000")).error_code == 0
+        entries = {entry.name: (entry.value, entry.config_source) for entry in (await described(client, "g")).configs}
+        assert entries["consumer.session.timeout.ms"] == ("50000", 8)
+        assert entries["consumer.heartbeat.interval.ms"] == ("5000", 5)
+        assert (await described(client, "")).error_code == ErrorCode.INVALID_REQUEST
+        for name, value in (
+            ("consumer.session.timeout.ms", "1"),
+            ("consumer.session.timeout.ms", "x"),
+            ("no.such", "1"),
+        ):
+            assert (await alter(client, "g", name, value)).error_code == ErrorCode.INVALID_CONFIG
+        assert (await alter(client, "", "consumer.session.timeout.ms", "50000")).error_code == ErrorCode.INVALID_REQUEST
+
+    run(tmp_path, check)
