@@ -80,6 +80,7 @@ class ConsumerHeartbeat:
             or request.subscribed_topic_names is not None
             or request.subscribed_topic_regex is not None
             or request.server_assignor is not None
+            or request.rack_id is not None
             or group.checked_version != topics.version
             or group.epoch != group.assignment_epoch
             or not member.is_reconciled_to(group.assignment_epoch)

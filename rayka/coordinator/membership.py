@@ -66,6 +66,9 @@ class Membership:
     def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
         """Takes the dynamic configs of one group, by name; those that are not there are the broker's."""
         broker = self.settings.consumer
+        if not configs:
+            self.group_settings.pop(group_id, None)
+            return
         self.group_settings[group_id] = ConsumerGroupSettings(
             configs.get("consumer.session.timeout.ms", broker.session_timeout_ms),
             configs.get("consumer.heartbeat.interval.ms", broker.heartbeat_interval_ms),

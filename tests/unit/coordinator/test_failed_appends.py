@@ -1,0 +1,100 @@
+"""When the log cannot be written: nothing durable changes, and everybody who waits is told."""
+
+from __future__ import annotations
+
+from rayka.errors import ErrorCode
+from tests.unit.coordinator.clients import ConsumerClient, topics
+from tests.unit.coordinator.shell import SESSION_MS, Shell
+
+E = ErrorCode
+
+
+def test_the_leaders_assignment_is_lost() -> None:
+    shell = Shell()
+    ids = [shell.known_member() for _ in range(2)]
+    handles = [shell.join(member_id=member_id) for member_id in ids]
+    shell.settle()
+    joined = sorted((shell.answer(handle) for handle in handles), key=lambda j: j.member_id != j.leader)
+    waiting = shell.sync(joined[1])
+    before = shell.core.registry.durable()
+    shell.fail_next = E.NOT_ENOUGH_REPLICAS
+    assert shell.sync(joined[0], {joined[0].member_id: b"all"}).error is E.COORDINATOR_NOT_AVAILABLE
+    assert shell.answer(waiting).error is E.COORDINATOR_NOT_AVAILABLE
+    assert (shell.core.registry.durable(), shell.state()) == (before, "PreparingRebalance")
+    handles = [shell.join(member_id=member_id) for member_id in ids]
+    again = [shell.answer(handle) if isinstance(handle, int) else handle for handle in handles]
+    shell.finish(again)
+    assert shell.state() == "Stable"
+
+
+def test_a_new_group_is_not_there_after_all() -> None:
+    shell = Shell()
+    shell.fail_next = E.KAFKA_STORAGE_ERROR
+    assert shell.join().error is E.NOT_COORDINATOR
+    assert shell.state() == ""
+    shell.fail_next = E.KAFKA_STORAGE_ERROR
+    assert shell.join(require_known_member_id=False).error is E.NOT_COORDINATOR
+    assert (shell.state(), shell.core.next_deadline()) == ("", shell.now_ms + 600_000)
+
+
+def test_an_empty_consumer_group_stays_one() -> None:
+    shell = Shell()
+    shell.set_topics(topics("t"))
+    consumer = ConsumerClient(shell, "c")
+    consumer.join()
+    consumer.leave()
+    before = shell.core.registry.durable()
+    shell.fail_next = E.NOT_ENOUGH_REPLICAS
+    assert shell.join().error is E.COORDINATOR_NOT_AVAILABLE
+    assert shell.core.registry.durable() == before
+
+
+def test_who_has_left_has_left() -> None:
+    shell = Shell()
+    (member,) = shell.settled()
+    shell.fail_next = E.NOT_ENOUGH_REPLICAS
+    assert shell.leave(member.member_id) == [E.NONE]
+    assert shell.state() == "Empty"
+
+
+def test_who_waits_hears_of_the_end_of_the_last_session() -> None:
+    shell = Shell()
+    (member,) = shell.settled()
+    pending = shell.known_member(session_timeout_ms=600_000)
+    waiting = shell.join(member_id=member.member_id)
+    shell.fail_next = E.NOT_ENOUGH_REPLICAS
+    assert shell.leave(pending, member.member_id) == [E.NONE, E.NONE]
+    assert shell.answer(waiting).error is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_silent_consumer_is_taken_out_at_the_second_try() -> None:
+    shell = Shell()
+    shell.set_topics(topics("t"))
+    ConsumerClient(shell, "c").join()
+    shell.advance(44_999)
+    shell.fail_next = E.NOT_ENOUGH_REPLICAS
+    shell.advance(1)
+    assert shell.state() == "Stable"
+    shell.advance(500)
+    assert shell.state() == "Empty"
+
+
+def test_deletions_that_failed() -> None:
+    shell = Shell()
+    shell.commit()
+    shell.fail_next = E.NOT_ENOUGH_REPLICAS
+    assert shell.run(shell.core.delete_groups(["g", "none"])).errors == (
+        E.COORDINATOR_NOT_AVAILABLE,
+        E.GROUP_ID_NOT_FOUND,
+    )
+    assert shell.committed() == 7
+
+
+def test_expired_offsets_wait_for_the_next_check() -> None:
+    shell = Shell()
+    shell.commit(retention_time_ms=SESSION_MS)
+    shell.fail_next = E.NOT_ENOUGH_REPLICAS
+    shell.advance(600_000)
+    assert shell.committed() == 7
+    shell.advance(600_000)
+    assert shell.committed() == -1
