@@ -1,0 +1,64 @@
+"""One broker and one Spark for each module."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import rayka.spark
+from rayka.client.cluster import Cluster
+from tests.support.embedded import embedded
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with embedded(tmp_path_factory.mktemp("rayka")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def spark(cluster: Cluster) -> Iterator[SparkSession]:
+    session = rayka.spark.session(
+        executor_memory="700m", configs={"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"}
+    )
+    yield session
+    rayka.spark.stop()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
+    """A new topic of three partitions."""
+    return new_topic(cluster, request.node.name, 3)
+
+
+@pytest.fixture
+def other_topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
+    """One more topic of three partitions."""
+    return new_topic(cluster, f"{request.node.name}-other", 3)
+
+
+def new_topic(cluster: Cluster, name: str, partitions: int) -> str:
+    """Create a topic whose name begins with `name`."""
+    safe = "".join(char if char.isalnum() else "-" for char in name)[:80]
+    topic = f"{safe}-{uuid.uuid4().hex[:8]}"
+    cluster.admin().create_topic(topic, partitions)
+    return topic
+
+
+@pytest.fixture
+def actor_pid(cluster: Cluster) -> Callable[[str, int], int]:
+    """`actor_pid(topic, partition)`: the process that leads a partition."""
+    import ray
+
+    def find(topic: str, partition: int) -> int:
+        image = cluster.admin().describe_topics([topic])[0].partitions[partition]
+        actor = ray.get_actor(image.leader_actor, namespace="rayka")
+        pid: int = ray.get(actor.process_id.remote())
+        assert pid != os.getpid()
+        return pid
+
+    return find

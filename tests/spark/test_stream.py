@@ -1,0 +1,128 @@
+"""Micro-batches: each record once in the sink, whatever happens to the driver."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+import ray
+
+import rayka.spark
+from rayka.errors import ErrorCode, RaykaError
+from rayka.spark import parquet_sink, stream_topic
+
+CRASHES = int(os.environ.get("RAYKA_TEST_CRASHES", "3"))
+ROOT = Path(__file__).parents[2]
+
+
+def fill(cluster, topic, count, start=0):
+    with cluster.producer() as producer:
+        for i in range(start, start + count):
+            producer.send(topic, b"%d" % i, partition=i % 3)
+
+
+def written(output):
+    """How often the sink has each record."""
+    table = pyarrow.dataset.dataset(os.fspath(output), format="parquet").to_table(["partition", "offset"])
+    return Counter(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def once(count):
+    return {(i % 3, i // 3): 1 for i in range(count)}
+
+
+def test_batches_are_bounded_and_go_on_where_they_ended(spark, cluster, topic, tmp_path):
+    fill(cluster, topic, 3_000)
+    arguments = {"checkpoint": tmp_path / "checkpoint", "sink": parquet_sink(tmp_path / "out")}
+    with stream_topic(spark, topic, max_offsets_per_trigger=1_000, **arguments) as stream:
+        done = stream.process_available()
+        assert [progress.offsets for progress in done] == [1_000] * 3
+        assert [progress.behind for progress in done] == [2_000, 1_000, 0]
+        assert str(done[0]).startswith("batch 0: 1,000 offsets in ")
+        assert stream.process_available() == []
+    fill(cluster, topic, 300, start=3_000)
+    with stream_topic(spark, topic, **arguments) as stream:
+        assert [progress.batch_id for progress in stream.process_available()] == [3]
+    assert written(tmp_path / "out") == once(3_300)
+
+
+def test_a_continuous_stream_takes_what_comes_until_it_is_stopped(spark, cluster, topic, tmp_path):
+    total = []
+    seen = threading.Event()
+
+    def sink(frame, batch_id):
+        total.append(frame.count())
+        if sum(total) == 600:
+            seen.set()
+
+    with stream_topic(spark, topic, checkpoint=tmp_path, sink=sink) as stream:
+        running = threading.Thread(target=stream.run, args=(0.1,))
+        running.start()
+        for part in range(3):
+            fill(cluster, topic, 200, start=200 * part)
+        assert seen.wait(60)
+        stream.stop()
+        running.join(30)
+        assert not running.is_alive()
+
+
+def test_a_batch_whose_sink_failed_comes_again_with_the_same_number_and_records(spark, cluster, topic, tmp_path):
+    fill(cluster, topic, 300)
+    batches = []
+
+    def sink(frame, batch_id):
+        batches.append((batch_id, sorted(map(tuple, frame.select("partition", "offset").collect()))))
+        if len(batches) == 1:
+            raise OSError("the disk is full")
+
+    with stream_topic(spark, topic, checkpoint=tmp_path, sink=sink) as stream, pytest.raises(OSError, match="full"):
+        stream.process_available()
+    fill(cluster, topic, 300, start=300)
+    with stream_topic(spark, topic, checkpoint=tmp_path, sink=sink) as stream:
+        stream.process_available()
+    assert batches[0] == batches[1]
+    assert [number for number, _ in batches] == [0, 0, 1]
+
+
+def test_a_checkpoint_belongs_to_one_stream(spark, cluster, topic, tmp_path):
+    with stream_topic(spark, topic, checkpoint=tmp_path, sink=print):
+        with pytest.raises(RaykaError) as refused:
+            stream_topic(spark, topic, checkpoint=tmp_path, sink=print)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    (tmp_path / "offsets" / "0").write_text("garbage")
+    with pytest.raises(RaykaError) as refused:
+        stream_topic(spark, topic, checkpoint=tmp_path, sink=print)
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
+    """Runs last in this module, because the Spark of the other tests has to go first."""
+    rayka.spark.stop()
+    count, max_offsets = 6_000, 150
+    fill(cluster, topic, count)
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-m", "tests.spark.streaming_driver", address, topic]
+    command += [os.fspath(tmp_path / "checkpoint"), os.fspath(tmp_path / "out"), str(max_offsets)]
+    chance = random.Random(5)
+    for crash in range(CRASHES + 1):
+        with (tmp_path / f"driver-{crash}.log").open("w") as log:
+            driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
+        lines = iter(driver.stdout.readline, "")
+        assert any(line == "ready\n" for line in lines), (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
+        if crash < CRASHES:
+            first = next(lines)
+            assert first.startswith("batch "), first
+            time.sleep(chance.random() * 1.5)
+            driver.kill()
+        else:
+            assert list(lines)[-1] == "done\n", (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
+        driver.wait(60)
+    assert written(tmp_path / "out") == once(count)

@@ -1,0 +1,85 @@
+"""Values that are decoded before Spark sees them."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.spark import arrow_values, avro_values, json_values, read_topic
+
+SCHEMA = "user string, n long, price double"
+AVRO = {
+    "type": "record",
+    "name": "Sale",
+    "fields": [
+        {"name": "user", "type": "string"},
+        {"name": "n", "type": "long"},
+        {"name": "price", "type": ["null", "double"]},
+    ],
+}
+ROWS = [{"user": f"user {i % 7}", "n": i, "price": None if i % 5 == 0 else i / 4} for i in range(500)]
+
+
+def as_json(row):
+    return json.dumps({**row, "extra": [1, 2]}, indent=1).encode()
+
+
+def as_avro(row):
+    buffer = io.BytesIO(b"\0" * 5)
+    buffer.seek(5)
+    fastavro.schemaless_writer(buffer, AVRO, row)
+    return buffer.getvalue()
+
+
+def as_arrow(row):
+    sink = io.BytesIO()
+    table = pa.Table.from_pylist([row], pa.schema([("user", pa.string()), ("n", pa.int64()), ("price", pa.float64())]))
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def fill(cluster, topic, encode):
+    with cluster.producer() as producer:
+        for i, row in enumerate(ROWS):
+            producer.send(topic, encode(row), partition=i % 3)
+        producer.send(topic, None, partition=0)
+
+
+@pytest.mark.parametrize(
+    ("encode", "values"),
+    [
+        (as_json, json_values(SCHEMA)),
+        (as_avro, avro_values(SCHEMA, AVRO, prefix_bytes=5)),
+        (as_arrow, arrow_values(SCHEMA)),
+    ],
+    ids=["json", "avro", "arrow"],
+)
+def test_values_become_columns(spark, cluster, topic, encode, values):
+    fill(cluster, topic, encode)
+    frame = read_topic(spark, topic, columns=("offset", "value"), values=values)
+    assert frame.columns == ["offset", "user", "n", "price"]
+    rows = [row.asDict() for row in frame.drop("offset").collect()]
+    assert sorted((row for row in rows if row["user"]), key=lambda row: row["n"]) == ROWS
+    assert [row for row in rows if not row["user"]] == [{"user": None, "n": None, "price": None}]
+
+
+def test_a_value_that_is_none_fails_the_job_or_is_null(spark, cluster, topic):
+    with cluster.producer() as producer:
+        for value in (b'{"n": 1}', b"no json", b'{"n": 2}', b"[3]"):
+            producer.send(topic, value, partition=0)
+    with pytest.raises(Exception, match="INVALID_RECORD"):
+        read_topic(spark, topic, values=json_values("n long")).count()
+    lenient = read_topic(spark, topic, columns=("value",), values=json_values("n long", on_error="null"))
+    assert [row["n"] for row in lenient.collect()] == [1, None, 2, None]
+
+
+def test_a_field_named_like_a_column_is_refused(spark, topic):
+    with pytest.raises(RaykaError) as refused:
+        read_topic(spark, topic, values=json_values("offset long"))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST

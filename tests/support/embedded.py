@@ -1,0 +1,40 @@
+"""Ray and rayka inside the test process, in a directory of their own, on a free port; gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import ray
+
+import rayka
+from rayka.client.cluster import Cluster
+
+STORE_BYTES = 256 * 1024 * 1024
+
+
+@contextlib.contextmanager
+def embedded(
+    data_dir: Path, *, store_bytes: int = STORE_BYTES, cpus: int = 4, configs: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """A cluster in this process. Ray's sockets need a short path, so its directory is not below `data_dir`."""
+    assert not ray.is_initialized(), "a test before this one left Ray running"
+    ray_dir = tempfile.mkdtemp(prefix="rayka-test-", dir="/tmp")
+    ray.init(
+        num_cpus=cpus,
+        object_store_memory=store_bytes,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=ray_dir,
+    )
+    try:
+        with rayka.start(os.fspath(data_dir), "127.0.0.1:0", configs) as cluster:
+            yield cluster
+    finally:
+        ray.shutdown()
+        shutil.rmtree(ray_dir, ignore_errors=True)
