@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from benchmarks import processes
@@ -59,7 +60,7 @@ def free_port() -> int:
             return port
 
 
-class Broker:
+class Broker(ABC):
     """One broker over one directory; it may be started and stopped many times."""
 
     name = ""
@@ -73,8 +74,9 @@ class Broker:
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
 
+    @abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError(self.name)
+        """What starts it in the foreground."""
 
     def launch(self) -> None:
         """Starts the process and returns at once."""
