@@ -116,7 +116,7 @@ class ControllerActor:
     def _manage(self, spec: NodeSpec) -> None:
         """Start the node's partition actors: those that the image knows, and spares."""
         if self._pool is None:
-            self._spec = spec
+            self._spec = spec = replace(spec, cluster_id=self._image.cluster_id)
             config = BrokerConfig.parse(spec.configs)
             grace_s = config["broker.session.timeout.ms"] / 1000
             self._pool = PartitionPool(spec, actor_options, self._actor_lost, grace_s)

@@ -37,12 +37,19 @@ class GroupCommit:
         try:
             while self._dirty:
                 partitions, self._dirty = list(self._dirty.values()), {}
-                jobs = [partition.log.begin_flush() for partition in partitions]
-                await loop.run_in_executor(None, _run_jobs, jobs)
-                for partition, job in zip(partitions, jobs, strict=True):
+                jobs = [(partition, job) for partition in partitions if (job := self._begin(partition)) is not None]
+                await loop.run_in_executor(None, _run_jobs, [job for _, job in jobs])
+                for partition, job in jobs:
                     self._finish(partition, job)
         finally:
             self._task = None
+
+    def _begin(self, partition: Partition) -> FlushJob | None:
+        try:
+            return partition.log.begin_flush()
+        except RaykaError as error:
+            self._failed(partition, error)
+            return None
 
     def _finish(self, partition: Partition, job: FlushJob) -> None:
         try:

@@ -17,6 +17,7 @@ from rayka.storage.replicas import Replicas
 logger = logging.getLogger(__name__)
 
 _FLUSH_CHECK_S = 1.0
+_EXPIRY_CHECK_S = 600.0
 
 
 class LogUpkeep:
@@ -32,6 +33,7 @@ class LogUpkeep:
             (min(_FLUSH_CHECK_S, config["log.flush.scheduler.interval.ms"] / 1000), self._flush),
             (config["log.flush.offset.checkpoint.interval.ms"] / 1000, self._checkpoint),
             (config["log.retention.check.interval.ms"] / 1000, self._retain),
+            (_EXPIRY_CHECK_S, self._expire_producers),
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -65,3 +67,7 @@ class LogUpkeep:
         for partition in self._replicas:
             partition.log.delete_old_segments(now_ms)
         self._directory.remove_deleted(now_ms)
+
+    def _expire_producers(self, now_ms: int) -> None:
+        for partition in self._replicas:
+            partition.log.remove_expired_producers(now_ms)

@@ -31,11 +31,12 @@ from rayka.actors.replica_server import ReplicaServer
 from rayka.actors.router import socket_path
 from rayka.actors.spec import NodeSpec
 from rayka.config import BrokerConfig
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.listener import Listener
 from rayka.metadata.commands import ActorRegistration
 from rayka.storage.files import RealFiles
 from rayka.storage.log_directory import LogDirectory
+from rayka.storage.meta_properties import MetaProperties
 from rayka.storage.replicas import Replicas
 from rayka.types import IsolationLevel, TopicPartition
 
@@ -94,11 +95,10 @@ class PartitionActor:
         config = BrokerConfig.parse(self._spec.configs)
         self._groups = GroupReplicas(self._server, config)
         self._server.offer("group", self._groups.execute)
-        roles = ReplicaRoles(
-            self._name, self._replicas, self._directory, self._server, self._groups, self._spec.configs
-        )
+        roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._groups, config)
         self._watch = ImageWatch(controller, self._name, roles.image_changed)
         await _until_answered(self._watch.start)
+        roles.remove_strays(self._watch.image)
         self._directory.opened()
         self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._service.serve)
         await self._channel.start()
@@ -123,9 +123,11 @@ class PartitionActor:
 
     async def _lock(self) -> LogDirectory:
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        identity = MetaProperties(self._spec.cluster_id, self._spec.broker_id, uuid.uuid4())
         while True:
+            now_ms = time.time_ns() // 1_000_000
             try:
-                return LogDirectory.open(self._path, RealFiles(), now_ms=time.time_ns() // 1_000_000)
+                return LogDirectory.open(self._path, RealFiles(), now_ms=now_ms, properties=identity)
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
@@ -187,7 +189,12 @@ async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _exit_if_failed(started: asyncio.Future[None]) -> None:
-    """An actor that could not start is of no use: leave, so that Ray starts it anew and `lives` fails."""
-    if not started.cancelled() and started.exception() is not None:
-        logger.error("could not start", exc_info=started.exception())
-        os._exit(1)
+    """An actor that could not start is of no use: leave, so that Ray starts it anew and `lives` fails.
+
+    One that refuses its directory would do so again; it stays, and `ready` says why.
+    """
+    error = None if started.cancelled() else started.exception()
+    if error is not None:
+        logger.error("could not start", exc_info=error)
+        if not isinstance(error, RaykaError):
+            os._exit(1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from rayka.actors.group_replicas import OFFSETS_TOPIC, GroupReplicas
 from rayka.actors.replica_server import ReplicaServer
-from rayka.config import LogConfig
+from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import RaykaError
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.storage.log_directory import LogDirectory
@@ -30,14 +31,15 @@ class ReplicaRoles:
         directory: LogDirectory,
         server: ReplicaServer,
         groups: GroupReplicas,
-        configs: Mapping[str, str],
+        config: BrokerConfig,
     ) -> None:
         self._name = name
         self._replicas = replicas
         self._directory = directory
         self._server = server
         self._groups = groups
-        self._configs = configs
+        self._configs = config.texts
+        self._producer_id_expiration_ms = int(config["producer.id.expiration.ms"])
 
     def image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
         """Take in a new image; only topics that changed are looked at."""
@@ -51,6 +53,13 @@ class ReplicaRoles:
         if before.configs is not after.configs:
             self._reconfigure(after)
         self._groups.image_changed(before, after)
+
+    def remove_strays(self, image: MetadataImage) -> None:
+        """Give up the files of topics that were deleted while this actor was away."""
+        for topic_partition, topic_id in list(self._directory.partitions.items()):
+            if topic_id is not None and image.topic_by_id(topic_id) is None:
+                logger.warning("%s was deleted while %s was away", topic_partition, self._name)
+                self._directory.delete_stray(topic_partition, uuid.uuid4().hex, LogConfig().file_delete_delay_ms)
 
     def _mine(self, topic: TopicImage) -> Iterable[PartitionImage]:
         return (partition for partition in topic.partitions if self._name in partition.actors)
@@ -69,7 +78,14 @@ class ReplicaRoles:
         if topic_partition not in self._replicas:
             config = self._config(topic.name, image)
             now_ms = time.time_ns() // 1_000_000
-            log = self._directory.open_log(topic_partition, topic.topic_id, config, now_ms=now_ms)
+            log = self._directory.open_log(
+                topic_partition,
+                topic.topic_id,
+                config,
+                now_ms=now_ms,
+                jitter_ms=random.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
+                producer_id_expiration_ms=self._producer_id_expiration_ms,
+            )
             self._replicas.add(Partition(log, topic.topic_id))
         held = self._replicas.get(topic_partition)
         if partition.leader_actor == self._name:

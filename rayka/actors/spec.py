@@ -23,6 +23,7 @@ class NodeSpec:
     """One node's broker. `node_id` is Ray's; `configs` are the static settings as text.
 
     `namespace` is the Ray namespace of all actors of the cluster; two clusters in one Ray cluster differ in it.
+    `cluster_id` is known once the controller has the node; the log directories are marked with it.
     """
 
     namespace: str
@@ -36,6 +37,7 @@ class NodeSpec:
     advertised_port: int
     configs: Mapping[str, str] = field(default_factory=dict)
     rack: str | None = None
+    cluster_id: str = ""
 
     @property
     def socket_dir(self) -> str:

@@ -19,6 +19,7 @@ from rayka.storage import checkpoints, partition_metadata
 from rayka.storage.files import RealFiles
 from rayka.storage.log import Log
 from rayka.storage.meta_properties import MetaProperties
+from rayka.storage.producer_state import DEFAULT_EXPIRATION_MS
 from rayka.storage.removal import Removal
 from rayka.storage.storage_error import storage_error, storing
 from rayka.types import TopicPartition
@@ -134,7 +135,7 @@ class LogDirectory:
     @storing
     def open_log(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID | None, config: LogConfig, *, now_ms: int,
-        jitter_ms: int = 0,
+        jitter_ms: int = 0, producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> Log:  # fmt: skip
         """Open the log of a partition, recovering it if need be, or make a new one.
 
@@ -157,6 +158,7 @@ class LogDirectory:
             same_boot=self._is_same_boot,
             topic_id=topic_id,
             jitter_ms=jitter_ms,
+            producer_id_expiration_ms=producer_id_expiration_ms,
             on_failure=self._take_offline,
         )
         self._logs[topic_partition] = log
@@ -168,6 +170,14 @@ class LogDirectory:
         self._files.rename(self._file(str(topic_partition)), self._file(name))
         self.strays.append(name)
         self._forget(topic_partition)
+
+    @storing
+    def delete_stray(self, topic_partition: TopicPartition, unique: str, delay_ms: int) -> None:
+        """Give up the files of a partition that was deleted while this directory was not open."""
+        name = _renamed(topic_partition, unique, DELETE_SUFFIX)
+        self._files.rename(self._file(str(topic_partition)), self._file(name))
+        self._forget(topic_partition)
+        self._removals.append(Removal((self._file(name),), self._now_ms + delay_ms))
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         for entries in (self._recovery_points, self._log_start_offsets, self._high_watermarks, self.partitions):
