@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.batch import BatchHeader, ensure_intact, iter_headers
+from rayka.storage.batch import LOG_APPEND_TIME_FLAG, BatchHeader, ensure_intact, iter_headers
 from rayka.storage.isolation import iter_visible
-from rayka.storage.records import read_batch
+from rayka.storage.records import read_batch, record_bytes
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
+
+_NULL = 1
+_TWO_BYTES = 0x3FFF
 
 
 class ConsumerRecord(NamedTuple):
@@ -103,12 +106,8 @@ class Chunk:
         topic_partition, data, position, *_ = self.batches
         if self._config.check_crcs:
             ensure_intact(data, place, header)
-        new = tuple.__new__
-        topic, partition = topic_partition
-        self._decoded = [
-            new(ConsumerRecord, (topic, partition, offset, timestamp, timestamp_type, key, value, headers))
-            for offset, timestamp, key, value, headers, timestamp_type in read_batch(data, place, header)
-        ]
+        plain = _decode_plain(record_bytes(data, place, header), header, *topic_partition)
+        self._decoded = _decode(data, place, header, *topic_partition) if plain is None else plain
         if header.base_offset < position:
             self._decoded = [record for record in self._decoded if record.offset >= position]
         return True
@@ -134,3 +133,68 @@ def _undeserializable(record: ConsumerRecord, error: Exception) -> RaykaError:
         ErrorCode.INVALID_RECORD,
         f"a deserializer failed for offset {record.offset} of {record.topic_partition}: {error!r}",
     )
+
+
+def _decode(data: memoryview, place: int, header: BatchHeader, topic: str, partition: int) -> list[ConsumerRecord]:
+    new = tuple.__new__
+    return [
+        new(ConsumerRecord, (topic, partition, offset, timestamp, timestamp_type, key, value, headers))
+        for offset, timestamp, key, value, headers, timestamp_type in read_batch(data, place, header)
+    ]
+
+
+def _decode_plain(records: bytes, header: BatchHeader, topic: str, partition: int) -> list[ConsumerRecord] | None:
+    """As `_decode`, in half the time, for plain records: without headers, all numbers of one or two bytes.
+
+    None if there are others, or damaged ones. `rayka.storage.records` describes the format.
+    """
+    if header.attributes & LOG_APPEND_TIME_FLAG:
+        return None
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    timestamp_type, new = header.timestamp_type, tuple.__new__
+    decoded: list[ConsumerRecord] = []
+    append = decoded.append
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            size = records[position]
+            position += 1
+            if size > 0x7F:
+                size = size & 0x7F | records[position] << 7
+                position += 1
+            end = position + (size >> 1)
+            time = records[position + 1]
+            position += 2
+            if time > 0x7F:
+                time = time & 0x7F | records[position] << 7
+                position += 1
+            offset = records[position]
+            position += 1
+            if offset > 0x7F:
+                offset = offset & 0x7F | records[position] << 7
+                position += 1
+            key_size = records[position]
+            position += 1
+            if key_size > 0x7F:
+                key_size = key_size & 0x7F | records[position] << 7
+                position += 1
+            value_at = position + (key_size >> 1)
+            key = records[position:value_at] if key_size != _NULL else None
+            value_size = records[value_at]
+            position = value_at + 1
+            if value_size > 0x7F:
+                value_size = value_size & 0x7F | records[position] << 7
+                position += 1
+            headers_at = position + (value_size >> 1)
+            value = None if value_size == _NULL else records[position:headers_at]
+            is_short = size <= _TWO_BYTES and time <= _TWO_BYTES and offset <= _TWO_BYTES
+            is_odd = (size | offset) & 1 or (key_size & 1 and key is not None) or (value_size & 1 and value is not None)
+            if records[headers_at] or headers_at + 1 != end or is_odd or not is_short:
+                return None
+            timestamp = base_timestamp + ((time >> 1) ^ -(time & 1))
+            fields = topic, partition, base_offset + (offset >> 1), timestamp, timestamp_type, key, value, ()
+            append(new(ConsumerRecord, fields))
+            position = end
+    except IndexError:
+        return None
+    return decoded if position == len(records) else None

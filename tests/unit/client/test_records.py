@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rayka.client.records import Chunk, ConsumerRecord
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.batch import read_header
+from rayka.storage.compression import Codec
 from rayka.storage.control import ControlType, build_end_transaction_marker
-from rayka.storage.records import Record, build_batch, rebuild_batch
-from rayka.types import AbortedTransaction, TopicPartition
+from rayka.storage.records import Headers, Record, build_batch, read_batch, rebuild_batch
+from rayka.types import AbortedTransaction, TimestampType, TopicPartition
 
 EVENTS = TopicPartition("events", 3)
 
@@ -104,3 +107,56 @@ def test_a_flipped_bit_is_found() -> None:
     with pytest.raises(RaykaError) as caught:
         offsets(bytes(data))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+SIZES = st.sampled_from([0, 1, 63, 64, 100, 8170, 8191, 8192, 9000, 70_000])
+CONTENT = st.none() | SIZES.map(lambda size: b"x" * size) | st.binary(max_size=80)
+HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=2).map(tuple)
+TIMES = st.integers(0, 60) | st.sampled_from([0, 8191, 8192, 16_383, 16_384, 2**40])
+
+
+@given(
+    st.lists(st.tuples(TIMES, CONTENT, CONTENT, st.just(()) | HEADERS), min_size=1, max_size=6),
+    st.sampled_from([0, 63, 8190, 2**40]),
+    st.sampled_from([Codec.NONE, Codec.LZ4]),
+    st.sampled_from(TimestampType),
+)
+def test_any_records_come_out_as_they_went_in(
+    fields: list[tuple[int, bytes | None, bytes | None, Headers]],
+    base_offset: int,
+    codec: Codec,
+    timestamp_type: TimestampType,
+) -> None:
+    records = [Record(0, 10**12 - time, key, value, headers) for time, key, value, headers in fields]
+    data = bytes(build_batch(records, base_offset=base_offset, codec=codec, timestamp_type=timestamp_type))
+    chunk = Chunk(EVENTS, base_offset, data, None, ConsumerConfig())
+    taken = chunk.take(100)
+    assert [(record.key, record.value, record.headers) for record in taken] == [tuple(one[1:]) for one in fields]
+    assert [record.offset for record in taken] == [*range(base_offset, base_offset + len(fields))]
+    assert {record.timestamp_type for record in taken} == {timestamp_type}
+    if timestamp_type is TimestampType.CREATE_TIME:
+        assert [record.timestamp for record in taken] == [10**12 - one[0] for one in fields]
+
+
+def test_offsets_far_into_a_large_batch() -> None:
+    count = 20_000
+    data = bytes(build_batch([Record(0, 0, None, b"")] * count, base_offset=7))
+    assert offsets(data) == [*range(7, 7 + count)]
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_damaged_records_are_never_taken_for_others(place: int, byte: int) -> None:
+    """Without the CRC: what is read is what the slow and careful reader gives, or its error."""
+    data = bytearray(build_batch([Record(0, 5, b"k" * 70, b"v" * 70), Record(0, 9, None, b"")]))
+    data[61 + place % (len(data) - 61)] = byte
+    header = read_header(data)
+    try:
+        expected = [(one.offset, one.timestamp, one.key, one.value) for one in read_batch(data, 0, header)]
+    except RaykaError:
+        expected = None
+    try:
+        taken = Chunk(EVENTS, 0, bytes(data), None, ConsumerConfig(check_crcs=False)).take(10)
+    except RaykaError:
+        assert expected is None
+    else:
+        assert [(one.offset, one.timestamp, one.key, one.value) for one in taken] == expected
