@@ -22,7 +22,7 @@ from rayka.coordinator.consumer_member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, Co
 from rayka.coordinator.conversion import Conversion, proposed
 from rayka.coordinator.rebalance import Rebalance, Timer, TimerKey
 from rayka.coordinator.records import GroupMetadataKey, Record
-from rayka.coordinator.registry import Group, Registry
+from rayka.coordinator.registry import NO_METADATA, Group, Registry
 from rayka.coordinator.requests import (
     UNKNOWN_MEMBER_ID,
     ConsumerGroupHeartbeatRequest,
@@ -85,6 +85,8 @@ class Membership:
             return Result(JoinGroupResponse(error, request.member_id))
         group = self._registry.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
+            if self._registry.topics.version == NO_METADATA:
+                return Result(JoinGroupResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, request.member_id))
             try:
                 return self._join_consumer_group(group, request, now_ms)
             except RaykaError as refused:
@@ -226,6 +228,8 @@ class Membership:
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat: join, heartbeat or leave."""
         group, topics = self._registry.groups.get(request.group_id), self._registry.topics
+        if topics.version == NO_METADATA:
+            return Result(ConsumerGroupHeartbeatResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         if isinstance(group, ConsumerGroup):
             steady = self._consumer.steady(group, request, topics, self._own(request.group_id), now_ms)
             if steady is not None:

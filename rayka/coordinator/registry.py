@@ -19,6 +19,8 @@ from rayka.coordinator.records import (
 from rayka.coordinator.settings import GroupSettings
 from rayka.coordinator.topics import Topics
 
+NO_METADATA = -1
+"""The version of topics that nobody has told of yet."""
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
@@ -28,7 +30,7 @@ class Registry:
     def __init__(self, settings: GroupSettings) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets(settings)
-        self.topics = Topics()
+        self.topics = Topics(version=NO_METADATA)
         self.is_loading = True
 
     def replay(self, record: Record, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:

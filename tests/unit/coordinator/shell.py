@@ -46,7 +46,7 @@ class Shell:
         self.answers: dict[int, Any] = {}
         self.fail_next: ErrorCode | None = None
         self._ids = itertools.count(1)
-        self.topics = Topics()
+        self.topics = Topics(version=0)
         self.core = self._load()
 
     def set_topics(self, topics: Topics) -> None:

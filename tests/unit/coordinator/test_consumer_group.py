@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rayka.coordinator.groups import GroupCoordinator
 from rayka.coordinator.records import ConsumerGroupRegularExpressionKey, TargetPartitions
 from rayka.coordinator.requests import ConsumerGroupHeartbeatRequest, OffsetFetchRequest
 from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
@@ -397,3 +398,18 @@ def test_a_heartbeat_that_changes_nothing_has_no_records() -> None:
     request = ConsumerGroupHeartbeatRequest("g", "a", 1, client_id="client", client_host="/127.0.0.1")
     result = shell.core.consumer_group_heartbeat(request, shell.now_ms)
     assert (result.records, result.on_commit) == ((), None)
+
+
+def test_without_metadata_nobody_loses_what_it_has() -> None:
+    shell = new_shell()
+    a = ConsumerClient(shell, "a")
+    a.join()
+    core = GroupCoordinator(SETTINGS)
+    for record in shell.records:
+        core.replay(record)
+    core.loaded(shell.now_ms)
+    request = ConsumerGroupHeartbeatRequest("g", "a", 1)
+    loading = core.consumer_group_heartbeat(request, shell.now_ms)
+    assert (loading.response.error, loading.records) == (E.COORDINATOR_LOAD_IN_PROGRESS, ())  # type: ignore[union-attr]
+    core.metadata_changed(topics("t"))
+    assert core.consumer_group_heartbeat(request, shell.now_ms).response.error is E.NONE  # type: ignore[union-attr]
