@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, _parse_datatype_string
 
 from rayka.errors import ErrorCode, RaykaError
 
@@ -26,13 +26,21 @@ OnError = Literal["fail", "null"]
 class Decoding:
     """`schema` is what a value holds; `read` makes Arrow columns of the values that are not null."""
 
-    schema: StructType
+    schema: StructType | str
     read: Callable[[pa.Array, pa.Schema], pa.Table]
+
+    @property
+    def fields(self) -> StructType:
+        """The schema; one given as text is parsed by the running session."""
+        if isinstance(self.schema, StructType):
+            return self.schema
+        parsed: Any = _parse_datatype_string(self.schema)
+        return StructType(parsed.fields)
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the fields of the schema in place of its column `value`."""
         values = batch.column(batch.schema.get_field_index("value"))
-        arrow_schema = to_arrow_schema(self.schema)
+        arrow_schema = to_arrow_schema(self.fields)
         table = self.read(values.drop_null(), arrow_schema).combine_chunks()
         decoded = _spread(table, values) if values.null_count else table
         arrays, names = [], []
@@ -48,7 +56,7 @@ class Decoding:
 
     def replace(self, schema: StructType) -> StructType:
         """The schema of the DataFrame with the fields in place of `value`. Raises INVALID_REQUEST at a double name."""
-        fields = [new for field in schema for new in (self.schema.fields if field.name == "value" else [field])]
+        fields = [new for field in schema for new in (self.fields if field.name == "value" else [field])]
         names = [field.name for field in fields]
         double = sorted({name for name in names if names.count(name) > 1})
         if double:
@@ -60,8 +68,7 @@ class Decoding:
 
 def json_values(schema: StructType | str, *, on_error: OnError = "fail") -> Decoding:
     """Values that are JSON objects; fields that the schema does not name are left out, missing ones are null."""
-    parsed = _parsed(schema)
-    return Decoding(parsed, _Json(on_error))
+    return Decoding(schema, _Json(on_error))
 
 
 def avro_values(
@@ -73,21 +80,12 @@ def avro_values(
     Needs fastavro.
     """
     parsed = json.loads(avro_schema) if isinstance(avro_schema, str) else avro_schema
-    return Decoding(_parsed(schema), _Avro(parsed, prefix_bytes, on_error))
+    return Decoding(schema, _Avro(parsed, prefix_bytes, on_error))
 
 
 def arrow_values(schema: StructType | str, *, on_error: OnError = "fail") -> Decoding:
     """Values that are Arrow IPC streams of one row each."""
-    return Decoding(_parsed(schema), _ArrowStreams(on_error))
-
-
-def _parsed(schema: StructType | str) -> StructType:
-    if isinstance(schema, StructType):
-        return schema
-    from pyspark.sql.types import _parse_datatype_string
-
-    parsed: Any = _parse_datatype_string(schema)
-    return StructType(parsed.fields)
+    return Decoding(schema, _ArrowStreams(on_error))
 
 
 @dataclass(frozen=True, slots=True)

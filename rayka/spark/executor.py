@@ -29,6 +29,7 @@ class SplitReader:
     columns: tuple[str, ...]
     isolation: IsolationLevel
     decode: Decode | None
+    batch_rows: int = BATCH_ROWS
 
     def __call__(self, splits: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         broker = self.ray_cluster.connection().broker
@@ -36,10 +37,10 @@ class SplitReader:
         for batch in splits:
             for split in batch.column(0).to_pylist():
                 for records in reader.read(OffsetRange(*json.loads(split))):
-                    yield from _pieces(records, self.decode)
+                    yield from _pieces(records, self.batch_rows, self.decode)
 
 
-def _pieces(records: pa.RecordBatch, decode: Decode | None) -> Iterator[pa.RecordBatch]:
-    for start in range(0, records.num_rows, BATCH_ROWS):
-        piece = records.slice(start, BATCH_ROWS)
+def _pieces(records: pa.RecordBatch, rows: int, decode: Decode | None) -> Iterator[pa.RecordBatch]:
+    for start in range(0, records.num_rows, rows):
+        piece = records.slice(start, rows)
         yield piece if decode is None else decode(piece)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -90,10 +90,13 @@ def read_splits(
     """The records of exactly these ranges, each a partition of the DataFrame."""
     wanted = tuple(columns)
     _require_columns(wanted, values)
+    decoding = None if values is None else replace(values, schema=values.fields)
     ray_cluster = ray_cluster_of(spark)
-    reader = SplitReader(ray_cluster, wanted, isolation, values.decode if values else None)
+    reader = SplitReader(ray_cluster, wanted, isolation, decoding.decode if decoding else None)
     schema = StructType([SCHEMA[name] for name in wanted])
-    return _splits(spark, ray_cluster.join(), splits).mapInArrow(reader, values.replace(schema) if values else schema)
+    return _splits(spark, ray_cluster.join(), splits).mapInArrow(
+        reader, decoding.replace(schema) if decoding else schema
+    )
 
 
 def _require_columns(columns: Sequence[str], values: Decoding | None) -> None:
