@@ -93,7 +93,7 @@ def _described_consumer(group: ConsumerGroup, member: ConsumerMember, topics: To
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
-        subscribed_topic_regex=member.subscribed_topic_regex,
+        subscribed_topic_regex=member.subscribed_topic_regex or "",
         assignment=_named(member.assigned, topics),
         target_assignment=_named(group.targets.get(member.member_id, {}), topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,

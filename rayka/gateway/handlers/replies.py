@@ -34,7 +34,7 @@ def operations(codes: Iterable[int]) -> int:
 # DESCRIBE 8, CLUSTER_ACTION 9, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11, IDEMPOTENT_WRITE 12.
 TOPIC_OPERATIONS: Final = operations((3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = operations((5, 7, 8, 9, 10, 11, 12))
-GROUP_OPERATIONS: Final = operations((3, 5, 8, 10, 11))
+GROUP_OPERATIONS: Final = operations((3, 6, 8, 10, 11))
 
 
 def client_host(call: Call) -> str:

@@ -15,7 +15,7 @@ from tests.unit.gateway.wire_client import WireClient
 
 SESSION = datetime.timedelta(seconds=10)
 AT_ONCE = {"group_initial_rebalance_delay_ms": "0"}
-ALL_OPERATIONS = 0b110100101000
+ALL_OPERATIONS = 0b110101001000
 SUBSCRIPTION = write_subscription(Subscription(("a",)))
 
 
