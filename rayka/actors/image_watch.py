@@ -72,7 +72,8 @@ class ImageWatch:
 
     async def _follow(self) -> None:
         delay = _RETRY_S
-        while True:
+        # When Ray has ended in this process, one more call would start another Ray.
+        while ray.is_initialized():
             try:
                 await self._take(await self._controller.watch.remote(self._watcher, self.image.version))
                 delay = _RETRY_S

@@ -33,6 +33,7 @@ from rayka.types import NO_LEADER_EPOCH, AbortedTransaction, FileSlice, Isolatio
 TTL_S = 300.0
 _TABLE_BYTES = 32 * 1024 * 1024
 _MIN_TABLE_BYTES = 1024 * 1024
+_MAX_LOG_BYTES = 32 * 1024 * 1024
 _TABLES_PER_ANSWER = 2
 _PART_OF_STORE = 0.6
 _FIRST_RATIO = 8.0
@@ -57,9 +58,17 @@ class _Key(NamedTuple):
 
 
 class PublishedRanges:
-    """The cache of one actor. `max_bytes` is asked for at every use: it follows the cluster."""
+    """The cache of one actor. `max_bytes` is asked for at every use: it follows the cluster. `put` gives the ref."""
 
-    def __init__(self, replicas: Replicas, max_bytes: Callable[[], int], clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        replicas: Replicas,
+        max_bytes: Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        put: Callable[[Any], Any] = ray.put,
+    ) -> None:
+        self._put = put
         self._replicas = replicas
         self._max_bytes = max_bytes
         self._clock = clock
@@ -135,7 +144,7 @@ class PublishedRanges:
         log, start_offset, isolation = partition.log, key.start_offset, key.isolation
         ratio_key = (key.topic_id, key.partition, key.columns)
         table_bytes = max(_MIN_TABLE_BYTES, min(_TABLE_BYTES, self._max_bytes() // 8))
-        max_bytes = int(table_bytes / self._ratios.get(ratio_key, _FIRST_RATIO))
+        max_bytes = min(_MAX_LOG_BYTES, int(table_bytes / self._ratios.get(ratio_key, _FIRST_RATIO)))
         file_slice = _slice(log, start_offset, min(end_offset, _bound(log, isolation)), max_bytes)
         if file_slice is None:
             return None
@@ -174,7 +183,7 @@ class PublishedRanges:
             end_offset=end_offset,
             aborted_transactions=aborted,
         )
-        return PublishedRange(start_offset, min(read_offset, end_offset), batch.nbytes, ray.put(batch))
+        return PublishedRange(start_offset, min(read_offset, end_offset), batch.nbytes, self._put(batch))
 
     def _hold(self, key: _Key, published: PublishedRange) -> None:
         limit = self._max_bytes()

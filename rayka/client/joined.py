@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple, cast
 
 import ray
@@ -22,7 +21,9 @@ class RayCluster(NamedTuple):
     def here(cls, namespace: str = DEFAULT_NAMESPACE) -> RayCluster:
         """The Ray cluster that this program is connected to, or finds. Raises BROKER_NOT_AVAILABLE."""
         if not ray.is_initialized():
-            _join("auto", namespace)
+            connection = connect(namespace=namespace)
+            here = cls(ray.get_runtime_context().gcs_address, namespace)
+            _connections[here] = connection
         return cls(ray.get_runtime_context().gcs_address, namespace)
 
     def join(self) -> Cluster:
@@ -31,12 +32,18 @@ class RayCluster(NamedTuple):
 
     def connection(self) -> Connection:
         """The connection of this process, which is made once."""
-        return _join(self.address, self.namespace)
+        if self not in _connections:
+            _connections[self] = connect(self.address, namespace=self.namespace)
+        return _connections[self]
 
 
-@functools.cache
-def _join(address: str, namespace: str) -> Connection:
-    return connect(address, namespace=namespace)
+_connections: dict[RayCluster, Connection] = {}
+
+
+def leave() -> None:
+    """Close the connections of this process; who needs one again makes it again."""
+    while _connections:
+        _connections.popitem()[1].close()
 
 
 def node_hosts(cluster: Cluster) -> dict[int, str]:

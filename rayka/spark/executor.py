@@ -18,12 +18,17 @@ from rayka.client.range_reader import RangeReader
 from rayka.types import IsolationLevel
 
 BATCH_ROWS = 65_536
+SPLIT = "_split"
+_CHEAPEST_COLUMN = "partition"
 Decode = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class SplitReader:
-    """A function for `mapInArrow` over splits, each the fields of an `OffsetRange` as JSON."""
+    """A function for `mapInArrow` over splits, each its number and the fields of an `OffsetRange` as JSON.
+
+    It yields the columns, and the number of the split as a last one.
+    """
 
     ray_cluster: RayCluster
     columns: tuple[str, ...]
@@ -33,14 +38,21 @@ class SplitReader:
 
     def __call__(self, splits: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         broker = self.ray_cluster.connection().broker
-        reader = RangeReader(broker, self.columns, self.isolation, namespace=self.ray_cluster.namespace)
+        reader = RangeReader(
+            broker, self.columns or (_CHEAPEST_COLUMN,), self.isolation, namespace=self.ray_cluster.namespace
+        )
         for batch in splits:
             for split in batch.column(0).to_pylist():
-                for records in reader.read(OffsetRange(*json.loads(split))):
-                    yield from _pieces(records, self.batch_rows, self.decode)
+                number, *offsets = json.loads(split)
+                numbers = pa.repeat(pa.scalar(number, pa.int32()), self.batch_rows)
+                for records in reader.read(OffsetRange(*offsets)):
+                    yield from self._pieces(records, numbers)
 
-
-def _pieces(records: pa.RecordBatch, rows: int, decode: Decode | None) -> Iterator[pa.RecordBatch]:
-    for start in range(0, records.num_rows, rows):
-        piece = records.slice(start, rows)
-        yield piece if decode is None else decode(piece)
+    def _pieces(self, records: pa.RecordBatch, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
+        for start in range(0, records.num_rows, self.batch_rows):
+            piece = records.slice(start, self.batch_rows)
+            if self.decode is not None:
+                piece = self.decode(piece)
+            columns, names = (piece.columns, piece.schema.names) if self.columns else ([], [])
+            rows = numbers.slice(0, piece.num_rows)
+            yield pa.RecordBatch.from_arrays([*columns, rows], [*names, SPLIT])

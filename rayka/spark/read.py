@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,7 +31,7 @@ from rayka.client.offset_ranges import OffsetRange, Places, find_topics, plan_ra
 from rayka.client.range_reader import COLUMNS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.decoding import Decoding
-from rayka.spark.executor import SplitReader
+from rayka.spark.executor import SPLIT, SplitReader
 from rayka.spark.sessions import ray_cluster_of
 from rayka.types import IsolationLevel
 
@@ -48,6 +49,7 @@ SCHEMA = StructType(
     ]
 )
 """The columns of Spark's Kafka source."""
+_OF_SPLIT = ("topic", "partition")
 _SPLITS = StructType([StructField("split", StringType(), False)])
 
 
@@ -92,11 +94,20 @@ def read_splits(
     _require_columns(wanted, values)
     decoding = None if values is None else replace(values, schema=values.fields)
     ray_cluster = ray_cluster_of(spark)
-    reader = SplitReader(ray_cluster, wanted, isolation, decoding.decode if decoding else None)
-    schema = StructType([SCHEMA[name] for name in wanted])
-    return _splits(spark, ray_cluster.join(), splits).mapInArrow(
-        reader, decoding.replace(schema) if decoding else schema
-    )
+    carried = tuple(name for name in wanted if name not in _OF_SPLIT)
+    reader = SplitReader(ray_cluster, carried, isolation, decoding.decode if decoding else None)
+    schema = StructType([SCHEMA[name] for name in carried])
+    mapped = (decoding.replace(schema) if decoding else schema).add(SPLIT, IntegerType())
+    frame = _splits(spark, ray_cluster.join(), splits).mapInArrow(reader, mapped)
+    whole = StructType([SCHEMA[name] for name in wanted])
+    names = (decoding.replace(whole) if decoding else whole).names
+    return frame.select(*(_of_split(name, splits) if name in _OF_SPLIT else frame[name] for name in names))
+
+
+def _of_split(name: str, splits: Sequence[OffsetRange]) -> Column:
+    """Topic or partition, which all records of a split share: looked up only where the query uses it."""
+    texts = F.split(F.lit(",".join(str(getattr(each, name)) for each in splits)), ",")
+    return texts[F.col(SPLIT)].cast(SCHEMA[name].dataType).alias(name)
 
 
 def _require_columns(columns: Sequence[str], values: Decoding | None) -> None:
@@ -117,8 +128,9 @@ def _splits(spark: SparkSession, cluster: Cluster, splits: Sequence[OffsetRange]
     hosts = node_hosts(cluster)
     leaders = _leaders(cluster, splits)
     located = jvm.java.util.ArrayList()
-    for each in splits:
-        row = jvm.org.apache.spark.sql.RowFactory.create(_array_of(context, json.dumps(astuple(each))))
+    for number, each in enumerate(splits):
+        fields = json.dumps((number, *astuple(each)))
+        row = jvm.org.apache.spark.sql.RowFactory.create(_array_of(context, fields))
         host = hosts.get(leaders[each.topic, each.partition])
         places = _scala_seq(jvm, [] if host is None else [host])
         located.add(jvm.scala.Tuple2(row, places))

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from rayka.actors.spec import DEFAULT_NAMESPACE
-from rayka.client.joined import RayCluster
+from rayka.client.joined import RayCluster, leave
 from rayka.client.range_reader import prepare_leaders
 from rayka.spark.java import java_options, prepare_java, require_java_on_ray
 
@@ -74,6 +74,7 @@ def stop() -> None:
     import raydp
 
     raydp.stop_spark()
+    leave()
 
 
 def _prepare_leaders(ray_cluster: RayCluster) -> None:

@@ -1,0 +1,162 @@
+"""What readers get of a range, what is kept for others, and what is let go. No Ray: a ref is the table itself."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+
+import pytest
+
+from rayka.actors.published_ranges import TTL_S, PublishedRanges
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.partition import Partition
+from rayka.storage.replicas import Replicas
+from rayka.types import IsolationLevel, TopicPartition
+from tests.support.logs import NOW_MS, ORDERS, append, batch, open_log
+
+COLUMNS = ("offset", "value")
+END = 2**63 - 1
+BATCHES, BATCH_RECORDS = 20, 10
+COUNT = BATCHES * BATCH_RECORDS
+
+
+class Published:
+    """The cache over a log of small segments, with a clock that stands still."""
+
+    def __init__(self, directory, max_bytes):
+        self.log = open_log(directory, segment_bytes=700)
+        for number in range(BATCHES):
+            append(self.log, *(b"value %d" % (number * BATCH_RECORDS + i) for i in range(BATCH_RECORDS)))
+        self.partition = Partition(self.log, uuid.uuid4())
+        self.partition.become_leader(0)
+        replicas = Replicas()
+        replicas.add(self.partition)
+        self.now = 0.0
+        self.max_bytes = max_bytes
+        self.made = []
+        self.cache = PublishedRanges(replicas, lambda: self.max_bytes, clock=lambda: self.now, put=self.put)
+
+    def put(self, table):
+        self.made.append(table)
+        return table
+
+    async def read(self, start=0, end=COUNT, columns=COLUMNS, isolation=IsolationLevel.READ_COMMITTED):
+        tables = []
+        while start < end:
+            found = await self.cache.publish(ORDERS, start, end, columns, isolation)
+            if not found:
+                break
+            for each in found:
+                assert each.start_offset == start < each.end_offset <= end
+                start = each.end_offset
+                tables.append(each.ref)
+        return tables
+
+    def close(self):
+        self.cache.close()
+        self.log.close(0)
+
+
+@pytest.fixture
+def published(tmp_path):
+    made = Published(tmp_path, 1 << 30)
+    yield made
+    made.close()
+
+
+def offsets(tables):
+    return [offset for table in tables for offset in table.column("offset").to_pylist()]
+
+
+def test_a_range_is_read_whole_and_in_order(published):
+    async def check():
+        assert offsets(await published.read()) == list(range(COUNT))
+        assert offsets(await published.read(13, 14)) == [13]
+        assert offsets(await published.read(95, 117)) == list(range(95, 117))
+        assert offsets(await published.read(COUNT, END)) == []
+
+    asyncio.run(check())
+
+
+def test_readers_of_a_range_share_its_tables(published):
+    async def check():
+        first, second = await asyncio.gather(published.read(), published.read())
+        assert all(one is other for one, other in zip(first, second, strict=True))
+        made = len(published.made)
+        assert all(one is other for one, other in zip(first, await published.read(), strict=True))
+        assert len(published.made) == made
+        assert (await published.read(columns=("value",)))[0] is not first[0]
+
+    asyncio.run(check())
+
+
+def test_the_cache_is_bounded_in_bytes(published):
+    async def check():
+        await published.read()
+        whole = published.cache.size
+        published.max_bytes = whole // 2
+        await published.read(1)
+        assert 0 < published.cache.size <= whole // 2
+        assert offsets(await published.read()) == list(range(COUNT))
+
+    asyncio.run(check())
+
+
+def test_what_nobody_uses_goes_after_a_while(published):
+    async def check():
+        first = await published.read()
+        published.now = TTL_S - 1
+        await published.read(0, 1)
+        published.now = TTL_S + 1
+        await published.read(5, 6)
+        again = await published.read()
+        assert Counter(map(id, first)) != Counter(map(id, again))
+        assert offsets(again) == list(range(COUNT))
+
+    asyncio.run(check())
+
+
+def test_records_that_are_not_there_are_refused(published):
+    async def check():
+        with pytest.raises(RaykaError) as refused:
+            await published.read(COUNT + 1, END)
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        published.partition.delete_records(50)
+        with pytest.raises(RaykaError) as refused:
+            await published.read()
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        with pytest.raises(RaykaError) as refused:
+            await published.read(60, columns=("price",))
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+    asyncio.run(check())
+
+
+def test_only_the_leader_publishes(published):
+    async def check():
+        published.partition.resign()
+        with pytest.raises(RaykaError) as refused:
+            await published.read()
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(RaykaError) as refused:
+            await published.cache.publish(TopicPartition("other", 0), 0, 1, COLUMNS, IsolationLevel.READ_COMMITTED)
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    asyncio.run(check())
+
+
+def test_an_empty_range_makes_ready_and_publishes_nothing(published):
+    async def check():
+        assert await published.cache.publish(TopicPartition("none", 0), 0, 0, (), IsolationLevel.READ_COMMITTED) == []
+        assert published.made == []
+
+    asyncio.run(check())
+
+
+def test_nothing_is_read_beyond_the_high_watermark(published):
+    async def check():
+        published.log.append_as_leader(memoryview(batch(b"unseen")), 0, NOW_MS)
+        assert offsets(await published.read(end=END)) == list(range(COUNT))
+
+    asyncio.run(check())
