@@ -26,6 +26,18 @@ CLIENTS: dict[str, Callable[[str], Any]] = {
 }
 
 
+# Groups that notice soon who is gone. Give a broker of RAYKA_TEST_BOOTSTRAP the same.
+GROUP_SETTINGS = (
+    "group.initial.rebalance.delay.ms=0",
+    "group.min.session.timeout.ms=1000",
+    "group.consumer.min.session.timeout.ms=1000",
+    "group.consumer.session.timeout.ms=3000",
+    "group.consumer.min.heartbeat.interval.ms=300",
+    "group.consumer.heartbeat.interval.ms=300",
+    "offsets.topic.num.partitions=4",
+)
+
+
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the broker under test keeps its logs."""
@@ -41,7 +53,7 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     if given:
         yield given
         return
-    with broker.rayka(request.getfixturevalue("data_dir")) as address:
+    with broker.rayka(request.getfixturevalue("data_dir"), GROUP_SETTINGS) as address:
         yield address
 
 
