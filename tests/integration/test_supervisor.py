@@ -1,0 +1,60 @@
+"""`rayka up` with the real broker below it: what follows when one of the processes that hold it together is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.faults.load import create_topic
+from tests.faults.running import Running, wait_until
+
+
+def write(bootstrap: str, value: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 20_000})
+    producer.produce("kept", value, partition=0)
+    assert producer.flush(25) == 0
+
+
+def read(bootstrap: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("kept", 0, 0)])
+    values = [message.value() for message in consumer.consume(count, 20)]
+    consumer.close()
+    return values
+
+
+@pytest.mark.parametrize("victim", ["rayka.cli.reaper", "rayka.cli.serve"])
+def test_a_process_between_is_killed_and_the_broker_comes_back(tmp_path: Path, victim: str) -> None:
+    broker = Running(tmp_path)
+    try:
+        create_topic(broker.bootstrap, "kept", 1)
+        write(broker.bootstrap, "before")
+        family = broker.descendants()
+        broker.kill_one(victim)
+        wait_until(lambda: any("serving on" in line for line in broker.log), 15, "the broker is back")
+        assert not set(family) & set(broker.descendants())
+        write(broker.bootstrap, "after")
+        assert read(broker.bootstrap, 2) == [b"before", b"after"]
+    finally:
+        broker.stop()
+    assert broker.process.returncode == 0
+    assert sum("is ready on" in line for line in broker.log) == 1
+
+
+def test_nothing_survives_rayka_up_and_the_next_one_serves_the_same(tmp_path: Path) -> None:
+    broker = Running(tmp_path)
+    create_topic(broker.bootstrap, "kept", 1)
+    write(broker.bootstrap, "acknowledged")
+    family = broker.descendants()
+    os.kill(broker.process.pid, signal.SIGKILL)
+    broker.process.wait(10)
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in family), 10, f"{family} are gone")
+    again = Running(tmp_path, port=int(broker.bootstrap.rpartition(":")[2]))
+    try:
+        assert read(again.bootstrap, 1) == [b"acknowledged"]
+    finally:
+        again.stop()
