@@ -1,0 +1,139 @@
+"""kill -9 of the processes that running groups depend on: no committed offset is lost, nobody is stuck."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from tests.clients.conftest import GROUP_SETTINGS
+from tests.clients.members.process import Members, members, missing
+from tests.faults.load import Writer, create_topic
+from tests.faults.running import Running, running, wait_until
+
+PARTITIONS = 4
+RECOVERY_S = 15.0
+SEVERAL = ("partition.actors.per.node=3", "gateways.per.node=1", *GROUP_SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("groups"), SEVERAL) as started:
+        yield started
+
+
+class CommittedOffsets:
+    """Looks at a group's committed offsets all the time: they never go back."""
+
+    def __init__(self, bootstrap: str, group_id: str, topic: str) -> None:
+        self.seen: dict[int, int] = {}
+        self.went_back: list[str] = []
+        self.looks = 0
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._wanted = ConsumerGroupTopicPartitions(group_id, [TopicPartition(topic, n) for n in range(PARTITIONS)])
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.05):
+            try:
+                (future,) = self._admin.list_consumer_group_offsets([self._wanted], request_timeout=5).values()
+                found = future.result(10).topic_partitions
+            except KafkaException:
+                continue
+            self.looks += 1
+            for place in found:
+                before = self.seen.get(place.partition, OFFSET_INVALID)
+                if place.error is None and place.offset < before:
+                    self.went_back.append(f"partition {place.partition} from {before} to {place.offset}")
+                elif place.error is None:
+                    self.seen[place.partition] = place.offset
+
+    def finish(self) -> None:
+        """Stop looking. Raises AssertionError if an offset went back."""
+        self._stop.set()
+        self._thread.join(20)
+        assert not self.went_back
+        assert self.looks > 0
+
+
+def create(bootstrap: str, topic: str) -> None:
+    """Create a topic, as soon as there is a controller."""
+
+    def created() -> bool:
+        try:
+            create_topic(bootstrap, topic, PARTITIONS)
+        except KafkaException as refused:
+            return bool(refused.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
+
+    wait_until(created, RECOVERY_S, f"the topic {topic}")
+
+
+def wait_until_read(group: Members, writer: Writer) -> float:
+    """Until records of every partition that are written from now on have been read."""
+    last = max(int(value.partition(b":")[2]) for value in list(writer.acknowledged.values()))
+    wanted = {b"w:%d" % (last + 100 + partition) for partition in range(PARTITIONS)}
+    return wait_until(lambda: wanted <= group.values(), RECOVERY_S, f"{wanted} read\n{group.describe()}")
+
+
+@pytest.mark.parametrize("kind", ["confluent-kafka", "confluent-kafka-consumer", "aiokafka"])
+@pytest.mark.parametrize("victim", ["ray::PartitionActor", "ray::GatewayActor", "ray::ControllerActor"])
+def test_a_group_runs_on_when_a_process_is_killed(broker: Running, victim: str, kind: str) -> None:
+    topic = group_id = f"{victim.removeprefix('ray::').lower()}-{kind}"
+    create(broker.bootstrap, topic)
+    writer = Writer(broker.bootstrap, topic, PARTITIONS, 0.002)
+    wait_until(lambda: writer.count > 0, RECOVERY_S, "the first record")
+    with members(broker.bootstrap) as group:
+        for _ in range(2):
+            group.start(kind, group_id, topic)
+        wait_until(lambda: all(member.values for member in group.all), RECOVERY_S, "both members read")
+        committed = CommittedOffsets(broker.bootstrap, group_id, topic)
+        for which in range(len(broker.find(victim))):
+            pid = broker.kill_one(victim, which)
+            wait_until(lambda pid=pid: pid not in broker.descendants(), 5, "the process is gone")
+            wait_until_read(group, writer)
+        writer.finish()
+        values = list(writer.acknowledged.values())
+        wait_until(lambda: not missing(values, group.values()), RECOVERY_S, "every record is read")
+        committed.finish()
+        for member in group.all:
+            assert member.process.poll() is None, member.errors()
+            member.leave()
+    assert not writer.failed
+
+
+def test_committed_offsets_survive_the_kill_of_everything(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("offsets")
+    broker = Running(directory, GROUP_SETTINGS)
+    create_topic(broker.bootstrap, "events", PARTITIONS)
+    settings = {"bootstrap.servers": broker.bootstrap, "enable.auto.commit": False, "log_level": 0}
+    groups = [f"group-{number}" for number in range(8)]
+    wanted = {}
+    for index, group_id in enumerate(groups):
+        consumer = Consumer({**settings, "group.id": group_id})
+        wanted[group_id] = [100 * index + partition for partition in range(PARTITIONS)]
+        places = [TopicPartition("events", partition, offset) for partition, offset in enumerate(wanted[group_id])]
+        consumer.commit(offsets=places, asynchronous=False)
+        consumer.close()
+    broker.kill()
+    again = Running(directory, GROUP_SETTINGS, port=int(broker.bootstrap.rpartition(":")[2]))
+    try:
+        for group_id in groups:
+            consumer = Consumer({**settings, "group.id": group_id})
+            found = consumer.committed([TopicPartition("events", partition) for partition in range(PARTITIONS)], 20)
+            consumer.close()
+            assert [place.offset for place in found] == wanted[group_id]
+    finally:
+        again.stop()
