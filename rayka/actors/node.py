@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,23 +26,27 @@ from rayka.errors import ErrorCode, RaykaError
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0
+_PORT_TIMEOUT_S = 2.0
+_PORT_RETRY_S = 0.1
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024
 
 
 def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bool:
     """Attach to the Ray cluster at `address`, or start one in this process; tells whether this process joined it.
 
-    The embedded one is modest: loopback only, a small object store, no dashboard unless asked for. What
-    earlier ones on the same data directory left behind in the temporary directory is removed.
+    The embedded one is modest: a small object store, no dashboard unless asked for. Its own ports want Ray's
+    token. What earlier ones on the same data directory left behind in the temporary directory is removed.
     """
     if ray.is_initialized():
         return False
     if address is not None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         return True
-    temp_dir = f"{private_dir(data_dir)}-ray"
-    shutil.rmtree(temp_dir, ignore_errors=True)
+    remove_ray_files(data_dir)
+    temp_dir = _ray_dir(data_dir)
     os.makedirs(temp_dir, mode=0o700)
+    # Ray runs workers at niceness 15, behind everything else on the machine. A broker is not background work.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         include_dashboard=dashboard,
         object_store_memory=_OBJECT_STORE_BYTES,
@@ -51,6 +56,15 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
         _temp_dir=temp_dir,
     )
     return True
+
+
+def remove_ray_files(data_dir: str) -> None:
+    """Remove what an embedded Ray on this data directory left behind: logs and sockets."""
+    shutil.rmtree(_ray_dir(data_dir), ignore_errors=True)
+
+
+def _ray_dir(data_dir: str) -> str:
+    return f"{private_dir(data_dir)}-ray"
 
 
 def lock_data_dir(data_dir: str) -> int:
@@ -157,18 +171,30 @@ def start_node(spec: NodeSpec) -> Node:
 
 
 def _check_port(spec: NodeSpec) -> None:
-    """Say at once that the port is taken, unless it is by a broker of ours that runs already."""
+    """Say soon that the port is taken, unless it is by a broker of ours that runs already.
+
+    Processes that were killed keep their sockets for a moment after everything else of them is gone.
+    """
     with contextlib.suppress(RaykaError):
         find_controller(spec.namespace)
         return
+    deadline = time.monotonic() + _PORT_TIMEOUT_S
+    while (error := _port_error(spec)) is not None:
+        if time.monotonic() > deadline:
+            message = f"can't listen on {spec.host}:{spec.port}: {os.strerror(error.errno or 0)}"
+            raise RaykaError(ErrorCode.INVALID_CONFIG, message) from error
+        time.sleep(_PORT_RETRY_S)
+
+
+def _port_error(spec: NodeSpec) -> OSError | None:
     family = socket.AF_INET6 if ":" in spec.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((spec.host, spec.port))
         except OSError as error:
-            message = f"can't listen on {spec.host}:{spec.port}: {os.strerror(error.errno or 0)}"
-            raise RaykaError(ErrorCode.INVALID_CONFIG, message) from error
+            return error
+    return None
 
 
 def _stop_actors(actors: tuple[Any, ...]) -> None:

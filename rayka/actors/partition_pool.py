@@ -59,8 +59,17 @@ class PartitionPool:
         return [index for index, _ in zip(free, range(count), strict=False)]
 
     async def ready(self) -> None:
-        """Wait until every actor serves."""
-        await asyncio.gather(*(actor.ready.remote() for actor in self.actors.values()))
+        """Wait until every actor serves, also if it dies on the way there and Ray starts it again."""
+        await asyncio.gather(*(self._ready(actor) for actor in self.actors.values()))
+
+    async def _ready(self, actor: Any) -> None:
+        while True:
+            try:
+                await actor.ready.remote()
+            except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
+                await asyncio.sleep(_POLL_AFTER_LOSS_S)
+            else:
+                return
 
     def stop(self) -> None:
         """Stop guarding."""

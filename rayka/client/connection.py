@@ -13,7 +13,7 @@ import ray
 
 from rayka.actors.cluster_view import ClusterView
 from rayka.actors.image_watch import ImageWatch, find_controller
-from rayka.actors.node import Node, lock_data_dir, node_spec, start_node, start_ray
+from rayka.actors.node import Node, lock_data_dir, node_spec, remove_ray_files, start_node, start_ray
 from rayka.actors.spec import DEFAULT_NAMESPACE
 from rayka.client import runtime
 from rayka.client.loop import LoopThread
@@ -60,6 +60,8 @@ class Connection:
             node.stop()
         if owns_ray:
             ray.shutdown()
+        if node is not None and owns_ray:
+            remove_ray_files(node.spec.data_dir)
         if lock is not None:
             os.close(lock)
 
