@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -30,6 +32,7 @@ import rayka
 from rayka.cli import processes
 from rayka.cli.attached import find
 from rayka.cli.progress import Progress
+from rayka.spark.java import prepare_java
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -233,6 +236,17 @@ def compare(sent: list[Flight], acknowledged: dict[Place, int], read: Iterator[t
     return len(acknowledged)
 
 
+def query_with_spark(address: str, sent: list[Flight]) -> dict[str, tuple[int, float]]:
+    """What Spark finds in the topic, in a process of its own: each airline's flights and their mean delay."""
+    command = [sys.executable, str(Path(__file__).with_name("flights_in_spark.py")), address]
+    done = subprocess.run(command, capture_output=True, text=True)
+    check(done.returncode == 0, f"Spark runs: {done.stderr[-2000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    expected = Counter(flight.value.split(b",")[9].decode() for flight in sent)
+    check({name: number for name, (number, _) in found.items()} == expected, "Spark counts every flight once")
+    return {name: (number, delay_min or 0.0) for name, (number, delay_min) in found.items()}
+
+
 def show_disk(data_dir: Path, report: Report) -> None:
     """The segments of the topic, and what `rayka log dump` thinks of them."""
     directories = sorted(data_dir.rglob(f"{TOPIC}-*"), key=lambda path: path.name)
@@ -277,6 +291,10 @@ def run(data_dir: Path, count: int | None) -> None:
         broker = Broker(data_dir)
         compared = compare(sent, acknowledged, read_wire(broker.bootstrap, len(sent)))
         report.step("Started again on the same directory", f"{compared:,} equal", took())
+        carriers = query_with_spark(find(str(data_dir)).address, sent)
+        report.step("Spark on Ray counted flights by airline", f"{len(carriers)} airlines, equal", took())
+        name, (number, delay_min) = max(carriers.items(), key=lambda item: item[1])
+        report.detail(f"most by {name}: {number:,}, which left {delay_min:.1f} minutes late on average")
         broker.stop()
     finally:
         broker.process.terminate()
@@ -291,6 +309,7 @@ def main() -> None:
     args = parser.parse_args()
     data_dir = Path(args.keep or tempfile.mkdtemp(prefix="rayka-demo-")).resolve()
     data_dir.mkdir(parents=True, exist_ok=True)
+    prepare_java()
     try:
         run(data_dir, args.records)
     finally:

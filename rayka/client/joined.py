@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple, cast
 
 import ray
@@ -32,12 +33,14 @@ class RayCluster(NamedTuple):
 
     def connection(self) -> Connection:
         """The connection of this process, which is made once."""
-        if self not in _connections:
-            _connections[self] = connect(self.address, namespace=self.namespace)
-        return _connections[self]
+        with _joining:
+            if self not in _connections:
+                _connections[self] = connect(self.address, namespace=self.namespace)
+            return _connections[self]
 
 
 _connections: dict[RayCluster, Connection] = {}
+_joining = threading.Lock()
 
 
 def leave() -> None:
