@@ -7,7 +7,7 @@ import inspect
 from asyncio import Future
 from typing import TYPE_CHECKING, Any
 
-from rayka.config.groups import GROUP_CONFIGS, GROUP_COORDINATOR_CONFIGS
+from rayka.config.groups import GROUP_CONFIGS
 from rayka.coordinator.groups import GroupCoordinator, partition_for_group
 from rayka.coordinator.record_formats import decode, encode
 from rayka.coordinator.result import Pending, Result
@@ -30,11 +30,7 @@ class LocalGroups:
         self._broker = broker
         self.log: list[tuple[bytes, bytes | None]] = []
         self.failure: RaykaError | None = None
-        texts = broker.config.texts
-        settings = GroupSettings.parse(
-            {name: config.parse(texts[name]) for name, config in GROUP_COORDINATOR_CONFIGS.items() if name in texts}
-        )
-        self.core = GroupCoordinator(settings)
+        self.core = GroupCoordinator(GroupSettings.parse(broker.config))
         self.core.loaded(broker.now_ms())
         self._waiting: dict[int, Future[Any]] = {}
         self._loop = asyncio.get_running_loop()

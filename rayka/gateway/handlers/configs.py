@@ -14,7 +14,7 @@ from rayka.config.describe import (
     describe_topic,
     to_text,
 )
-from rayka.config.groups import GROUP_CONFIGS, GROUP_COORDINATOR_CONFIGS, broker_synonym
+from rayka.config.groups import GROUP_CONFIGS, broker_synonym
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.exchange import Call
 from rayka.gateway.handlers.replies import NO_THROTTLE
@@ -73,11 +73,7 @@ def _group_entries(call: Call, name: str, keys: Collection[str] | None) -> tuple
     """A group need not be there to have configs. Raises INVALID_REQUEST."""
     if not name:
         raise RaykaError(ErrorCode.INVALID_REQUEST, "the name of a group must not be empty")
-    config, defaults = call.broker.config, {}
-    for own in GROUP_CONFIGS:
-        setting = broker_synonym(own)
-        value = to_text(config.get(setting, GROUP_COORDINATOR_CONFIGS[setting].default_value))
-        defaults[own] = value or ""
+    defaults = {own: to_text(call.broker.config[broker_synonym(own)]) or "" for own in GROUP_CONFIGS}
     own_configs = call.broker.image.configs.get(ConfigResource(ResourceType.GROUP, name), {})
     return describe_group(GROUP_CONFIGS, own_configs, defaults, keys)
 

@@ -32,16 +32,24 @@ from rayka.gateway.handlers.replies import (
 )
 
 _JOINS = 0
+_PROTOCOL = "consumer"
 
 
 async def handle_heartbeat(call: Call) -> Any:
     """Join, stay, say what is owned, or leave; the answer has a new assignment if there is one."""
     request = _heartbeat(call)
     try:
+        _check_enabled(call)
         answer = await call.broker.groups.execute(request.group_id, "consumer_group_heartbeat", request)
     except RaykaError as error:
         answer = ConsumerGroupHeartbeatResponse(error.code, error.message)
     return _answer(call, answer)
+
+
+def _check_enabled(call: Call) -> None:
+    if _PROTOCOL not in call.broker.config["group.coordinator.rebalance.protocols"]:
+        reason = "group.coordinator.rebalance.protocols leaves out the consumer protocol"
+        raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, reason)
 
 
 def _heartbeat(call: Call) -> ConsumerGroupHeartbeatRequest:

@@ -200,6 +200,13 @@ def test_consumer_group_heartbeat(key: ApiKey, version: int, tmp_path: Path) -> 
     run(tmp_path, check)
 
 
+def test_the_consumer_protocol_can_be_switched_off(tmp_path: Path) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        assert (await heartbeat(client, 1)).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    run(tmp_path, check, group_coordinator_rebalance_protocols="classic")
+
+
 @pytest.mark.parametrize(("key", "version"), versions(ApiKey.CONSUMER_GROUP_DESCRIBE))
 def test_consumer_group_describe(key: ApiKey, version: int, tmp_path: Path) -> None:
     async def check(client: WireClient, broker: LocalBroker) -> None:
