@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rayka import __version__
-from rayka.cli import configs, consume, log, produce, status, topics, up
+from rayka.cli import configs, consume, groups, log, produce, status, topics, up
 from rayka.cli.exits import CliError, Exit
 from rayka.errors import ErrorCode, RaykaError
 
@@ -21,10 +21,15 @@ start here:
   rayka status
 
 Every command explains itself: rayka COMMAND --help.
-Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker, 4 `up` gave up.
+Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic, group or broker, 4 `up` gave up.
 """
 
-ABSENT = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.BROKER_NOT_AVAILABLE)
+ABSENT = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"rayka {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up, status, topics, configs, produce, consume, log):
+    for module in (up, status, topics, configs, groups, produce, consume, log):
         module.register(commands)
     return top
 

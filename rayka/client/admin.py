@@ -1,4 +1,4 @@
-"""The admin: topics, settings, offsets and log directories, in plain types."""
+"""The admin: topics, settings, offsets, groups and log directories, in plain types."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rayka.client.consumer import OffsetAndTimestamp
+from rayka.client.groups import GroupAdmin
 from rayka.client.loop import LoopThread, at_home, blocking
 from rayka.client.offsets import look_up
 from rayka.config import ConfigEntry, describe_broker, describe_default_broker, describe_topic
@@ -41,8 +42,8 @@ class ClusterDescription:
     brokers: tuple[BrokerImage, ...]
 
 
-class AsyncAdmin:
-    """Asks the controller and the partitions; to be awaited in any event loop.
+class AsyncAdmin(GroupAdmin):
+    """Asks the controller, the partitions and the groups; to be awaited in any event loop.
 
     It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
     Every method raises RaykaError with Kafka's code. Where several topics are asked for and some fail, the
@@ -50,8 +51,7 @@ class AsyncAdmin:
     """
 
     def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None) -> None:
-        self.home = home or asyncio.get_running_loop()
-        self._broker = broker
+        super().__init__(broker, home or asyncio.get_running_loop())
 
     @at_home
     async def create_topic(
@@ -249,6 +249,10 @@ class Admin:
     list_offsets = blocking(AsyncAdmin.list_offsets)
     describe_cluster = blocking(AsyncAdmin.describe_cluster)
     describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
+    list_groups = blocking(AsyncAdmin.list_groups)
+    describe_group = blocking(AsyncAdmin.describe_group)
+    reset_offsets = blocking(AsyncAdmin.reset_offsets)
+    delete_groups = blocking(AsyncAdmin.delete_groups)
 
 
 def _names(names: Iterable[str]) -> Iterable[str]:
