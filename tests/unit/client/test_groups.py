@@ -1,0 +1,99 @@
+"""What a program that looks after consumer groups relies on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rayka.client.admin import Admin
+from rayka.client.cluster import Cluster
+from rayka.client.group_offsets import OffsetReset
+from rayka.coordinator.requests import JoinGroupRequest, ListedGroup, Protocol
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicPartition
+from tests.support.client_connection import LocalConnection
+
+EVENTS = [TopicPartition("events", 0), TopicPartition("events", 1)]
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Admin:
+    """The admin of a cluster with ten records in one of two partitions."""
+    admin = cluster.admin()
+    admin.create_topic("events", partitions=2)
+    with cluster.producer() as producer:
+        for number in range(10):
+            producer.send("events", b"v", partition=0, timestamp_ms=1_000 + number)
+    return admin
+
+
+def join(connection: LocalConnection, group_id: str) -> None:
+    """A member that stays, without an assignment yet."""
+    request = JoinGroupRequest(
+        group_id, "", 60_000, 60_000, "consumer", (Protocol("range", b""),), "new", require_known_member_id=False
+    )
+    connection.loop.run(connection.broker.groups.execute(group_id, "join_group", request))
+
+
+def refusal(call: Any) -> RaykaError:
+    with pytest.raises(RaykaError) as error:
+        call()
+    return error.value
+
+
+def test_a_group_is_made_moved_and_deleted(admin: Admin) -> None:
+    assert admin.reset_offsets("readers", OffsetReset.to_offset(4), {"events": None}) == {EVENTS[0]: 4, EVENTS[1]: 0}
+    assert admin.list_groups() == [ListedGroup("readers", "", "Empty", "Classic")]
+    described = admin.describe_group("readers")
+    assert [(one.topic_partition, one.current_offset, one.lag) for one in described.offsets] == [
+        (EVENTS[0], 4, 6),
+        (EVENTS[1], 0, 0),
+    ]
+    assert admin.reset_offsets("readers", OffsetReset.shift_by(2)) == {EVENTS[0]: 6, EVENTS[1]: 0}
+    assert admin.delete_groups(["readers"]) == {"readers": ErrorCode.NONE}
+    assert admin.list_groups() == []
+    assert refusal(lambda: admin.describe_group("readers")).code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_trying_out_a_reset_changes_nothing(admin: Admin) -> None:
+    admin.reset_offsets("readers", OffsetReset.to_earliest(), {"events": [0]})
+    assert admin.reset_offsets("readers", OffsetReset.to_latest(), validate_only=True) == {EVENTS[0]: 10}
+    assert admin.describe_group("readers").offsets[0].current_offset == 0
+
+
+def test_a_group_with_members_keeps_its_offsets(admin: Admin, connection: LocalConnection) -> None:
+    admin.reset_offsets("readers", OffsetReset.to_offset(4), {"events": [0]})
+    join(connection, "readers")
+    error = refusal(lambda: admin.reset_offsets("readers", OffsetReset.to_latest()))
+    assert (error.code, "readers" in error.message) == (ErrorCode.NON_EMPTY_GROUP, True)
+    assert refusal(lambda: admin.delete_groups(["readers"])).code is ErrorCode.NON_EMPTY_GROUP
+    assert admin.describe_group("readers").offsets[0].current_offset == 4
+
+
+def test_some_groups_are_deleted_where_others_cannot_be(admin: Admin) -> None:
+    admin.reset_offsets("readers", OffsetReset.to_latest(), {"events": None})
+    results = admin.delete_groups(["nobody", "readers"], raise_errors=False)
+    assert results == {"nobody": ErrorCode.GROUP_ID_NOT_FOUND, "readers": ErrorCode.NONE}
+
+
+def test_a_coordinator_that_loads_is_waited_for(admin: Admin, connection: LocalConnection) -> None:
+    groups = connection.broker.groups
+    groups.failure = RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "loading")
+    connection.loop.call_soon(connection.loop.loop.call_later, 0.15, setattr, groups, "failure", None)
+    assert admin.list_groups() == []
+    groups.failure = RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "loading")
+    error = refusal(lambda: admin.list_groups(timeout_ms=50))
+    assert error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("topics", "code"),
+    [
+        ({"nothing": None}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"events": [2]}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (None, ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_what_cannot_be_reset_is_named(admin: Admin, topics: Any, code: ErrorCode) -> None:
+    assert refusal(lambda: admin.reset_offsets("readers", OffsetReset.to_latest(), topics)).code is code
