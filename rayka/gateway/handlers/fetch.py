@@ -26,6 +26,10 @@ from rayka.metadata.image import MetadataImage
 from rayka.types import FetchPartition, FetchResult, IsolationLevel, TopicPartition
 
 _FIRST_WITH_MAGIC_2 = 4
+# A response is at most this large, and a partition's part of it at most its share, whatever the client allows: large
+# ones cost fresh pages for each, and the client waits for the last byte before it takes up the first.
+_RESPONSE_BYTES = 4 << 20
+_LEAST_SHARE_BYTES = 512 << 10
 _ISOLATION_LEVELS = (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
 
 
@@ -87,6 +91,10 @@ class Fetch:
     def _ask(self, wanted: list[FetchPartition]) -> None:
         request = self._request
         max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
+        if request.min_bytes <= _LEAST_SHARE_BYTES:
+            max_bytes = min(max_bytes, _RESPONSE_BYTES)
+            share = max(_LEAST_SHARE_BYTES, _RESPONSE_BYTES // len(wanted))
+            wanted = [one._replace(max_bytes=share) if one.max_bytes > share else one for one in wanted]
         some_failed = len(wanted) < len(self._results)
         future = self._context.broker.partitions.fetch(
             wanted,
