@@ -11,7 +11,12 @@ from rayka.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef, LogConfig
 from rayka.config.left_aside import LEFT_ASIDE, reason_left_aside
 from rayka.config.log import resolve
 
-OURS = {"partition.actors.per.node", "warm.partition.actors", "gateways.per.node", "group.consumer.unsettled.heartbeat.interval.ms"}
+OURS = {
+    "partition.actors.per.node",
+    "warm.partition.actors",
+    "gateways.per.node",
+    "group.consumer.unsettled.heartbeat.interval.ms",
+}
 
 DELIBERATE = {
     ("listeners", "default"): "rayka listens on loopback unless told otherwise",
