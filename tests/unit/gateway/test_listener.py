@@ -108,7 +108,8 @@ def test_stop_does_not_wait_for_a_client_that_never_reads(tmp_path: Path) -> Non
         deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
         request = struct.pack(">iiiibi", -1, 500, 1, 50 << 20, 0, 1) + struct.pack(">h", 6) + b"orders"
         request += struct.pack(">iiqi", 1, 0, 0, 50 << 20)
-        deaf.writer.write(request_frame(ApiKey.FETCH, 4, request))
+        for _ in range(8):  # one response still fits into the sockets' buffers
+            deaf.writer.write(request_frame(ApiKey.FETCH, 4, request))
         await until(lambda: any(not c._writing for c in listener._context.connections))  # type: ignore[union-attr]
         begin = time.monotonic()
         await listener.stop(grace_s=0.2)
