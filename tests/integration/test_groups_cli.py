@@ -1,0 +1,231 @@
+"""`rayka groups` beside groups of a Kafka client, live and left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+import ray
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from rayka.cli.main import main
+from tests.faults.running import Running, running, wait_until
+
+JOIN_TIMEOUT_S = 30.0
+FIRST_MS = 1_600_000_000_000
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def rows(self) -> list[list[str]]:
+        """The table without its head."""
+        return [line.split() for line in self.out.splitlines()[1:]]
+
+    def json(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # the user's own pointer stays
+        configs = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0")
+        with running(tmp_path_factory.mktemp("groups"), configs) as started:
+            yield started
+            ray.shutdown()
+
+
+@pytest.fixture
+def cli(broker: Running, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """`cli(code, *words)` runs a command, which must end with this code."""
+
+    def run(code: int, *words: str) -> Outcome:
+        capfd.readouterr()
+        ended = main([*words, "--data-dir", str(broker.data_dir)])
+        sys.stdout.flush()
+        outcome = Outcome(ended, *capfd.readouterr())
+        assert outcome.code == code, outcome
+        return outcome
+
+    return run
+
+
+@pytest.fixture
+def topic(broker: Running, cli: Cli) -> str:
+    """Two partitions: ten records a second apart in the first, five in the second."""
+    name = f"topic-{uuid.uuid4().hex[:8]}"
+    cli(0, "topics", "create", name, "--partitions", "2")
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for partition, count in ((0, 10), (1, 5)):
+        for number in range(count):
+            producer.produce(name, b"v", partition=partition, timestamp=FIRST_MS + number * 1000)
+    assert producer.flush(20) == 0
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid.uuid4().hex[:8]}"
+
+
+def settings(broker: Running, group: str, protocol: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group,
+        "group.protocol": protocol,
+        "client.id": "reader",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+    }
+
+
+@contextmanager
+def member(broker: Running, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
+    """A member that has been assigned the whole topic."""
+    consumer = Consumer(settings(broker, group, protocol))
+    consumer.subscribe([topic])
+
+    def assigned() -> bool:
+        consumer.poll(0.1)
+        return len(consumer.assignment()) == 2
+
+    try:
+        wait_until(assigned, JOIN_TIMEOUT_S, f"a member of {group} is assigned {topic}")
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def commit(broker: Running, group: str, topic: str, *offsets: int) -> None:
+    """Commit from outside, which leaves a group without members."""
+    consumer = Consumer(settings(broker, group, "classic"))
+    places = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(offsets)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+
+
+def committed(broker: Running, group: str, topic: str) -> list[int]:
+    consumer = Consumer(settings(broker, group, "classic"))
+    found = consumer.committed([TopicPartition(topic, partition) for partition in range(2)], 20)
+    consumer.close()
+    return [place.offset for place in found]
+
+
+@pytest.mark.parametrize(("protocol", "kind"), [("classic", "Classic"), ("consumer", "Consumer")])
+def test_a_live_group_is_described_and_left_alone(
+    broker: Running, cli: Cli, topic: str, group: str, protocol: str, kind: str
+) -> None:
+    with member(broker, group, topic, protocol) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+        rows = cli(0, "groups", "describe", group).rows()
+        assert [row[:6] for row in rows] == [
+            [group, topic, "0", "4", "10", "6"],
+            [group, topic, "1", "-", "5", "-"],
+        ]
+        assert {row[8] for row in rows} == {"reader"}
+        assert all("127.0.0.1" in row[7] for row in rows)
+        (described,) = cli(0, "groups", "describe", group, "--json").json()
+        assert (described["type"], described["state"]) == (kind, "Stable")
+        assert [one["consumer_id"] for one in described["offsets"]] == [rows[0][6], rows[1][6]]
+        (seen,) = cli(0, "groups", "describe", group, "--members").rows()
+        assert (seen[1], seen[4], seen[6]) == (rows[0][6], "2", f"{topic}:0,1")
+        (state,) = cli(0, "groups", "describe", group, "--state").rows()
+        assert (state[1], state[4], state[5]) == (broker.bootstrap, "Stable", "1")
+        assert [group, kind, "Stable"] in cli(0, "groups", "list", "--state", "stable").rows()
+
+        refused = cli(1, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
+        assert refused.err.startswith("rayka: NON_EMPTY_GROUP")
+        assert "NON_EMPTY_GROUP" in cli(1, "groups", "delete", group).err
+        assert committed(broker, group, topic)[0] == 4
+
+
+def test_a_group_without_members_is_described_reset_and_deleted(
+    broker: Running, cli: Cli, topic: str, group: str
+) -> None:
+    commit(broker, group, topic, 4, 5)
+    described = cli(0, "groups", "describe", group)
+    assert described.rows() == [
+        [group, topic, "0", "4", "10", "6", "-", "-", "-"],
+        [group, topic, "1", "5", "5", "0", "-", "-", "-"],
+    ]
+    assert described.err == f"rayka: group {group} has no members\n"
+    assert group in cli(0, "groups", "list").out.splitlines()
+    cli(0, "groups", "delete", group)
+    assert group not in cli(0, "groups", "list").out.splitlines()
+    gone = cli(3, "groups", "describe", group)
+    assert gone.err.count("\n") == 1
+    assert group in gone.err
+
+
+@pytest.mark.parametrize(
+    ("where", "offsets"),
+    [
+        (["--to-earliest"], [0, 0]),
+        (["--to-latest"], [10, 5]),
+        (["--to-offset", "7"], [7, 5]),
+        (["--shift-by", "2"], [6, 5]),
+        (["--shift-by", "-3"], [1, 1]),
+        (["--to-datetime", f"@{FIRST_MS + 2500}"], [3, 3]),
+        (["--to-datetime", "2020-09-13T12:26:46Z"], [6, 5]),
+    ],
+)
+def test_offsets_go_where_a_reset_says(
+    broker: Running, cli: Cli, topic: str, group: str, where: list[str], offsets: list[int]
+) -> None:
+    commit(broker, group, topic, 4, 4)
+    planned = cli(0, "groups", "reset-offsets", group, "--topic", topic, *where)
+    assert planned.rows() == [[group, topic, str(number), str(offset)] for number, offset in enumerate(offsets)]
+    assert "nothing was changed" in planned.err
+    assert committed(broker, group, topic) == [4, 4]
+    done = cli(0, "groups", "reset-offsets", group, "--all-topics", *where, "--execute")
+    assert (done.rows(), done.err) == (planned.rows(), "")
+    assert committed(broker, group, topic) == offsets
+
+
+def test_a_new_group_begins_where_a_reset_of_one_partition_says(
+    broker: Running, cli: Cli, topic: str, group: str
+) -> None:
+    cli(0, "groups", "reset-offsets", group, "--topic", f"{topic}:0", "--to-offset", "9", "--execute")
+    with member(broker, group, topic) as consumer:
+        found = {(place.partition, place.offset) for place in consumer.committed(consumer.assignment(), 20)}
+    assert found == {(0, 9), (1, -1001)}
+
+
+def test_wrong_requests_say_what_was_wrong(cli: Cli, topic: str, group: str) -> None:
+    for words, code, part in [
+        (("describe", group), 3, group),
+        (("delete", group), 3, group),
+        (("reset-offsets", group, "--all-topics", "--to-latest"), 3, group),
+        (("reset-offsets", group, "--topic", "nothing", "--to-latest"), 3, "nothing"),
+        (("reset-offsets", group, "--topic", f"{topic}:7", "--to-latest"), 3, "no partition 7"),
+        (("reset-offsets", group, "--topic", f"{topic}:x", "--to-latest"), 2, "TOPIC:N,N"),
+        (("reset-offsets", group, "--topic", topic, "--to-datetime", "someday"), 2, "someday"),
+        (("reset-offsets", group, "--topic", topic, "--shift-by", "1"), 1, "nothing is committed"),
+    ]:
+        outcome = cli(code, "groups", *words)
+        assert part in outcome.err, (words, outcome)
+        assert outcome.err.startswith("rayka: ")
+        assert outcome.err.count("\n") == 1, outcome.err
+
+
+def test_the_committed_offsets_of_a_deleted_topic_are_no_obstacle(
+    broker: Running, cli: Cli, topic: str, group: str
+) -> None:
+    commit(broker, group, topic, 4, 5)
+    cli(0, "topics", "delete", topic)
+
+    def forgotten() -> bool:
+        return cli(0, "groups", "describe", group).rows() == []
+
+    wait_until(forgotten, 20, f"offsets of {topic} are gone from {group}")
