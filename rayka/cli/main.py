@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rayka import __version__
-from rayka.cli import configs, consume, groups, log, produce, status, topics, up
+from rayka.cli import configs, consume, groups, log, produce, status, topics, tree, up
 from rayka.cli.exits import CliError, Exit
 from rayka.errors import ErrorCode, RaykaError
 
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"rayka {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up, status, topics, configs, groups, produce, consume, log):
+    for module in (up, status, topics, configs, groups, produce, consume, log, tree):
         module.register(commands)
     return top
 

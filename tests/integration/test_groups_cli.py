@@ -229,3 +229,21 @@ def test_the_committed_offsets_of_a_deleted_topic_are_no_obstacle(
         return cli(0, "groups", "describe", group).rows() == []
 
     wait_until(forgotten, 20, f"offsets of {topic} are gone from {group}")
+
+
+def test_the_tree_has_the_group_where_kafka_once_kept_it(broker: Running, cli: Cli, topic: str, group: str) -> None:
+    with member(broker, group, topic) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+        (described,) = cli(0, "groups", "describe", group, "--json").json()
+        (identity,) = [one["consumer_id"] for one in described["members"]]
+        nodes = dict(line.split("\t") for line in cli(0, "tree", f"/consumers/{group}").out.splitlines())
+        assert {path: json.loads(data) for path, data in nodes.items() if "/ids/" not in path} == {
+            f"/consumers/{group}/offsets/{topic}/0": 4,
+            f"/consumers/{group}/owners/{topic}/0": identity,
+            f"/consumers/{group}/owners/{topic}/1": identity,
+        }
+        assert f"/consumers/{group}/ids/{identity}" in nodes
+    partition = cli(0, "tree", f"/brokers/topics/{topic}/partitions/1").out.split("\t")
+    assert partition[0] == f"/brokers/topics/{topic}/partitions/1/state"
+    assert json.loads(partition[1])["leader"] == 1
+    assert "/nowhere" in cli(3, "tree", "/nowhere").err
