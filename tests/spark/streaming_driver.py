@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 import ray
+from pyspark.sql import DataFrame
 
 import rayka.spark
 from rayka.spark import parquet_sink, stream_topic
@@ -20,12 +21,16 @@ def main() -> None:
     settings = {"spark.driver.memory": "600m", "spark.sql.shuffle.partitions": "2"}
     spark = rayka.spark.session(executor_cores=1, executor_memory="600m", configs=settings)
     print("ready", flush=True)
-    stream = stream_topic(
-        spark, topic, checkpoint=checkpoint, sink=parquet_sink(output), max_offsets_per_trigger=int(max_offsets)
-    )
-    with stream:
-        for progress in stream.process_available():
-            print(progress, flush=True)
+    write = parquet_sink(output)
+
+    def sink(frame: DataFrame, batch_id: int) -> None:
+        write(frame, batch_id)
+        print(f"batch {batch_id}", flush=True)
+
+    with stream_topic(
+        spark, topic, checkpoint=checkpoint, sink=sink, max_offsets_per_trigger=int(max_offsets)
+    ) as stream:
+        stream.process_available()
     print("done", flush=True)
 
 
