@@ -103,6 +103,7 @@ def test_a_checkpoint_belongs_to_one_stream(spark, cluster, topic, tmp_path):
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
+@pytest.mark.timeout(900)
 def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
     """Runs last in this module, because the Spark of the other tests has to go first."""
     rayka.spark.stop()
