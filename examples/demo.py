@@ -222,7 +222,7 @@ def read_handles(address: str, count: int) -> Iterator[tuple[Place, Flight]]:
                 left -= 1
                 progress.add()
     consumer.close()
-    cluster.close()
+    cluster.stop()  # leaves the Ray cluster too, which is about to end
 
 
 def compare(sent: list[Flight], acknowledged: dict[Place, int], read: Iterator[tuple[Place, Flight]]) -> int:
