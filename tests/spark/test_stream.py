@@ -19,7 +19,7 @@ import rayka.spark
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark import parquet_sink, stream_topic
 
-CRASHES = int(os.environ.get("RAYKA_TEST_CRASHES", "3"))
+CRASHES = int(os.environ.get("RAYKA_TEST_CRASHES", "2"))
 ROOT = Path(__file__).parents[2]
 
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_belongs_to_one_stream(spark, cluster, topic, tmp_path):
 def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
     """Runs last in this module, because the Spark of the other tests has to go first."""
     rayka.spark.stop()
-    count, max_offsets = 6_000, 150
+    count, max_offsets = 6_000, 750
     fill(cluster, topic, count)
     address = ray.get_runtime_context().gcs_address
     command = [sys.executable, "-m", "tests.spark.streaming_driver", address, topic]
