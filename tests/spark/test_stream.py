@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -107,7 +106,7 @@ def test_a_checkpoint_belongs_to_one_stream(spark, cluster, topic, tmp_path):
 def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
     """Runs last in this module, because the Spark of the other tests has to go first."""
     rayka.spark.stop()
-    count, max_offsets = 6_000, 750
+    count, max_offsets = 6_000, 300
     fill(cluster, topic, count)
     address = ray.get_runtime_context().gcs_address
     command = [sys.executable, "-m", "tests.spark.streaming_driver", address, topic]
@@ -119,9 +118,9 @@ def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
         lines = iter(driver.stdout.readline, "")
         assert any(line == "ready\n" for line in lines), (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
         if crash < CRASHES:
-            first = next(lines)
-            assert first.startswith("batch "), first
-            time.sleep(chance.random() * 1.5)
+            for _ in range(chance.randint(1, 3)):  # killed somewhere in the batch after these
+                line = next(lines)
+                assert line.startswith("batch "), line
             driver.kill()
         else:
             assert list(lines)[-1] == "done\n", (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
