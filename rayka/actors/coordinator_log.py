@@ -1,6 +1,6 @@
 """The log under a coordinator: an internal partition that this process leads, and what to keep of it.
 
-Of each key only the newest record counts. When the log has grown well beyond what counts, all that counts
+Of each key only the newest record counts. When much more than what counts has been written, all that counts
 is appended once more and what lies before is deleted, so that loading stays quick after months. A crash in
 between leaves both, which says the same.
 """
@@ -31,6 +31,7 @@ class CoordinatorLog:
         self._reader = SegmentReader()
         self._live: dict[bytes, bytes | None] = {}
         self._live_bytes = 0
+        self._bytes = 0
 
     def read(self) -> Iterator[list[tuple[int, bytes, bytes | None]]]:
         """All records, a slice of the log at a time, as (offset, key, value)."""
@@ -60,10 +61,10 @@ class CoordinatorLog:
 
     def shorten(self) -> bool:
         """Write what counts once more and let go of the rest, if that is worth it; tells whether it was done."""
-        log = self.partition.log
-        if log.size < max(_SMALLEST_BYTES, _GROWTH * self._live_bytes):
+        if self._bytes < max(_SMALLEST_BYTES, _GROWTH * self._live_bytes):
             return False
-        start = log.log_end_offset
+        start = self.partition.log.log_end_offset
+        self._bytes = self._live_bytes
         self._rewrite(list(self._live.items()))
         self.when_durable(lambda: self._server.delete_own(self.partition, start))
         return True
@@ -76,6 +77,7 @@ class CoordinatorLog:
 
     def _remember(self, key: bytes, value: bytes | None) -> None:
         """Keys stand in the order of their newest records, as compaction leaves them."""
+        self._bytes += len(key) + len(value or b"")
         before = self._live.pop(key, None)
         self._live_bytes -= len(key) + len(before) if before is not None else 0
         if value is not None:
