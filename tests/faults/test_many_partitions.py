@@ -52,7 +52,7 @@ def read(broker: Running, topic: str, count: int) -> dict[int, list[bytes]]:
         assert time.monotonic() < deadline, f"{sum(map(len, found.values()))} of {count} records"
         for message in consumer.consume(1000, 0.2):
             assert message.error() is None
-            found.setdefault(message.partition(), []).append(message.value())
+            found.setdefault(message.partition() or 0, []).append(message.value() or b"")
     consumer.close()
     return found
 
