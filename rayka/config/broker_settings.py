@@ -74,12 +74,8 @@ def _listening() -> Iterator[ConfigDef]:
         "connections.max.idle.ms", LONG, "600000", "A connection that is silent for this long is closed.",
     )  # fmt: skip
     yield ConfigDef(
-        "queued.max.requests", INT, "500", "How many requests may be in progress on a broker before it stops reading.",
-        lower=1, importance="high",
-    )  # fmt: skip
-    yield ConfigDef(
         "queued.max.request.bytes", LONG, "-1",
-        "How many bytes of requests may be in progress before the broker stops reading; -1 sets no limit.",
+        "How many bytes of requests may be in progress in a gateway before it stops reading; -1 means 512 MiB.",
     )  # fmt: skip
     yield ConfigDef(
         "fetch.max.bytes", INT, "57671680", "The most bytes of records that one fetch response carries.", lower=1024,

@@ -16,7 +16,11 @@ LEFT_ASIDE: Mapping[str, tuple[str, ...]] = {
         "metadata.max.*", "internal.metadata.*", "unclean.leader.election.interval.ms",
     ),
     "Actors replace the thread pools, purgatories and queues between threads.": (
-        "background.threads", "num.io.threads", "num.network.threads", "*.purgatory.purge.interval.requests",
+        "background.threads", "group.consumer.assignor.offload.enable", "num.io.threads", "num.network.threads",
+        "*.purgatory.purge.interval.requests",
+    ),
+    "A request is started as soon as it is read, so none are queued: those in progress are bounded by their bytes.": (
+        "queued.max.requests",
     ),
     "Between nodes rayka uses Ray, not Kafka's protocol.": (
         "inter.broker.listener.name", "security.inter.broker.protocol", "request.timeout.ms",
@@ -33,8 +37,8 @@ LEFT_ASIDE: Mapping[str, tuple[str, ...]] = {
         "connections.max.reauth.ms", "max.connection.creation.rate", "quota.*", "client.quota.callback.class",
         "config.providers",
     ),
-    "Consumer groups and share groups are not served yet.": (
-        "group.*", "offset.*", "offsets.*", "share.*", "streams.*", "errors.deadletterqueue.*",
+    "Share groups and streams groups are not served yet.": (
+        "group.share.*", "group.streams.*", "share.*", "errors.deadletterqueue.*",
     ),
     "Transactions are not served yet.": (
         "transaction.*", "transactional.*", "add.partitions.to.txn.*",
