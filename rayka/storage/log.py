@@ -26,7 +26,7 @@ from rayka.storage.flush import FlushJob
 from rayka.storage.leader_epochs import EpochEntry
 from rayka.storage.local_log import LocalLog, Place
 from rayka.storage.log_search import offset_for_timestamp, offset_of_max_timestamp
-from rayka.storage.producer_replay import reload
+from rayka.storage.producer_replay import ProducerReplay
 from rayka.storage.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
 from rayka.storage.recovery import LastRun, LoadedLog, LogLoader
 from rayka.storage.removal import Removal
@@ -331,7 +331,7 @@ class Log:
         end_offset = self._local.log_end_offset
         self._epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
-        reload(self._producers, self._segments, end_offset, self._now_ms)
+        ProducerReplay(self._producers, self._segments, end_offset, self._now_ms).finish(self._segments)
         if self.high_watermark >= end_offset:
             self.high_watermark = end_offset
             self._high_watermark_place = self._local.place_of(end_offset)

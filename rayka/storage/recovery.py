@@ -4,7 +4,8 @@
 2. The segments, with their indexes.
 3. After an unclean stop, from the recovery point on: cut at the first damage, drop the segments after it,
    rebuild the indexes. While the kernel has not gone down since (`same_boot`), every byte that a write took
-   is still there, so only the end is looked at and the indexes are believed if they make sense.
+   is still there, so only the end is looked at and the indexes are believed if they make sense. A segment that
+   is read as a whole is read once: damage, indexes and producers in one pass.
 4. The log start offset, the leader epochs and the producers are brought in line with what is there.
 
 Doing all of it again changes no byte. Source: the log storage engine document, "LogLoader".
@@ -16,11 +17,12 @@ import os
 from dataclasses import dataclass
 
 from rayka.config.log import LogConfig
+from rayka.storage.batch import LOG_OVERHEAD
 from rayka.storage.files import RealFiles
 from rayka.storage.leader_epochs import EpochEntry, LeaderEpochs
-from rayka.storage.producer_replay import reload
+from rayka.storage.producer_replay import ProducerReplay
 from rayka.storage.producer_state import ProducerState
-from rayka.storage.scan import iter_batches, valid_end
+from rayka.storage.scan import intact_batches, iter_batches
 from rayka.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -77,6 +79,7 @@ class LogLoader:
         self._is_clean = last_run.clean_shutdown
         self._may_have_gaps = "compact" in config.cleanup_policy
         self._rebuilt_from: int | None = None
+        self._replay: ProducerReplay | None = None
 
     def load(self, producers: ProducerState) -> LoadedLog:
         """Put the directory in order and read it. Raises OSError, and UNSUPPORTED_FOR_MESSAGE_FORMAT for old logs."""
@@ -84,7 +87,7 @@ class LogLoader:
         producers.snapshots = sorted(_offset(name) for name in names if _is_of(name, SNAPSHOT_SUFFIX))
         self._open_segments(names)
         if not self._is_clean:
-            self._recover()
+            self._recover(producers)
         start_offset, end_offset = self._settle_offsets()
         self._settle_epochs(start_offset, end_offset)
         self._load_producers(producers, end_offset)
@@ -167,13 +170,23 @@ class LogLoader:
 
     # -- 3. damage ------------------------------------------------------------------------------
 
-    def _recover(self) -> None:
+    def _recover(self, producers: ProducerState) -> None:
         """A segment that ends at the recovery point was active when it was flushed: its indexes were not."""
         for segment in self._segments.from_offset(max(self._last_run.recovery_point - 1, 0)):
-            was_cut = self._recover_segment(segment, self._believed_position(segment))
+            start = self._believed_position(segment)
+            replay = None if start else self._begin_replay(producers, segment)
+            was_cut = self._recover_segment(segment, start, replay)
             if was_cut or self._ends_early(segment):
                 self._drop_segments_after(segment)
                 return
+
+    def _begin_replay(self, producers: ProducerState, segment: Segment) -> ProducerReplay:
+        """The producers as they were at the start of a segment that is about to be read."""
+        if self._replay is None:
+            limit = segment.base_offset if self._rebuilt_from is None else min(segment.base_offset, self._rebuilt_from)
+            self._replay = ProducerReplay(producers, self._segments, limit, self._now_ms)
+        self._replay.begin(self._segments, segment)
+        return self._replay
 
     def _ends_early(self, segment: Segment) -> bool:
         """Whether the batches that lead to the next segment are missing; only compaction takes batches away."""
@@ -182,29 +195,45 @@ class LogLoader:
             return False
         return segment.next_offset() != following.base_offset
 
-    def _recover_segment(self, segment: Segment, start: int) -> bool:
+    def _recover_segment(self, segment: Segment, start: int, replay: ProducerReplay | None = None) -> bool:
         """Cut off damage from a batch on and bring the indexes in line; whether anything was cut off."""
-        header = segment.batch_at(start)
-        next_offset = header.base_offset if start and header is not None else segment.base_offset
-        end = valid_end(
-            segment.read,
-            start,
-            segment.size,
-            base_offset=segment.base_offset,
-            next_offset=next_offset,
-            may_have_gaps=self._may_have_gaps or segment is not self._segments.active,
-        )
+        end = self._reindex_intact(segment, start, replay)
         is_damaged = end < segment.size
         if is_damaged:
             self._files.truncate(segment.descriptor(), end)
             segment.size = end
-        segment.reindex(min(start, end) if start < end else 0)
+        if start and end == start:  # the index entry that led here may be wrong
+            segment.reindex(0)
+        else:
+            segment.write_indexes()
         if segment is not self._segments.active:
             segment.become_inactive()
         if not start and self._rebuilt_from is None:
             self._rebuilt_from = segment.base_offset
         segment.close()
         return is_damaged
+
+    def _reindex_intact(self, segment: Segment, start: int, replay: ProducerReplay | None) -> int:
+        """Index the batches from `start` to the first damage anew and hand them to `replay`; where the last ends."""
+        header = segment.batch_at(start)
+        batches = intact_batches(
+            segment.read,
+            start,
+            segment.size,
+            base_offset=segment.base_offset,
+            next_offset=header.base_offset if start and header is not None else segment.base_offset,
+            may_have_gaps=self._may_have_gaps or segment is not self._segments.active,
+        )
+        segment.begin_reindex(start)
+        end = start
+        for batch in batches:
+            header = batch.header
+            size = header.batch_length + LOG_OVERHEAD
+            segment.index_batch(end, size, header.base_offset + header.last_offset_delta, header.max_timestamp)
+            if replay is not None:
+                replay.take(batch)
+            end += size
+        return end
 
     def _believed_position(self, segment: Segment) -> int:
         """From where on to look: near the end if all writes reached the kernel and the indexes make sense, else 0."""
@@ -237,6 +266,7 @@ class LogLoader:
                 for path in segment.paths:
                     self._files.remove_if_present(path)
             self._segments = Segments()
+            self._replay = None
             self._start_at(start_offset)
             end_offset = start_offset
         return start_offset, end_offset
@@ -250,6 +280,7 @@ class LogLoader:
         """The log end offset; a clean log whose end is not a batch's end was not left clean."""
         end_offset = self._segments.active.next_offset()
         if end_offset is None:
+            self._replay = None
             self._recover_segment(self._segments.active, 0)
             end_offset = self._segments.active.next_offset()
         return self._segments.active.base_offset if end_offset is None else end_offset
@@ -280,7 +311,8 @@ class LogLoader:
         producers.keep_snapshots(base_offsets | {latest})
         if self._is_clean and self._rebuilt_from is None and not producers.snapshots:
             return
-        reload(producers, self._segments, limit, self._now_ms)
+        replay = self._replay or ProducerReplay(producers, self._segments, limit, self._now_ms)
+        replay.finish(self._segments)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)

@@ -1,6 +1,6 @@
 """Walking over the batches of a segment from a position on, in large reads.
 
-`valid_end` looks for damage. Two kinds are known: bytes missing and bytes that are nonsense. The CRC does
+`intact_batches` ends at the first damage. Two kinds are known: bytes missing and bytes that are nonsense. The CRC does
 not cover the base offset, so a wrong one shows only by its neighbours: offsets rise, and where one batch
 jumps up and the next goes back to where the first should have been, the first one is the damaged one.
 Leader epochs are not covered either; they are read from their checkpoint, not from the batches.
@@ -51,8 +51,8 @@ class ScannedBatch(NamedTuple):
     def is_intact(self) -> bool:
         """Whether the magic is ours and the CRC right."""
         header, start = self.header, self.start
-        with self.data[start + ATTRIBUTES_OFFSET : start + header.batch_length + LOG_OVERHEAD] as covered:
-            return header.magic == MAGIC and crc32c(covered) == header.crc
+        covered = self.data[start + ATTRIBUTES_OFFSET : start + header.batch_length + LOG_OVERHEAD]
+        return crc32c(covered) == header.crc and header.magic == MAGIC
 
     def is_old_format(self) -> bool:
         """Whether this is a message of magic 0 or 1, intact by the CRC of its format."""
@@ -84,29 +84,39 @@ def iter_batches(read: Read, position: int, end: int, chunk_bytes: int = CHUNK_B
         start += size
 
 
-def valid_end(
+def intact_batches(
     read: Read, position: int, end: int, *, base_offset: int, next_offset: int, may_have_gaps: bool
-) -> int:
-    """The position at which damage begins, `end` if there is none.
+) -> Iterator[ScannedBatch]:
+    """Each batch before the first damage, CRCs checked; the damage, if any, begins where the last of them ends.
 
     Reads from `position`, where a batch begins whose base offset is `next_offset` or, after compaction, above
     it. Raises UNSUPPORTED_FOR_MESSAGE_FORMAT at an intact message of magic 0 or 1: that is not damage, and
     nothing may be cut off.
     """
-    jump: tuple[int, int] | None = None
+    jumped: ScannedBatch | None = None
+    jumped_over = next_offset
     for batch in iter_batches(read, position, end):
         header = batch.header
         if not batch.is_intact():
             _refuse_old_format(batch)
             break
-        if header.base_offset < next_offset:
-            return jump[0] if jump is not None and header.base_offset >= jump[1] else position
-        if header.last_offset_delta < 0 or header.last_offset - base_offset > MAX_RELATIVE_OFFSET:
+        base = header.base_offset
+        if base < next_offset:
+            if jumped is not None and base < jumped_over:
+                yield jumped
+            return
+        if header.last_offset_delta < 0 or base + header.last_offset_delta - base_offset > MAX_RELATIVE_OFFSET:
             break
-        jump = (position, next_offset) if header.base_offset > next_offset else None
-        next_offset = header.next_offset
-        position = batch.end
-    return position if jump is None or may_have_gaps else jump[0]
+        if jumped is not None:
+            yield jumped
+            jumped = None
+        if base > next_offset:
+            jumped, jumped_over = batch, next_offset
+        else:
+            yield batch
+        next_offset = base + header.last_offset_delta + 1
+    if jumped is not None and may_have_gaps:
+        yield jumped
 
 
 def _refuse_old_format(batch: ScannedBatch) -> None:

@@ -120,7 +120,7 @@ class Segment:
     def write(self, records: Buffer) -> None:
         """Put bytes at the end. After an OSError the segment is as it was."""
         if self._index_write_is_due:
-            self._write_indexes()
+            self.write_indexes()
         descriptor = self._descriptor if self._descriptor >= 0 else self.descriptor()
         try:
             written = self._files.write(descriptor, records, self.size)
@@ -172,18 +172,24 @@ class Segment:
     def flush_indexes(self) -> None:
         """Bring the index files up to date, with the largest timestamp so far as the last entry."""
         self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
-        self._write_indexes()
+        self.write_indexes()
 
-    def _write_indexes(self) -> None:
-        """The time index goes first: recovery relies on it to know all timestamps up to an entry in the other."""
+    def write_indexes(self) -> None:
+        """Bring the index files up to what is known.
+
+        The time index goes first: recovery relies on it to know all timestamps up to an entry in the other.
+        """
         self.time_index.write()
         self.offset_index.write()
         self._index_write_is_due = False
 
     # -- repairing ------------------------------------------------------------------------------
 
-    def reindex(self, position: int) -> None:
-        """Build the indexes again from a batch on that has an index entry, or from 0."""
+    def begin_reindex(self, position: int) -> None:
+        """Forget what the indexes say of the batches from `position` on: one that has an index entry, or 0.
+
+        Those batches come again through `index_batch`; then `write_indexes`.
+        """
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
         self.bytes_since_last_index_entry = 0
         if position == 0:
@@ -194,10 +200,14 @@ class Segment:
             self.offset_index.truncate_to(entry.offset + 1)
             self.time_index.truncate_to(entry.offset + 1)
             self.largest_timestamp()
+
+    def reindex(self, position: int) -> None:
+        """Build the indexes again from a batch on that has an index entry, or from 0."""
+        self.begin_reindex(position)
         for batch in iter_batches(self.read, position, self.size):
             header = batch.header
             self.index_batch(batch.position, header.size_in_bytes, header.last_offset, header.max_timestamp)
-        self._write_indexes()
+        self.write_indexes()
 
     def cut(self, size: int) -> None:
         """Shorten the log to `size` bytes, a boundary between batches, and the indexes with it."""

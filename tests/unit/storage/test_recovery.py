@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import RealFiles
 from rayka.storage.log import Log
+from rayka.storage.producer_entry import ProducerEntry
+from rayka.storage.producer_state import ProducerState
+from rayka.storage.scan import iter_batches
 from rayka.storage.segment import Segment
 from tests.support.logs import NOW_MS, append, batch, check_indexes, directory_bytes, open_log, read_values
 
@@ -74,7 +78,7 @@ def test_a_clean_stop_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object) -> None:
         raise AssertionError("nothing is rebuilt after a clean stop")
 
-    monkeypatch.setattr(Segment, "reindex", refuse)
+    monkeypatch.setattr(Segment, "begin_reindex", refuse)
     assert reopen(tmp_path, clean_shutdown=True).log_end_offset == 60
 
 
@@ -218,3 +222,40 @@ def test_opening_a_clean_log_is_quick(tmp_path: Path) -> None:
     for _ in range(100):
         reopen(tmp_path, clean_shutdown=True).release()
     assert (time.perf_counter() - started) / 100 < 0.01
+
+
+@pytest.mark.parametrize("damage_at", [None, 0.3, 0.99])
+def test_producers_are_as_if_every_kept_batch_had_been_read_again(tmp_path: Path, damage_at: float | None) -> None:
+    """Recovery takes them in on the way, from a snapshot on, and remembers only what counts."""
+    log = open_log(tmp_path, **SMALL)
+    for index in range(60):
+        producer_id, epoch = index % 7, index // 40
+        sequence = (index - 40 * epoch) // 7
+        append(
+            log, b"v", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, timestamp=NOW_MS + index
+        )
+    before = log._producers
+    for path in sorted(tmp_path.glob("*.snapshot"))[1:]:
+        path.unlink()
+    if damage_at is not None:
+        path = max(tmp_path.glob("*.log")) if damage_at > 0.5 else sorted(tmp_path.glob("*.log"))[-2]
+        data = bytearray(path.read_bytes())
+        data[int(len(data) * damage_at)] ^= 1
+        path.write_bytes(data)
+    recovered = reopen(tmp_path)
+    if damage_at is None:
+        assert producers(recovered) == {identity: state(entry) for identity, entry in before.entries.items()}
+    again = ProducerState(RealFiles(), str(tmp_path))
+    for segment in recovered._segments:
+        for found in iter_batches(segment.read, 0, segment.size):
+            again.append(found.header, found.header.base_offset, found.data, found.start)
+    assert producers(recovered) == {identity: state(entry) for identity, entry in again.entries.items()}
+    assert recovered.log_end_offset == (60 if damage_at is None else list(read_values(recovered))[-1] + 1)
+
+
+def producers(log: Log) -> dict[int, object]:
+    return {identity: state(entry) for identity, entry in log._producers.entries.items()}
+
+
+def state(entry: ProducerEntry) -> object:
+    return entry.producer_epoch, list(entry.batches), entry.last_timestamp
