@@ -2,6 +2,9 @@
 
 A command gives records and a response. The records are appended, then replayed, and the response leaves
 when they are as durable as the topic asks for; a disk error leaves the state as it was.
+
+Deadlines run on the monotonic clock. A deadline that is noticed late means that this process stood still, and
+what its members sent meanwhile may still be on its way: they get as long again as the coordinator was late.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rayka.actors.coordinator_log import CoordinatorLog
+from rayka.actors.coordinator_log import CoordinatorLog, Marker
+from rayka.coordinator.clock import Now
 from rayka.coordinator.groups import GroupCoordinator
 from rayka.coordinator.record_formats import decode, encode
 from rayka.coordinator.result import Completion, Pending, Result
-from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
 
@@ -35,6 +39,8 @@ _COMMANDS = frozenset(
 _COMMANDS_WITHOUT_TIME = frozenset(("offset_delete", "delete_groups"))
 _QUERIES = frozenset(("offset_fetch", "list_groups", "describe_groups", "consumer_group_describe"))
 _MIN_TIMER_S = 0.001
+_STOOD_STILL_MS = 100
+_LONGEST_GRACE_MS = 5_000
 
 Done = Callable[[Any], None]
 """Takes the response, or a RaykaError as a value."""
@@ -53,6 +59,7 @@ class GroupReplica:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
+        self._not_before = 0
         self._error: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def load(self, topics: Callable[[], Topics]) -> None:
@@ -60,17 +67,18 @@ class GroupReplica:
         started = time.monotonic()
         count = 0
         for records in self._log.read():
-            for offset, key, value in records:
-                record = decode(key, value)
-                if record is not None:
-                    self._core.replay(record, offset)
+            for entry in records:
+                if isinstance(entry, Marker):
+                    self._core.end_transaction(*entry)
+                elif (record := decode(entry.key, entry.value)) is not None:
+                    self._core.replay(record, entry.offset, entry.producer_id)
             count += len(records)
             await asyncio.sleep(0)
         for group_id, configs in self._group_configs.items():
             self._core.configure(group_id, configs)
         self._error = None
         self.metadata_changed(topics())
-        self._core.loaded(_now_ms())
+        self._core.loaded(_now())
         self._schedule()
         if count:
             logger.info(
@@ -98,7 +106,7 @@ class GroupReplica:
             response = getattr(self._core, command)(*arguments)
             self._log.when_durable(lambda: done(response))
         elif command in _COMMANDS:
-            self._carry_out(getattr(self._core, command)(*arguments, _now_ms()), done)
+            self._carry_out(getattr(self._core, command)(*arguments, _now()), done)
         elif command in _COMMANDS_WITHOUT_TIME:
             self._carry_out(getattr(self._core, command)(*arguments), done)
         else:
@@ -112,6 +120,10 @@ class GroupReplica:
     def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
         """The dynamic configs of a group changed."""
         self._core.configure(group_id, configs)
+
+    def configure_broker(self, settings: ConsumerGroupSettings) -> None:
+        """The broker's own settings changed."""
+        self._core.configure_broker(settings)
 
     def _carry_out(self, result: Result[Any], done: Done | None) -> None:
         result = self._append(result)
@@ -152,20 +164,32 @@ class GroupReplica:
     def _schedule(self) -> None:
         """Keep one timer for the earliest deadline; one that comes too early does no harm."""
         deadline = self._core.next_deadline()
-        if deadline is None or (self._timer is not None and self._timer_at <= deadline):
+        if deadline is None:
+            return
+        wake_at = max(deadline, self._not_before)
+        if self._timer is not None and self._timer_at <= wake_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = deadline
-        self._timer = self._loop.call_later(max(_MIN_TIMER_S, (deadline - _now_ms()) / 1000), self._expire)
+        self._timer_at = wake_at
+        self._timer = self._loop.call_later(max(_MIN_TIMER_S, (wake_at - _now().ms) / 1000), self._wake)
 
-    def _expire(self) -> None:
+    def _wake(self) -> None:
+        """A deadline has come. If it came late, input goes first; but no deadline is put off twice."""
         self._timer = None
-        while (result := self._core.expire(_now_ms())) is not None:
-            self._carry_out(result, None)
-        self._log.shorten()
+        now_ms = _now().ms
+        late_ms = now_ms - self._timer_at
+        if late_ms > _STOOD_STILL_MS and self._timer_at != self._not_before:
+            self._not_before = now_ms + min(late_ms, _LONGEST_GRACE_MS)
+        else:
+            self._expire()
         self._schedule()
 
+    def _expire(self) -> None:
+        while (result := self._core.expire(_now())) is not None:
+            self._carry_out(result, None)
+        self._log.shorten()
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+
+def _now() -> Now:
+    return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rayka.coordinator import consumer_protocol
+from rayka.coordinator.clock import Now
 from rayka.coordinator.consumer_changes import ConsumerChanges
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_heartbeat import ConsumerHeartbeat, check_instance, take_over, unknown_member
@@ -88,14 +89,14 @@ class ClassicConsumer:
         check_instance(current, member_id)
         return current
 
-    def joined(self, group_id: str, member: ConsumerMember, now_ms: int) -> None:
+    def joined(self, group_id: str, member: ConsumerMember, now: Now) -> None:
         """The join is in the log: now the sync is waited for."""
         assert member.classic is not None
         self._timers.cancel(TimerKey(Timer.MEMBER_JOIN, group_id, member.member_id))
         self._timers.cancel(TimerKey(Timer.REBALANCE, group_id, member.member_id))
-        self._heartbeats.keep_alive(group_id, member.member_id, member.classic.session_timeout_ms, now_ms)
+        self._heartbeats.keep_alive(group_id, member.member_id, member.classic.session_timeout_ms, now)
         key = TimerKey(Timer.MEMBER_SYNC, group_id, member.member_id)
-        self._timers.schedule(key, now_ms + member.rebalance_timeout_ms)
+        self._timers.schedule(key, now.ms + member.rebalance_timeout_ms)
 
     def answer(self, member: ConsumerMember) -> JoinGroupResponse:
         """A generation is the member's epoch here."""
@@ -112,7 +113,7 @@ class ClassicConsumer:
         request: SyncGroupRequest,
         topics: Topics,
         own: ConsumerGroupSettings,
-        now_ms: int,
+        now: Now,
     ) -> SyncGroupResponse:
         """What the member has now."""
         member = self._known(group, request.member_id, request.group_instance_id, request.generation_id)
@@ -121,29 +122,29 @@ class ClassicConsumer:
         if asked != (consumer_protocol.PROTOCOL_TYPE, name):
             reason = f"The protocol {asked} is not that of the join, {name}."
             raise RaykaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, reason)
-        is_behind = member.member_epoch < _next_epoch(group, own, now_ms)
+        is_behind = member.member_epoch < _next_epoch(group, own, now.wall_ms)
         if is_behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._call_to_join(group, member, now_ms)
+            self._call_to_join(group, member, now)
             reason = f"A new rebalance is triggered in group {group.group_id}."
             raise RaykaError(ErrorCode.REBALANCE_IN_PROGRESS, reason)
         self._timers.cancel(TimerKey(Timer.MEMBER_SYNC, group.group_id, member.member_id))
-        self._keep_alive(group, member, now_ms)
+        self._keep_alive(group, member, now)
         return SyncGroupResponse(
             protocol_type=asked[0], protocol_name=asked[1], assignment=classic_assignment(member, topics)
         )
 
     def heartbeat(
-        self, group: ConsumerGroup, request: HeartbeatRequest, own: ConsumerGroupSettings, now_ms: int
+        self, group: ConsumerGroup, request: HeartbeatRequest, own: ConsumerGroupSettings, now: Now
     ) -> ErrorCode:
         """REBALANCE_IN_PROGRESS where the member can take a step."""
         member = self._known(group, request.member_id, request.group_instance_id, request.generation_id)
-        self._keep_alive(group, member, now_ms)
+        self._keep_alive(group, member, now)
         if (
-            member.member_epoch < _next_epoch(group, own, now_ms)
+            member.member_epoch < _next_epoch(group, own, now.wall_ms)
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (member.state is MemberState.UNRELEASED_PARTITIONS and _can_get_more(group, member))
         ):
-            self._call_to_join(group, member, now_ms)
+            self._call_to_join(group, member, now)
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -174,14 +175,14 @@ class ClassicConsumer:
             raise unknown_member(member_id, group.group_id)
         return member
 
-    def _keep_alive(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
+    def _keep_alive(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         assert member.classic is not None
-        self._heartbeats.keep_alive(group.group_id, member.member_id, member.classic.session_timeout_ms, now_ms)
+        self._heartbeats.keep_alive(group.group_id, member.member_id, member.classic.session_timeout_ms, now)
 
-    def _call_to_join(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
+    def _call_to_join(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         key = TimerKey(Timer.MEMBER_JOIN, group.group_id, member.member_id)
         if key not in self._timers:
-            self._timers.schedule(key, now_ms + member.rebalance_timeout_ms)
+            self._timers.schedule(key, now.ms + member.rebalance_timeout_ms)
 
 
 def _next_epoch(group: ConsumerGroup, own: ConsumerGroupSettings, now_ms: int) -> int:

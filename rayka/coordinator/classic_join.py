@@ -15,6 +15,7 @@ from rayka.coordinator.classic_group import (
     ClassicGroup,
     ClassicMember,
 )
+from rayka.coordinator.clock import Now
 from rayka.coordinator.rebalance import Rebalance, Timer, TimerKey, joined
 from rayka.coordinator.requests import UNKNOWN_MEMBER_ID, JoinGroupRequest, JoinGroupResponse
 from rayka.coordinator.result import Outcome, append_error
@@ -30,7 +31,7 @@ class ClassicJoin:
         self._rebalance = rebalance
         self._timers = timers
 
-    def join(self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now_ms: int, outcome: Outcome) -> None:
+    def join(self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now: Now, outcome: Outcome) -> None:
         """Answers at once or lets the request wait for the end of the join phase."""
         member_id = request.member_id
         if not self._has_room(group, member_id):
@@ -39,11 +40,11 @@ class ClassicJoin:
         elif not group.supports(request.protocol_type, request.protocols):
             outcome.complete(handle, JoinGroupResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
         elif member_id == UNKNOWN_MEMBER_ID:
-            self._join_new(group, request, handle, now_ms, outcome)
+            self._join_new(group, request, handle, now, outcome)
         elif member_id in group.pending_join_members and request.group_instance_id is None:
-            self._add(group, member_id, request, handle, now_ms, outcome)
+            self._add(group, member_id, request, handle, now, outcome)
         else:
-            self._join_again(group, request, handle, now_ms, outcome)
+            self._join_again(group, request, handle, now, outcome)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         max_size = self._rebalance.settings.max_size
@@ -56,19 +57,19 @@ class ClassicJoin:
         return True
 
     def _join_new(
-        self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now_ms: int, outcome: Outcome
+        self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now: Now, outcome: Outcome
     ) -> None:
         instance_id = request.group_instance_id
         member_id = f"{request.client_id if instance_id is None else instance_id}-{request.new_id}"
         if instance_id is not None and instance_id in group.static_members:
-            self._replace_static(group, member_id, request, handle, now_ms, outcome)
+            self._replace_static(group, member_id, request, handle, now, outcome)
         elif instance_id is None and request.require_known_member_id:
             group.pending_join_members.add(member_id)
             key = TimerKey(Timer.SESSION, group.group_id, member_id)
-            self._timers.schedule(key, now_ms + request.session_timeout_ms)
+            self._timers.schedule(key, now.ms + request.session_timeout_ms)
             outcome.complete(handle, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
-            self._add(group, member_id, request, handle, now_ms, outcome)
+            self._add(group, member_id, request, handle, now, outcome)
 
     def _add(
         self,
@@ -76,7 +77,7 @@ class ClassicJoin:
         member_id: str,
         request: JoinGroupRequest,
         handle: int,
-        now_ms: int,
+        now: Now,
         outcome: Outcome,
     ) -> None:
         member = ClassicMember(
@@ -95,11 +96,11 @@ class ClassicJoin:
             group.protocol_type = request.protocol_type
         group.add(member, handle)
         key = TimerKey(Timer.SESSION, group.group_id, member_id)
-        self._timers.schedule(key, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalance.prepare_or_complete(group, now_ms, outcome)
+        self._timers.schedule(key, now.ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance.prepare_or_complete(group, now, outcome)
 
     def _join_again(
-        self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now_ms: int, outcome: Outcome
+        self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now: Now, outcome: Outcome
     ) -> None:
         error = group.check_member(request.member_id, request.group_instance_id)
         if error is not ErrorCode.NONE:
@@ -108,7 +109,7 @@ class ClassicJoin:
         member = group.members[request.member_id]
         if self._needs_rebalance(group, member, request):
             self._update(group, member, request, handle, outcome)
-            self._rebalance.prepare_or_complete(group, now_ms, outcome)
+            self._rebalance.prepare_or_complete(group, now, outcome)
         else:
             answer = joined(group, member)
             outcome.complete(handle, answer if group.state is COMPLETING_REBALANCE else answer._replace(members=()))
@@ -133,7 +134,7 @@ class ClassicJoin:
         new_member_id: str,
         request: JoinGroupRequest,
         handle: int,
-        now_ms: int,
+        now: Now,
         outcome: Outcome,
     ) -> None:
         assert request.group_instance_id is not None
@@ -141,15 +142,15 @@ class ClassicJoin:
         old, new = group.replace_static_member(request.group_instance_id, new_member_id)
         self._rebalance.fence(old, outcome)
         self._rebalance.forget_session(group, old.member_id)
-        self._rebalance.keep_alive(group, new, now_ms)
+        self._rebalance.keep_alive(group, new, now)
         self._update(group, new, request, handle, outcome)
         if group.state is STABLE and group.select_protocol() == group.protocol_name:
-            self._replace_silently(group, old, new, request, leader_before, now_ms, outcome)
+            self._replace_silently(group, old, new, request, leader_before, now, outcome)
         else:
             if old.member_id in group.pending_sync_members:
                 group.pending_sync_members.discard(old.member_id)
                 group.pending_sync_members.add(new.member_id)
-            self._rebalance.prepare_or_complete(group, now_ms, outcome)
+            self._rebalance.prepare_or_complete(group, now, outcome)
 
     def _replace_silently(
         self,
@@ -158,7 +159,7 @@ class ClassicJoin:
         new: ClassicMember,
         request: JoinGroupRequest,
         leader_before: str,
-        now_ms: int,
+        now: Now,
         outcome: Outcome,
     ) -> None:
         """The new id goes into the log and the generation goes on; the old answer to it is taken back on failure."""
@@ -175,7 +176,7 @@ class ClassicJoin:
         def undo(error: ErrorCode, failed: Outcome) -> None:
             group.restore_static_member(old, new)
             self._rebalance.forget_session(group, new.member_id)
-            self._rebalance.keep_alive(group, old, now_ms)
+            self._rebalance.keep_alive(group, old, now)
             failed.complete(handle, JoinGroupResponse(append_error(error), UNKNOWN_MEMBER_ID, leader=leader_before))
 
         outcome.rollbacks.append(undo)

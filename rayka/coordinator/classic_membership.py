@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rayka.coordinator.classic_group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, ClassicGroup
+from rayka.coordinator.clock import Now
 from rayka.coordinator.rebalance import Rebalance, synced
 from rayka.coordinator.requests import (
     UNKNOWN_MEMBER_ID,
@@ -27,7 +28,7 @@ class ClassicMembership:
     def __init__(self, rebalance: Rebalance) -> None:
         self._rebalance = rebalance
 
-    def sync(self, group: ClassicGroup, request: SyncGroupRequest, handle: int, now_ms: int, outcome: Outcome) -> None:
+    def sync(self, group: ClassicGroup, request: SyncGroupRequest, handle: int, now: Now, outcome: Outcome) -> None:
         """Gives a member its part of the assignment, which the leader brings."""
         error = self._check_sync(group, request)
         if error is not NONE:
@@ -42,7 +43,7 @@ class ClassicMembership:
             outcome.complete(member.awaiting_sync, SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = handle
         if group.leader_id == member.member_id:
-            self._rebalance.assign(group, dict(request.assignments), now_ms, outcome)
+            self._rebalance.assign(group, dict(request.assignments), now, outcome)
 
     def _check_sync(self, group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
         error = group.check_member(request.member_id, request.group_instance_id)
@@ -54,31 +55,29 @@ class ClassicMembership:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING_REBALANCE else NONE
 
-    def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse:
+    def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest, now: Now) -> HeartbeatResponse:
         """Keeps a member alive, and calls it to join again when there is a rebalance."""
         error = group.check_member(request.member_id, request.group_instance_id)
         if error is not NONE:
             return HeartbeatResponse(error)
         if request.generation_id != group.generation_id:
             return HeartbeatResponse(ErrorCode.ILLEGAL_GENERATION)
-        self._rebalance.keep_alive(group, group.members[request.member_id], now_ms)
+        self._rebalance.keep_alive(group, group.members[request.member_id], now)
         is_rebalancing = group.state is PREPARING_REBALANCE
         return HeartbeatResponse(ErrorCode.REBALANCE_IN_PROGRESS if is_rebalancing else NONE)
 
-    def leave(
-        self, group: ClassicGroup, request: LeaveGroupRequest, now_ms: int, outcome: Outcome
-    ) -> LeaveGroupResponse:
+    def leave(self, group: ClassicGroup, request: LeaveGroupRequest, now: Now, outcome: Outcome) -> LeaveGroupResponse:
         """Takes members out; one rebalance serves them all."""
         left = tuple(self._leave(group, member, outcome) for member in request.members)
         if any(member.error is NONE for member in left):
-            self._after_leaving(group, now_ms, outcome)
+            self._after_leaving(group, now, outcome)
         return LeaveGroupResponse(members=left)
 
-    def _after_leaving(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+    def _after_leaving(self, group: ClassicGroup, now: Now, outcome: Outcome) -> None:
         if group.state in (STABLE, COMPLETING_REBALANCE):
-            self._rebalance.prepare(group, now_ms, outcome)
+            self._rebalance.prepare(group, now, outcome)
         elif group.state is PREPARING_REBALANCE and (group.previous_state is not EMPTY or not group.members):
-            self._rebalance.after_removal(group, now_ms, outcome)
+            self._rebalance.after_removal(group, now, outcome)
 
     def _leave(self, group: ClassicGroup, identity: MemberIdentity, outcome: Outcome) -> LeftMember:
         member_id, instance_id = identity.member_id, identity.group_instance_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rayka.coordinator.clock import Now
 from rayka.coordinator.consumer_changes import ConsumerChanges
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_member import (
@@ -18,6 +19,7 @@ from rayka.coordinator.consumer_member import (
 from rayka.coordinator.rebalance import Timer, TimerKey
 from rayka.coordinator.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.target_assignment import has_passed
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
@@ -69,7 +71,7 @@ class ConsumerHeartbeat:
         request: ConsumerGroupHeartbeatRequest,
         topics: Topics,
         own: ConsumerGroupSettings,
-        now_ms: int,
+        now: Now,
     ) -> ConsumerGroupHeartbeatResponse | None:
         """The answer to a heartbeat that changes nothing, as nearly all do; None if it has to be looked at."""
         member = group.members.get(request.member_id)
@@ -88,15 +90,15 @@ class ConsumerHeartbeat:
             != (member.instance_id, member.client_id, member.client_host, member.classic)
         ):
             return None
-        self.keep_alive(group.group_id, request.member_id, own.session_timeout_ms, now_ms)
-        return self.answer(group, member, own, now_ms)
+        self.keep_alive(group.group_id, request.member_id, own.session_timeout_ms, now)
+        return self.answer(group, member, own, now)
 
     def heartbeat(
         self,
         changes: ConsumerChanges,
         request: ConsumerGroupHeartbeatRequest,
         own: ConsumerGroupSettings,
-        now_ms: int,
+        now: Now,
     ) -> ConsumerGroupHeartbeatResponse:
         """A member joins or goes on. Raises the error of the member that must not."""
         group = changes.group
@@ -111,7 +113,7 @@ class ConsumerHeartbeat:
             and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
             and owned is not None
         )
-        answer = self.answer(group, moved, own, now_ms)
+        answer = self.answer(group, moved, own, now)
         if is_full or _numbers(moved) != _numbers(before):
             return answer._replace(assignment=topic_partitions(moved.assigned))
         return answer
@@ -164,14 +166,14 @@ class ConsumerHeartbeat:
         return take_over(changes, current, request.member_id)
 
     def answer(
-        self, group: ConsumerGroup, member: ConsumerMember, own: ConsumerGroupSettings, now_ms: int
+        self, group: ConsumerGroup, member: ConsumerMember, own: ConsumerGroupSettings, now: Now
     ) -> ConsumerGroupHeartbeatResponse:
         """Where the member is. While the group changes its members come back soon, to learn of the next step."""
         interval_ms = own.heartbeat_interval_ms
         is_settled = (
             group.epoch == group.assignment_epoch
             and member.is_reconciled_to(group.assignment_epoch)
-            and now_ms >= group.assignment_timestamp_ms + interval_ms
+            and has_passed(interval_ms, group.assignment_timestamp_ms, now.wall_ms)
         )
         if not is_settled:
             interval_ms = min(interval_ms, self.settings.unsettled_heartbeat_interval_ms)
@@ -197,17 +199,17 @@ class ConsumerHeartbeat:
         check_instance(member, request.member_id)
         return member
 
-    def keep_alive(self, group_id: str, member_id: str, session_timeout_ms: int, now_ms: int) -> None:
+    def keep_alive(self, group_id: str, member_id: str, session_timeout_ms: int, now: Now) -> None:
         """Starts the member's session anew."""
-        self._timers.schedule(TimerKey(Timer.SESSION, group_id, member_id), now_ms + session_timeout_ms)
+        self._timers.schedule(TimerKey(Timer.SESSION, group_id, member_id), now.ms + session_timeout_ms)
 
-    def watch_revocation(self, group_id: str, member: ConsumerMember, now_ms: int) -> None:
+    def watch_revocation(self, group_id: str, member: ConsumerMember, now: Now) -> None:
         """A member that has to give partitions up has its rebalance timeout for it, then it is out."""
         key = TimerKey(Timer.REBALANCE, group_id, member.member_id)
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._timers.cancel(key)
         elif key not in self._timers:
-            self._timers.schedule(key, now_ms + member.rebalance_timeout_ms, member.member_epoch)
+            self._timers.schedule(key, now.ms + member.rebalance_timeout_ms, member.member_epoch)
 
     def forget(self, group_id: str, member_id: str) -> None:
         """Cancels all deadlines of a member."""

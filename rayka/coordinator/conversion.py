@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from rayka.coordinator import migration
 from rayka.coordinator.classic_group import ClassicGroup
+from rayka.coordinator.clock import Now
 from rayka.coordinator.consumer_changes import ConsumerChanges
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_heartbeat import ConsumerHeartbeat
@@ -30,20 +31,20 @@ class Conversion:
         self._consumer = consumer
         self._rebalance = rebalance
 
-    def changes(self, draft: ConsumerGroup, now_ms: int) -> ConsumerChanges:
+    def changes(self, draft: ConsumerGroup, now: Now) -> ConsumerChanges:
         """Changes to a draft of a group."""
-        return ConsumerChanges(draft, self._registry.topics, self._settings.consumer_assignors, now_ms)
+        return ConsumerChanges(draft, self._registry.topics, self._settings.consumer_assignors, now.wall_ms)
 
     def fence(
-        self, group: ConsumerGroup, member_ids: set[str], answer: R, failed: Callable[[ErrorCode], R], now_ms: int
+        self, group: ConsumerGroup, member_ids: set[str], answer: R, failed: Callable[[ErrorCode], R], now: Now
     ) -> Result[R]:
         """Takes members out of a consumer group, which may turn it into a classic group."""
-        changes = self.changes(group.draft(), now_ms)
+        changes = self.changes(group.draft(), now)
         is_last_consumer = all(group.members[member_id].classic is None for member_id in member_ids)
         if is_last_consumer and migration.can_downgrade(group, member_ids, self._settings):
             for member_id in member_ids:
                 changes.extend(changes.group.member_tombstones(member_id))
-            downgraded = self.downgrade(changes, now_ms)
+            downgraded = self.downgrade(changes, now)
         else:
             changes.remove(sorted(member_ids))
             downgraded = None
@@ -56,10 +57,10 @@ class Conversion:
 
         return proposed(changes, answer, commit, failed)
 
-    def downgrade(self, changes: ConsumerChanges, now_ms: int) -> Callable[[], None]:
+    def downgrade(self, changes: ConsumerChanges, now: Now) -> Callable[[], None]:
         """Makes the draft a classic group; what is returned is to be done when that is in the log."""
         group_id, members = changes.group.group_id, list(changes.group.members.values())
-        changes.extend(migration.downgrade(changes.group, self._registry.topics, now_ms))
+        changes.extend(migration.downgrade(changes.group, self._registry.topics, now.wall_ms))
 
         def commit() -> None:
             classic = self._registry.groups[group_id]
@@ -67,8 +68,8 @@ class Conversion:
             for member in members:
                 self._consumer.forget(group_id, member.member_id)
                 migration.restore_protocols(classic, member)
-                self._rebalance.keep_alive(classic, classic.members[member.member_id], now_ms)
-            self._rebalance.prepare(classic, now_ms, Outcome())
+                self._rebalance.keep_alive(classic, classic.members[member.member_id], now)
+            self._rebalance.prepare(classic, now, Outcome())
 
         return commit
 

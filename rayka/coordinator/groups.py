@@ -8,7 +8,7 @@ way and parked requests are soft state beside it.
     replay(every record of the log) -> loaded(now) -> [ command(request, now) -> commit | rollback ]* -> unload()
 
 Deadlines: after each step the shell asks `next_deadline()`, and when that time has come calls `expire(now)` until it
-returns None, treating each result like a command's.
+returns None, treating each result like a command's. They are on a clock that nobody sets (`clock.Now`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from rayka.coordinator import listing
 from rayka.coordinator.classic_group import ClassicGroup
+from rayka.coordinator.clock import Now
 from rayka.coordinator.membership import Membership
 from rayka.coordinator.offset_rules import CommitCheck
 from rayka.coordinator.offsets import NO_PRODUCER_ID, tombstone
@@ -47,7 +48,7 @@ from rayka.coordinator.requests import (
     SyncGroupResponse,
 )
 from rayka.coordinator.result import Completion, Result, append_error
-from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
@@ -87,11 +88,11 @@ class GroupCoordinator:
         """Applies a transaction marker of the log."""
         self.registry.offsets.end_transaction(producer_id, is_committed)
 
-    def loaded(self, now_ms: int) -> None:
+    def loaded(self, now: Now) -> None:
         """The log has been replayed: the groups go on."""
         self.registry.is_loading = False
-        self._membership.loaded(now_ms)
-        self._schedule_offset_expiry(now_ms)
+        self._membership.loaded(now)
+        self._schedule_offset_expiry(now)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> tuple[Completion, ...]:
         """The coordinator moves elsewhere: the answers to all who wait. It takes no commands any more."""
@@ -117,38 +118,42 @@ class GroupCoordinator:
 
     def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
         """Takes the dynamic configs of one group (`rayka.config.groups.GROUP_CONFIGS`), by name; all of them."""
-        self._membership.configure(group_id, configs)
+        self._membership.consumer_settings.configure(group_id, configs)
 
-    def join_group(self, request: JoinGroupRequest, now_ms: int) -> Result[JoinGroupResponse]:
+    def configure_broker(self, settings: ConsumerGroupSettings) -> None:
+        """Takes other settings for all consumer groups that have none of their own."""
+        self._membership.consumer_settings.configure_broker(settings)
+
+    def join_group(self, request: JoinGroupRequest, now: Now) -> Result[JoinGroupResponse]:
         """JoinGroup. May be answered later."""
-        return self._membership.join_group(request, now_ms)
+        return self._membership.join_group(request, now)
 
-    def sync_group(self, request: SyncGroupRequest, now_ms: int) -> Result[SyncGroupResponse]:
+    def sync_group(self, request: SyncGroupRequest, now: Now) -> Result[SyncGroupResponse]:
         """SyncGroup. May be answered later."""
-        return self._membership.sync_group(request, now_ms)
+        return self._membership.sync_group(request, now)
 
-    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Result[HeartbeatResponse]:
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         """Heartbeat of a classic member."""
-        return self._membership.heartbeat(request, now_ms)
+        return self._membership.heartbeat(request, now)
 
-    def leave_group(self, request: LeaveGroupRequest, now_ms: int) -> Result[LeaveGroupResponse]:
+    def leave_group(self, request: LeaveGroupRequest, now: Now) -> Result[LeaveGroupResponse]:
         """LeaveGroup, for one member or several."""
-        return self._membership.leave_group(request, now_ms)
+        return self._membership.leave_group(request, now)
 
     def consumer_group_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, now_ms: int
+        self, request: ConsumerGroupHeartbeatRequest, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat."""
-        return self._membership.consumer_group_heartbeat(request, now_ms)
+        return self._membership.consumer_group_heartbeat(request, now)
 
     def offset_commit(
-        self, request: OffsetCommitRequest, now_ms: int, is_transactional: bool = False
+        self, request: OffsetCommitRequest, now: Now, is_transactional: bool = False
     ) -> Result[OffsetCommitResponse]:
         """OffsetCommit and TxnOffsetCommit; the records of the latter go into its producer's transaction."""
-        check = self._check_commit(request, now_ms, is_transactional)
-        return self.registry.offsets.commit(request, check, now_ms, is_transactional)
+        check = self._check_commit(request, now, is_transactional)
+        return self.registry.offsets.commit(request, check, now.wall_ms, is_transactional)
 
-    def _check_commit(self, request: OffsetCommitRequest, now_ms: int, is_transactional: bool) -> CommitCheck:
+    def _check_commit(self, request: OffsetCommitRequest, now: Now, is_transactional: bool) -> CommitCheck:
         group = self.registry.groups.get(request.group_id)
         if group is None:
             if request.generation_id_or_member_epoch < 0:
@@ -157,7 +162,7 @@ class GroupCoordinator:
             return CommitCheck(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
         check = self.registry.rules(group).commit(request, is_transactional)
         if check.error is NONE and isinstance(group, ClassicGroup):
-            self._membership.committed(group, request.member_id, now_ms)
+            self._membership.committed(group, request.member_id, now)
         return check
 
     def offset_fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -213,29 +218,29 @@ class GroupCoordinator:
         )
 
     def next_deadline(self) -> int | None:
-        """When `expire` has something to do, in milliseconds; None if nothing is waited for."""
+        """When `expire` has something to do, as `Now.ms`; None if nothing is waited for."""
         return self._timers.next_deadline()
 
-    def expire(self, now_ms: int) -> Result[None] | None:
+    def expire(self, now: Now) -> Result[None] | None:
         """Does what is due until there is something to append or to answer; None: nothing is due any more."""
-        while (due := self._timers.pop(now_ms)) is not None:
+        while (due := self._timers.pop(now.ms)) is not None:
             key, argument = due
             is_offsets = key.timer is Timer.OFFSETS
-            result = self._expire_offsets(now_ms) if is_offsets else self._membership.expire(key, argument, now_ms)
+            result = self._expire_offsets(now) if is_offsets else self._membership.expire(key, argument, now)
             if result is not None:
                 return result
         return None
 
-    def _schedule_offset_expiry(self, now_ms: int) -> None:
+    def _schedule_offset_expiry(self, now: Now) -> None:
         interval_ms = self.settings.offsets_retention_check_interval_ms
-        self._timers.schedule(TimerKey(Timer.OFFSETS), now_ms + interval_ms)
+        self._timers.schedule(TimerKey(Timer.OFFSETS), now.ms + interval_ms)
 
-    def _expire_offsets(self, now_ms: int) -> Result[None] | None:
+    def _expire_offsets(self, now: Now) -> Result[None] | None:
         """Offsets that were kept for long enough go, and with the last one an empty group."""
-        self._schedule_offset_expiry(now_ms)
+        self._schedule_offset_expiry(now)
         records: list[Record] = []
         for group_id, group in self.registry.groups.items():
-            expired = list(self.registry.offsets.expired(group_id, self.registry.rules(group), now_ms))
+            expired = list(self.registry.offsets.expired(group_id, self.registry.rules(group), now.wall_ms))
             records.extend(tombstone(group_id, partition) for partition in expired)
             if group.is_unused and self.registry.offsets.count(group_id) == len(expired):
                 records.extend(self.registry.tombstones(group_id))

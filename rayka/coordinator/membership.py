@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 from rayka.coordinator import migration
@@ -15,6 +14,7 @@ from rayka.coordinator.classic_consumer import ClassicConsumer
 from rayka.coordinator.classic_group import PREPARING_REBALANCE, STABLE, ClassicGroup
 from rayka.coordinator.classic_join import ClassicJoin
 from rayka.coordinator.classic_membership import ClassicMembership
+from rayka.coordinator.clock import Now
 from rayka.coordinator.consumer_changes import ConsumerChanges
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_heartbeat import ConsumerHeartbeat, check_request
@@ -39,7 +39,7 @@ from rayka.coordinator.requests import (
     SyncGroupResponse,
 )
 from rayka.coordinator.result import Completion, Outcome, Result, append_error
-from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.settings import ConsumerGroupSettings, ConsumerSettings, GroupSettings
 from rayka.coordinator.timers import TimerQueue
 from rayka.errors import ErrorCode, RaykaError
 
@@ -52,7 +52,7 @@ class Membership:
 
     def __init__(self, settings: GroupSettings, registry: Registry, timers: TimerQueue[TimerKey]) -> None:
         self.settings = settings
-        self.group_settings: dict[str, ConsumerGroupSettings] = {}
+        self.consumer_settings = ConsumerSettings(settings.consumer)
         self._registry = registry
         self._timers = timers
         self.rebalance = Rebalance(settings, timers)
@@ -63,22 +63,7 @@ class Membership:
         self._conversion = Conversion(settings, registry, self._consumer, self.rebalance)
         self._handles = itertools.count(1)
 
-    def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
-        """Takes the dynamic configs of one group, by name; those that are not there are the broker's."""
-        broker = self.settings.consumer
-        if not configs:
-            self.group_settings.pop(group_id, None)
-            return
-        self.group_settings[group_id] = ConsumerGroupSettings(
-            configs.get("consumer.session.timeout.ms", broker.session_timeout_ms),
-            configs.get("consumer.heartbeat.interval.ms", broker.heartbeat_interval_ms),
-            configs.get("consumer.assignment.interval.ms", broker.assignment_interval_ms),
-        )
-
-    def _own(self, group_id: str) -> ConsumerGroupSettings:
-        return self.group_settings.get(group_id, self.settings.consumer)
-
-    def join_group(self, request: JoinGroupRequest, now_ms: int) -> Result[JoinGroupResponse]:
+    def join_group(self, request: JoinGroupRequest, now: Now) -> Result[JoinGroupResponse]:
         """JoinGroup. May be answered later."""
         error = self._check_join(request)
         if error is not NONE:
@@ -88,15 +73,15 @@ class Membership:
             if self._registry.topics.version == NO_METADATA:
                 return Result(JoinGroupResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, request.member_id))
             try:
-                return self._join_consumer_group(group, request, now_ms)
+                return self._join_consumer_group(group, request, now)
             except RaykaError as refused:
                 return Result(JoinGroupResponse(refused.code, request.member_id))
         handle, outcome = next(self._handles), Outcome()
         if not isinstance(group, ClassicGroup):
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return Result(JoinGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
-            group = self._create_classic(request.group_id, handle, now_ms, outcome)
-        self._classic_join.join(group, request, handle, now_ms, outcome)
+            group = self._create_classic(request.group_id, handle, now, outcome)
+        self._classic_join.join(group, request, handle, now, outcome)
         return outcome.result(handle)
 
     def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
@@ -105,11 +90,11 @@ class Membership:
         low, high = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
         return NONE if low <= request.session_timeout_ms <= high else ErrorCode.INVALID_SESSION_TIMEOUT
 
-    def _create_classic(self, group_id: str, handle: int, now_ms: int, outcome: Outcome) -> ClassicGroup:
+    def _create_classic(self, group_id: str, handle: int, now: Now, outcome: Outcome) -> ClassicGroup:
         """A new group, in the place of an empty consumer group if there is one. It is in the log from now on."""
         groups = self._registry.groups
         before = groups.get(group_id)
-        group = groups[group_id] = ClassicGroup(group_id, now_ms)
+        group = groups[group_id] = ClassicGroup(group_id, now.wall_ms)
         if isinstance(before, ConsumerGroup):
             outcome.records.extend(before.tombstones())
         outcome.records.append(group.metadata_record())
@@ -125,7 +110,7 @@ class Membership:
         return group
 
     def _join_consumer_group(
-        self, group: ConsumerGroup, request: JoinGroupRequest, now_ms: int
+        self, group: ConsumerGroup, request: JoinGroupRequest, now: Now
     ) -> Result[JoinGroupResponse]:
         is_new = request.member_id == UNKNOWN_MEMBER_ID
         member_id = (
@@ -135,31 +120,29 @@ class Membership:
         if is_new and request.group_instance_id is None and request.require_known_member_id:
             return Result(JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         replaced = group.static_member(request.group_instance_id)
-        changes = self._conversion.changes(group.draft(), now_ms)
-        member = self._classic_consumer.join(changes, request, member_id, self._own(group.group_id))
+        changes = self._conversion.changes(group.draft(), now)
+        member = self._classic_consumer.join(changes, request, member_id, self.consumer_settings.of(group.group_id))
         if (
             replaced is not None
             and replaced.classic is None
             and migration.can_downgrade(changes.group, set(), self.settings)
         ):
-            return self._join_downgraded(changes, member, now_ms)
+            return self._join_downgraded(changes, member, now)
 
         def commit() -> None:
             if replaced is not None and replaced.member_id != member_id:
                 self._consumer.forget(group.group_id, replaced.member_id)
-            self._classic_consumer.joined(group.group_id, member, now_ms)
+            self._classic_consumer.joined(group.group_id, member, now)
 
         return proposed(changes, self._classic_consumer.answer(member), commit, JoinGroupResponse)
 
-    def _join_downgraded(
-        self, changes: ConsumerChanges, member: ConsumerMember, now_ms: int
-    ) -> Result[JoinGroupResponse]:
+    def _join_downgraded(self, changes: ConsumerChanges, member: ConsumerMember, now: Now) -> Result[JoinGroupResponse]:
         """The last consumer came back as a classic member: the group is classic again, and will rebalance."""
         answer = self._classic_consumer.answer(member)._replace(generation_id=changes.group.epoch)
-        commit = self._conversion.downgrade(changes, now_ms)
+        commit = self._conversion.downgrade(changes, now)
         return proposed(changes, answer, commit, JoinGroupResponse)
 
-    def sync_group(self, request: SyncGroupRequest, now_ms: int) -> Result[SyncGroupResponse]:
+    def sync_group(self, request: SyncGroupRequest, now: Now) -> Result[SyncGroupResponse]:
         """SyncGroup. May be answered later."""
         if not request.group_id:
             return Result(SyncGroupResponse(ErrorCode.INVALID_GROUP_ID))
@@ -167,16 +150,16 @@ class Membership:
         if group is None or group.is_empty:
             return Result(SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ConsumerGroup):
-            own = self._own(request.group_id)
+            own = self.consumer_settings.of(request.group_id)
             try:
-                return Result(self._classic_consumer.sync(group, request, self._registry.topics, own, now_ms))
+                return Result(self._classic_consumer.sync(group, request, self._registry.topics, own, now))
             except RaykaError as refused:
                 return Result(SyncGroupResponse(refused.code))
         handle, outcome = next(self._handles), Outcome()
-        self._classic.sync(group, request, handle, now_ms, outcome)
+        self._classic.sync(group, request, handle, now, outcome)
         return outcome.result(handle)
 
-    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Result[HeartbeatResponse]:
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         """Heartbeat of a classic member."""
         if not request.group_id:
             return Result(HeartbeatResponse(ErrorCode.INVALID_GROUP_ID))
@@ -184,14 +167,14 @@ class Membership:
         if group is None:
             return Result(HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ClassicGroup):
-            return Result(self._classic.heartbeat(group, request, now_ms))
+            return Result(self._classic.heartbeat(group, request, now))
         try:
-            own = self._own(request.group_id)
-            return Result(HeartbeatResponse(self._classic_consumer.heartbeat(group, request, own, now_ms)))
+            own = self.consumer_settings.of(request.group_id)
+            return Result(HeartbeatResponse(self._classic_consumer.heartbeat(group, request, own, now)))
         except RaykaError as refused:
             return Result(HeartbeatResponse(refused.code))
 
-    def leave_group(self, request: LeaveGroupRequest, now_ms: int) -> Result[LeaveGroupResponse]:
+    def leave_group(self, request: LeaveGroupRequest, now: Now) -> Result[LeaveGroupResponse]:
         """LeaveGroup, for one member or several."""
         if not request.group_id:
             return Result(LeaveGroupResponse(ErrorCode.INVALID_GROUP_ID))
@@ -201,19 +184,19 @@ class Membership:
             left = tuple(LeftMember(m.member_id, m.group_instance_id, unknown) for m in request.members)
             return Result(LeaveGroupResponse(members=left))
         if isinstance(group, ConsumerGroup):
-            return self._leave_consumer_group(group, request, now_ms)
+            return self._leave_consumer_group(group, request, now)
         handle, outcome = next(self._handles), Outcome()
-        outcome.complete(handle, self._classic.leave(group, request, now_ms, outcome))
+        outcome.complete(handle, self._classic.leave(group, request, now, outcome))
         return outcome.result(handle)
 
     def _leave_consumer_group(
-        self, group: ConsumerGroup, request: LeaveGroupRequest, now_ms: int
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Now
     ) -> Result[LeaveGroupResponse]:
         leaving: dict[str, ConsumerMember] = {}
         left = tuple(self._left(group, identity, leaving) for identity in request.members)
         if not leaving:
             return Result(LeaveGroupResponse(members=left))
-        return self._conversion.fence(group, set(leaving), LeaveGroupResponse(members=left), LeaveGroupResponse, now_ms)
+        return self._conversion.fence(group, set(leaving), LeaveGroupResponse(members=left), LeaveGroupResponse, now)
 
     def _left(self, group: ConsumerGroup, identity: MemberIdentity, leaving: dict[str, ConsumerMember]) -> LeftMember:
         try:
@@ -224,55 +207,55 @@ class Membership:
         return LeftMember(member.member_id, identity.group_instance_id)
 
     def consumer_group_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, now_ms: int
+        self, request: ConsumerGroupHeartbeatRequest, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat: join, heartbeat or leave."""
         group, topics = self._registry.groups.get(request.group_id), self._registry.topics
         if topics.version == NO_METADATA:
             return Result(ConsumerGroupHeartbeatResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         if isinstance(group, ConsumerGroup):
-            steady = self._consumer.steady(group, request, topics, self._own(request.group_id), now_ms)
+            steady = self._consumer.steady(group, request, topics, self.consumer_settings.of(request.group_id), now)
             if steady is not None:
                 return Result(steady)
         try:
             check_request(request, self.settings)
             if request.member_epoch < JOIN_EPOCH:
-                return self._leave(request, now_ms)
-            return self._heartbeat(request, now_ms)
+                return self._leave(request, now)
+            return self._heartbeat(request, now)
         except RaykaError as refused:
             return Result(ConsumerGroupHeartbeatResponse(refused.code, refused.message))
 
-    def _heartbeat(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Result[ConsumerGroupHeartbeatResponse]:
-        own, outcome = self._own(request.group_id), Outcome()
+    def _heartbeat(self, request: ConsumerGroupHeartbeatRequest, now: Now) -> Result[ConsumerGroupHeartbeatResponse]:
+        own, outcome = self.consumer_settings.of(request.group_id), Outcome()
         group = self._registry.groups.get(request.group_id)
-        changes = self._conversion.changes(self._draft(group, request, outcome), now_ms)
+        changes = self._conversion.changes(self._draft(group, request, outcome), now)
         replaced = changes.group.static_member(request.instance_id)
-        answer = self._consumer.heartbeat(changes, request, own, now_ms)
+        answer = self._consumer.heartbeat(changes, request, own, now)
         changes.records[:0] = outcome.records
 
         def commit() -> None:
             if isinstance(group, ClassicGroup):
-                self._upgraded(group, now_ms)
+                self._upgraded(group, now)
             if replaced is not None and replaced.member_id != request.member_id:
                 self._consumer.forget(request.group_id, replaced.member_id)
-            self._went_on(request, own, now_ms)
+            self._went_on(request, own, now)
 
         result = proposed(changes, answer, commit, ConsumerGroupHeartbeatResponse)
         return dataclasses.replace(result, completions=tuple(outcome.completions))
 
-    def _upgraded(self, classic: ClassicGroup, now_ms: int) -> None:
+    def _upgraded(self, classic: ClassicGroup, now: Now) -> None:
         """The members' sessions go on in the consumer group."""
         self.rebalance.forget(classic)
         for member in classic.members.values():
-            self.rebalance.keep_alive(classic, member, now_ms)
+            self.rebalance.keep_alive(classic, member, now)
 
-    def _went_on(self, request: ConsumerGroupHeartbeatRequest, own: ConsumerGroupSettings, now_ms: int) -> None:
+    def _went_on(self, request: ConsumerGroupHeartbeatRequest, own: ConsumerGroupSettings, now: Now) -> None:
         """The heartbeat's records are in the log."""
         group = self._registry.groups[request.group_id]
         assert isinstance(group, ConsumerGroup)
         group.checked_version = self._registry.topics.version
-        self._consumer.keep_alive(request.group_id, request.member_id, own.session_timeout_ms, now_ms)
-        self._consumer.watch_revocation(request.group_id, group.members[request.member_id], now_ms)
+        self._consumer.keep_alive(request.group_id, request.member_id, own.session_timeout_ms, now)
+        self._consumer.watch_revocation(request.group_id, group.members[request.member_id], now)
         for timer in (Timer.MEMBER_JOIN, Timer.MEMBER_SYNC):
             self._timers.cancel(TimerKey(timer, request.group_id, request.member_id))
 
@@ -294,42 +277,42 @@ class Membership:
         self.rebalance.answer_all(group, ErrorCode.REBALANCE_IN_PROGRESS, outcome)
         return draft
 
-    def _leave(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Result[ConsumerGroupHeartbeatResponse]:
+    def _leave(self, request: ConsumerGroupHeartbeatRequest, now: Now) -> Result[ConsumerGroupHeartbeatResponse]:
         group = self._registry.groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
             raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group.")
         member = self._consumer.leaving(group, request)
         answer = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
         if request.member_epoch != LEAVE_STATIC_EPOCH:
-            return self._conversion.fence(group, {member.member_id}, answer, ConsumerGroupHeartbeatResponse, now_ms)
-        changes = self._conversion.changes(group.draft(), now_ms)
+            return self._conversion.fence(group, {member.member_id}, answer, ConsumerGroupHeartbeatResponse, now)
+        changes = self._conversion.changes(group.draft(), now)
         self._consumer.leave_for_now(changes, member)
         return proposed(changes, answer, lambda: None, ConsumerGroupHeartbeatResponse)
 
-    def expire(self, key: TimerKey, argument: Any, now_ms: int) -> Result[None] | None:
+    def expire(self, key: TimerKey, argument: Any, now: Now) -> Result[None] | None:
         """A deadline of a group or of a member has come; None if that brings nothing about."""
         group = self._registry.groups.get(key.group_id)
         if isinstance(group, ClassicGroup):
-            return self._expire_classic(group, key, argument, now_ms)
+            return self._expire_classic(group, key, argument, now)
         if isinstance(group, ConsumerGroup) and self._is_overdue(group, key, argument):
-            result = self._conversion.fence(group, {key.member_id}, None, lambda _: None, now_ms)
-            return dataclasses.replace(result, on_rollback=lambda _: self._retry(key, argument, now_ms))
+            result = self._conversion.fence(group, {key.member_id}, None, lambda _: None, now)
+            return dataclasses.replace(result, on_rollback=lambda _: self._retry(key, argument, now))
         return None
 
-    def _retry(self, key: TimerKey, argument: Any, now_ms: int) -> Result[None]:
+    def _retry(self, key: TimerKey, argument: Any, now: Now) -> Result[None]:
         """What a deadline brought about could not be appended: it comes again."""
-        self._timers.schedule(key, now_ms + RETRY_BACKOFF_MS, argument)
+        self._timers.schedule(key, now.ms + RETRY_BACKOFF_MS, argument)
         return Result(None)
 
-    def _expire_classic(self, group: ClassicGroup, key: TimerKey, argument: Any, now_ms: int) -> Result[None] | None:
+    def _expire_classic(self, group: ClassicGroup, key: TimerKey, argument: Any, now: Now) -> Result[None] | None:
         outcome = Outcome()
         match key.timer:
             case Timer.SESSION:
-                self.rebalance.expire_session(group, key.member_id, now_ms, outcome)
+                self.rebalance.expire_session(group, key.member_id, now, outcome)
             case Timer.JOIN:
-                self.rebalance.expire_join(group, argument, now_ms, outcome)
+                self.rebalance.expire_join(group, argument, now, outcome)
             case Timer.SYNC:
-                self.rebalance.expire_sync(group, argument, now_ms, outcome)
+                self.rebalance.expire_sync(group, argument, now, outcome)
         return outcome.notice() if outcome.records or outcome.completions else None
 
     def _is_overdue(self, group: ConsumerGroup, key: TimerKey, argument: Any) -> bool:
@@ -345,23 +328,23 @@ class Membership:
             case timer:
                 return timer is Timer.SESSION
 
-    def loaded(self, now_ms: int) -> None:
+    def loaded(self, now: Now) -> None:
         """Sessions and deadlines begin anew. Classic groups that cannot go on as they are rebalance."""
         for group in self._registry.groups.values():
             if isinstance(group, ConsumerGroup):
-                self._loaded_consumer_group(group, now_ms)
+                self._loaded_consumer_group(group, now)
                 continue
             for member in group.members.values():
-                self.rebalance.keep_alive(group, member, now_ms)
+                self.rebalance.keep_alive(group, member, now)
             if len(group.members) > self.settings.max_size or group.is_unled:
-                self.rebalance.prepare(group, now_ms, Outcome())
+                self.rebalance.prepare(group, now, Outcome())
 
-    def _loaded_consumer_group(self, group: ConsumerGroup, now_ms: int) -> None:
-        own_ms = self._own(group.group_id).session_timeout_ms
+    def _loaded_consumer_group(self, group: ConsumerGroup, now: Now) -> None:
+        own_ms = self.consumer_settings.of(group.group_id).session_timeout_ms
         for member in group.members.values():
             timeout_ms = own_ms if member.classic is None else member.classic.session_timeout_ms
-            self._consumer.keep_alive(group.group_id, member.member_id, timeout_ms, now_ms)
-            self._consumer.watch_revocation(group.group_id, member, now_ms)
+            self._consumer.keep_alive(group.group_id, member.member_id, timeout_ms, now)
+            self._consumer.watch_revocation(group.group_id, member, now)
 
     def unload(self, error: ErrorCode) -> tuple[Completion, ...]:
         """The answers to all who wait."""
@@ -371,8 +354,8 @@ class Membership:
                 self.rebalance.answer_all(group, error, outcome)
         return tuple(outcome.completions)
 
-    def committed(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+    def committed(self, group: ClassicGroup, member_id: str, now: Now) -> None:
         """A commit is as good as a heartbeat, as long as the generation lasts."""
         member = group.members.get(member_id)
         if member is not None and group.state in (STABLE, PREPARING_REBALANCE):
-            self.rebalance.keep_alive(group, member, now_ms)
+            self.rebalance.keep_alive(group, member, now)

@@ -17,6 +17,7 @@ from rayka.coordinator.classic_group import (
     ClassicGroup,
     ClassicMember,
 )
+from rayka.coordinator.clock import Now
 from rayka.coordinator.requests import UNKNOWN_MEMBER_ID, JoinGroupResponse, SyncGroupResponse
 from rayka.coordinator.result import Outcome, append_error
 from rayka.coordinator.settings import GroupSettings
@@ -59,10 +60,10 @@ class Rebalance:
         self.settings = settings
         self._timers = timers
 
-    def keep_alive(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
+    def keep_alive(self, group: ClassicGroup, member: ClassicMember, now: Now) -> None:
         """Starts the member's session anew."""
         self._timers.schedule(
-            TimerKey(Timer.SESSION, group.group_id, member.member_id), now_ms + member.session_timeout_ms
+            TimerKey(Timer.SESSION, group.group_id, member.member_id), now.ms + member.session_timeout_ms
         )
 
     def forget_session(self, group: ClassicGroup, member_id: str) -> None:
@@ -76,43 +77,43 @@ class Rebalance:
         self._timers.cancel(TimerKey(Timer.JOIN, group.group_id))
         self._timers.cancel(TimerKey(Timer.SYNC, group.group_id))
 
-    def prepare_or_complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+    def prepare_or_complete(self, group: ClassicGroup, now: Now, outcome: Outcome) -> None:
         """Starts a rebalance, or sees whether the one that is under way can go on."""
         if group.can_move_to(PREPARING_REBALANCE):
-            self.prepare(group, now_ms, outcome)
+            self.prepare(group, now, outcome)
         else:
-            self.complete_if_all_joined(group, now_ms, outcome)
+            self.complete_if_all_joined(group, now, outcome)
 
-    def prepare(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+    def prepare(self, group: ClassicGroup, now: Now, outcome: Outcome) -> None:
         """Starts a rebalance: the members have to join again."""
         if group.state is COMPLETING_REBALANCE:
-            self.abandon_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms, outcome)
+            self.abandon_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, now, outcome)
         group.pending_sync_members.clear()
         self._timers.cancel(TimerKey(Timer.SYNC, group.group_id))
         is_initial = group.is_empty
-        group.move_to(PREPARING_REBALANCE, now_ms)
+        group.move_to(PREPARING_REBALANCE, now.wall_ms)
         if is_initial:
-            self._delay_initially(group, now_ms)
+            self._delay_initially(group, now)
         elif group.has_all_members_joined:
-            self.complete(group, now_ms, outcome)
+            self.complete(group, now, outcome)
         else:
-            self._wait_for_joins(group, now_ms)
+            self._wait_for_joins(group, now)
 
-    def _delay_initially(self, group: ClassicGroup, now_ms: int) -> None:
+    def _delay_initially(self, group: ClassicGroup, now: Now) -> None:
         delay_ms = self.settings.initial_rebalance_delay_ms
         remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         key = TimerKey(Timer.JOIN, group.group_id)
-        self._timers.schedule(key, now_ms + delay_ms, InitialDelay(delay_ms, remaining_ms))
+        self._timers.schedule(key, now.ms + delay_ms, InitialDelay(delay_ms, remaining_ms))
 
-    def _wait_for_joins(self, group: ClassicGroup, now_ms: int) -> None:
-        self._timers.schedule(TimerKey(Timer.JOIN, group.group_id), now_ms + group.rebalance_timeout_ms)
+    def _wait_for_joins(self, group: ClassicGroup, now: Now) -> None:
+        self._timers.schedule(TimerKey(Timer.JOIN, group.group_id), now.ms + group.rebalance_timeout_ms)
 
-    def complete_if_all_joined(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+    def complete_if_all_joined(self, group: ClassicGroup, now: Now, outcome: Outcome) -> None:
         """Ends the join phase if nobody is missing. The first one ends by its timer, so that more can come."""
         if group.state is PREPARING_REBALANCE and group.previous_state is not EMPTY and group.has_all_members_joined:
-            self.complete(group, now_ms, outcome)
+            self.complete(group, now, outcome)
 
-    def complete(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+    def complete(self, group: ClassicGroup, now: Now, outcome: Outcome) -> None:
         """Ends the join phase with those who came; absent dynamic members are out, static ones stay (KIP-345)."""
         self._timers.cancel(TimerKey(Timer.JOIN, group.group_id))
         for member in list(group.members.values()):
@@ -120,38 +121,38 @@ class Rebalance:
                 group.remove(member.member_id)
                 self.forget_session(group, member.member_id)
         if group.members and not group.elect_joined_leader():
-            self._wait_for_joins(group, now_ms)
+            self._wait_for_joins(group, now)
             return
-        group.begin_generation(now_ms)
+        group.begin_generation(now.wall_ms)
         if group.is_empty:
             outcome.records.append(group.metadata_record())
         else:
-            self._answer_joins(group, now_ms, outcome)
+            self._answer_joins(group, now, outcome)
 
-    def _answer_joins(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+    def _answer_joins(self, group: ClassicGroup, now: Now, outcome: Outcome) -> None:
         for member in group.members.values():
             handle = group.take_awaiting_join(member)
             if handle is not None:
                 outcome.complete(handle, joined(group, member))
-            self.keep_alive(group, member, now_ms)
+            self.keep_alive(group, member, now)
             member.is_new = False
             group.pending_sync_members.add(member.member_id)
         key = TimerKey(Timer.SYNC, group.group_id)
-        self._timers.schedule(key, now_ms + group.rebalance_timeout_ms, group.generation_id)
+        self._timers.schedule(key, now.ms + group.rebalance_timeout_ms, group.generation_id)
 
-    def expire_join(self, group: ClassicGroup, delay: InitialDelay | None, now_ms: int, outcome: Outcome) -> None:
+    def expire_join(self, group: ClassicGroup, delay: InitialDelay | None, now: Now, outcome: Outcome) -> None:
         """The time to join is over, or a step of the first delay, which goes on while members keep coming."""
         if delay is None or not group.new_member_added or delay.remaining_ms == 0:
             if group.state is PREPARING_REBALANCE:
-                self.complete(group, now_ms, outcome)
+                self.complete(group, now, outcome)
             return
         group.new_member_added = False
         step_ms = min(self.settings.initial_rebalance_delay_ms, delay.remaining_ms)
         key = TimerKey(Timer.JOIN, group.group_id)
         following = InitialDelay(step_ms, max(delay.remaining_ms - delay.delay_ms, 0))
-        self._timers.schedule(key, now_ms + step_ms, following)
+        self._timers.schedule(key, now.ms + step_ms, following)
 
-    def expire_sync(self, group: ClassicGroup, generation_id: int, now_ms: int, outcome: Outcome) -> None:
+    def expire_sync(self, group: ClassicGroup, generation_id: int, now: Now, outcome: Outcome) -> None:
         """Members that joined the generation and never asked for their assignment are out."""
         if generation_id != group.generation_id or group.state not in (COMPLETING_REBALANCE, STABLE):
             return
@@ -159,7 +160,7 @@ class Rebalance:
             for member_id in list(group.pending_sync_members):
                 group.remove(member_id)
                 self.forget_session(group, member_id)
-            self.prepare(group, now_ms, outcome)
+            self.prepare(group, now, outcome)
 
     def received_sync(self, group: ClassicGroup, member_id: str) -> None:
         """A member asked for its assignment."""
@@ -167,13 +168,13 @@ class Rebalance:
         if not group.pending_sync_members:
             self._timers.cancel(TimerKey(Timer.SYNC, group.group_id))
 
-    def expire_session(self, group: ClassicGroup, member_id: str, now_ms: int, outcome: Outcome) -> None:
+    def expire_session(self, group: ClassicGroup, member_id: str, now: Now, outcome: Outcome) -> None:
         """A member was silent for too long."""
         if member_id in group.pending_join_members:
-            self.remove_pending(group, member_id, now_ms, outcome)
+            self.remove_pending(group, member_id, now, outcome)
         elif member_id in group.members and not group.members[member_id].has_satisfied_heartbeat:
             self.remove(group, group.members[member_id], outcome)
-            self.after_removal(group, now_ms, outcome)
+            self.after_removal(group, now, outcome)
 
     def remove(self, group: ClassicGroup, member: ClassicMember, outcome: Outcome) -> None:
         """Takes a member out of the group; whatever it waits for ends with UNKNOWN_MEMBER_ID."""
@@ -191,20 +192,20 @@ class Rebalance:
         if member.awaiting_sync is not None:
             outcome.complete(member.awaiting_sync, SyncGroupResponse(ErrorCode.FENCED_INSTANCE_ID))
 
-    def remove_pending(self, group: ClassicGroup, member_id: str, now_ms: int, outcome: Outcome) -> None:
+    def remove_pending(self, group: ClassicGroup, member_id: str, now: Now, outcome: Outcome) -> None:
         """Forgets a member that got its id and never came back with it."""
         group.remove(member_id)
         if group.state is PREPARING_REBALANCE and group.has_all_members_joined:
-            self.complete(group, now_ms, outcome)
+            self.complete(group, now, outcome)
 
-    def after_removal(self, group: ClassicGroup, now_ms: int, outcome: Outcome) -> None:
+    def after_removal(self, group: ClassicGroup, now: Now, outcome: Outcome) -> None:
         """The others share what the removed members had."""
         if group.state in (STABLE, COMPLETING_REBALANCE):
-            self.prepare(group, now_ms, outcome)
+            self.prepare(group, now, outcome)
         elif group.state is PREPARING_REBALANCE and group.has_all_members_joined:
-            self.complete(group, now_ms, outcome)
+            self.complete(group, now, outcome)
 
-    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, outcome: Outcome) -> None:
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], now: Now, outcome: Outcome) -> None:
         """The leader's assignment: once it is in the log the generation is complete and everybody gets its part."""
         outcome.records.append(group.metadata_record(assignments))
         waiting = [member for member in group.members.values() if member.awaiting_sync is not None]
@@ -212,31 +213,31 @@ class Rebalance:
             assert member.awaiting_sync is not None
             answer = synced(group, assignments.get(member.member_id, b""))
             outcome.complete(member.awaiting_sync, answer)
-        outcome.commits.append(lambda: self._assigned(group, assignments, waiting, now_ms))
-        outcome.rollbacks.append(lambda error, failed: self._not_assigned(group, error, now_ms, failed))
+        outcome.commits.append(lambda: self._assigned(group, assignments, waiting, now))
+        outcome.rollbacks.append(lambda error, failed: self._not_assigned(group, error, now, failed))
 
     def _assigned(
-        self, group: ClassicGroup, assignments: dict[str, bytes], waiting: list[ClassicMember], now_ms: int
+        self, group: ClassicGroup, assignments: dict[str, bytes], waiting: list[ClassicMember], now: Now
     ) -> None:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         for member in waiting:
             member.awaiting_sync = None
-            self.keep_alive(group, member, now_ms)
-        group.move_to(STABLE, now_ms)
+            self.keep_alive(group, member, now)
+        group.move_to(STABLE, now.wall_ms)
 
-    def _not_assigned(self, group: ClassicGroup, error: ErrorCode, now_ms: int, outcome: Outcome) -> None:
-        self.abandon_assignment(group, append_error(error), now_ms, outcome)
-        self.prepare_or_complete(group, now_ms, outcome)
+    def _not_assigned(self, group: ClassicGroup, error: ErrorCode, now: Now, outcome: Outcome) -> None:
+        self.abandon_assignment(group, append_error(error), now, outcome)
+        self.prepare_or_complete(group, now, outcome)
 
-    def abandon_assignment(self, group: ClassicGroup, error: ErrorCode, now_ms: int, outcome: Outcome) -> None:
+    def abandon_assignment(self, group: ClassicGroup, error: ErrorCode, now: Now, outcome: Outcome) -> None:
         """The generation will not complete: all who wait for their part get the error."""
         for member in group.members.values():
             member.assignment = b""
             if member.awaiting_sync is not None:
                 outcome.complete(member.awaiting_sync, SyncGroupResponse(error))
                 member.awaiting_sync = None
-                self.keep_alive(group, member, now_ms)
+                self.keep_alive(group, member, now)
 
     def answer_all(self, group: ClassicGroup, error: ErrorCode, outcome: Outcome) -> None:
         """Gives the error to all who wait, of a group that goes away from here."""

@@ -42,6 +42,43 @@ class ConsumerGroupSettings:
     assignment_interval_ms: int = 1000
 
 
+class ConsumerSettings:
+    """The settings of all consumer groups: the broker's, and over them what was set for single groups (KIP-848).
+
+    Both may change while groups run; a member is told with the answer to its next heartbeat.
+    """
+
+    def __init__(self, broker: ConsumerGroupSettings) -> None:
+        self._broker = broker
+        self._configs: dict[str, Mapping[str, int]] = {}
+        self._groups: dict[str, ConsumerGroupSettings] = {}
+
+    def of(self, group_id: str) -> ConsumerGroupSettings:
+        """Those that hold for a group."""
+        return self._groups.get(group_id, self._broker)
+
+    def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
+        """Takes the configs of one group, by name; those that are not there are the broker's."""
+        if configs:
+            self._configs[group_id] = configs
+            self._groups[group_id] = self._over_broker(configs)
+        else:
+            self._configs.pop(group_id, None)
+            self._groups.pop(group_id, None)
+
+    def configure_broker(self, broker: ConsumerGroupSettings) -> None:
+        """Takes other settings for all groups that have none of their own."""
+        self._broker = broker
+        self._groups = {group_id: self._over_broker(configs) for group_id, configs in self._configs.items()}
+
+    def _over_broker(self, configs: Mapping[str, int]) -> ConsumerGroupSettings:
+        return ConsumerGroupSettings(
+            configs.get("consumer.session.timeout.ms", self._broker.session_timeout_ms),
+            configs.get("consumer.heartbeat.interval.ms", self._broker.heartbeat_interval_ms),
+            configs.get("consumer.assignment.interval.ms", self._broker.assignment_interval_ms),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """All that the core needs to know of the configuration."""

@@ -14,7 +14,12 @@ from rayka.coordinator.topics import Topics
 def is_due(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
     """Whether the target may be computed again: not more often than every `interval_ms` (KIP-1263)."""
     last_ms = group.assignment_timestamp_ms
-    return last_ms == 0 or interval_ms == 0 or now_ms >= last_ms + interval_ms
+    return last_ms == 0 or interval_ms == 0 or has_passed(interval_ms, last_ms, now_ms)
+
+
+def has_passed(interval_ms: int, since_ms: int, now_ms: int) -> bool:
+    """Whether so much wall time has gone by. If the clock was set back, nobody waits until it is there again."""
+    return not since_ms <= now_ms < since_ms + interval_ms
 
 
 def target_records(group: ConsumerGroup, assignor: str, topics: Topics, now_ms: int) -> Iterator[Record]:

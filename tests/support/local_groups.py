@@ -8,6 +8,7 @@ from asyncio import Future
 from typing import TYPE_CHECKING, Any
 
 from rayka.config.groups import GROUP_CONFIGS
+from rayka.coordinator.clock import Now
 from rayka.coordinator.groups import GroupCoordinator, partition_for_group
 from rayka.coordinator.record_formats import decode, encode
 from rayka.coordinator.result import Pending, Result
@@ -31,7 +32,7 @@ class LocalGroups:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.failure: RaykaError | None = None
         self.core = GroupCoordinator(GroupSettings.parse(broker.config))
-        self.core.loaded(broker.now_ms())
+        self.core.loaded(self._now())
         self._waiting: dict[int, Future[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -43,8 +44,8 @@ class LocalGroups:
     async def execute(self, group_id: str, command: str, *arguments: Any) -> Any:
         self._check()
         method = getattr(self.core, command)
-        timed = "now_ms" in inspect.signature(method).parameters
-        result = method(*arguments, self._broker.now_ms()) if timed else method(*arguments)
+        timed = "now" in inspect.signature(method).parameters
+        result = method(*arguments, self._now()) if timed else method(*arguments)
         response = self._carry_out(result) if isinstance(result, Result) else result
         if isinstance(response, Pending):
             future = self._waiting[response.handle] = self._loop.create_future()
@@ -73,6 +74,9 @@ class LocalGroups:
             self._timer.cancel()
         self._deliver(self.core.unload())
 
+    def _now(self) -> Now:
+        return Now(self._broker.now_ms(), self._broker.now_ms())
+
     def _check(self) -> None:
         if self.failure is not None:
             raise self.failure
@@ -97,11 +101,11 @@ class LocalGroups:
             self._timer.cancel()
         deadline = self.core.next_deadline()
         if deadline is not None:
-            delay_s = max(0.001, (deadline - self._broker.now_ms()) / 1000)
+            delay_s = max(0.001, (deadline - self._now().ms) / 1000)
             self._timer = self._loop.call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
-        while (result := self.core.expire(self._broker.now_ms())) is not None:
+        while (result := self.core.expire(self._now())) is not None:
             self._carry_out(result)
         self._schedule()
 

@@ -107,7 +107,7 @@ class ConsumerClient:
         }
         request = ConsumerGroupHeartbeatRequest(**fields | changes)
         response: ConsumerGroupHeartbeatResponse = self.shell.run(
-            self.shell.core.consumer_group_heartbeat(request, self.shell.now_ms)
+            self.shell.core.consumer_group_heartbeat(request, self.shell.now)
         )
         self._says_all = self.loses_answers or response.error is not E.NONE
         if not self.loses_answers and request.member_epoch >= 0:

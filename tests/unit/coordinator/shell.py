@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from rayka.coordinator.clock import Now
 from rayka.coordinator.consumer_protocol import Subscription, write_subscription
 from rayka.coordinator.groups import GroupCoordinator
 from rayka.coordinator.record_formats import decode, encode
@@ -41,7 +42,7 @@ class Shell:
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
-        self.now_ms = 1_000_000
+        self.now = Now(1_000_000, 1_700_000_000_000)
         self.log: list[tuple[bytes, bytes | None]] = []
         self.answers: dict[int, Any] = {}
         self.fail_next: ErrorCode | None = None
@@ -59,7 +60,7 @@ class Shell:
         for offset, record in enumerate(self.records):
             core.replay(record, offset)
         core.metadata_changed(self.topics)
-        core.loaded(self.now_ms)
+        core.loaded(self.now)
         return core
 
     @property
@@ -90,15 +91,23 @@ class Shell:
 
     def advance(self, ms: int) -> None:
         """Lets time pass; everything happens at its time."""
-        end_ms = self.now_ms + ms
+        end_ms = self.now.ms + ms
         while (due_ms := self.core.next_deadline()) is not None and due_ms <= end_ms:
-            self.now_ms = max(self.now_ms, due_ms)
+            self._go_on(max(due_ms - self.now.ms, 0))
             self.settle()
-        self.now_ms = end_ms
+        self._go_on(end_ms - self.now.ms)
+
+    def _go_on(self, ms: int) -> None:
+        self.now = Now(self.now.ms + ms, self.now.wall_ms + ms)
+
+    def set_clock(self, ms: int) -> None:
+        """The wall clock jumps, back if `ms` is negative; what is due then comes at once."""
+        self.now = Now(self.now.ms, self.now.wall_ms + ms)
+        self.settle()
 
     def settle(self) -> None:
         """Carries out what is due now."""
-        while (result := self.core.expire(self.now_ms)) is not None:
+        while (result := self.core.expire(self.now)) is not None:
             self.run(result)
 
     def answer(self, handle: int) -> Any:
@@ -108,26 +117,26 @@ class Shell:
     def join(self, group_id: str = "g", member_id: str = "", **changes: Any) -> Any:
         """A join; changes are fields of the request. Returns the answer or a handle."""
         return self.run(
-            self.core.join_group(join_request(group_id, member_id, f"{next(self._ids)}", **changes), self.now_ms)
+            self.core.join_group(join_request(group_id, member_id, f"{next(self._ids)}", **changes), self.now)
         )
 
     def sync(self, member: JoinGroupResponse, assignments: dict[str, bytes] | None = None, **changes: Any) -> Any:
         """A sync of a member that joined."""
         fields: dict[str, Any] = {"group_id": "g", "generation_id": member.generation_id, "member_id": member.member_id}
         request = SyncGroupRequest(**fields | {"assignments": tuple((assignments or {}).items())} | changes)
-        return self.run(self.core.sync_group(request, self.now_ms))
+        return self.run(self.core.sync_group(request, self.now))
 
     def heartbeat(self, member_id: str, generation_id: int, group_id: str = "g", **changes: Any) -> ErrorCode:
         """A heartbeat's error."""
         request = HeartbeatRequest(group_id, generation_id, member_id, **changes)
-        response: HeartbeatResponse = self.run(self.core.heartbeat(request, self.now_ms))
+        response: HeartbeatResponse = self.run(self.core.heartbeat(request, self.now))
         return response.error
 
     def leave(self, *members: str | MemberIdentity, group_id: str = "g") -> list[ErrorCode]:
         """The errors of leaving members."""
         identities = tuple(m if isinstance(m, MemberIdentity) else MemberIdentity(m) for m in members)
         response: LeaveGroupResponse = self.run(
-            self.core.leave_group(LeaveGroupRequest(group_id, identities), self.now_ms)
+            self.core.leave_group(LeaveGroupRequest(group_id, identities), self.now)
         )
         return [member.error for member in response.members] if response.error is ErrorCode.NONE else [response.error]
 
@@ -139,7 +148,7 @@ class Shell:
             | {name: changes.pop(name) for name in list(changes) if name in names}
         )
         request = OffsetCommitRequest(group_id, (committed,), **changes)
-        response: OffsetCommitResponse = self.run(self.core.offset_commit(request, self.now_ms))
+        response: OffsetCommitResponse = self.run(self.core.offset_commit(request, self.now))
         return response.errors[0]
 
     def committed(self, group_id: str = "g", topic: str = "t", partition: int = 0) -> int:

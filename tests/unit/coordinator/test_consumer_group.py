@@ -396,7 +396,7 @@ def test_a_heartbeat_that_changes_nothing_has_no_records() -> None:
     a = ConsumerClient(shell, "a")
     a.join()
     request = ConsumerGroupHeartbeatRequest("g", "a", 1, client_id="client", client_host="/127.0.0.1")
-    result = shell.core.consumer_group_heartbeat(request, shell.now_ms)
+    result = shell.core.consumer_group_heartbeat(request, shell.now)
     assert (result.records, result.on_commit) == ((), None)
 
 
@@ -407,9 +407,9 @@ def test_without_metadata_nobody_loses_what_it_has() -> None:
     core = GroupCoordinator(SETTINGS)
     for record in shell.records:
         core.replay(record)
-    core.loaded(shell.now_ms)
+    core.loaded(shell.now)
     request = ConsumerGroupHeartbeatRequest("g", "a", 1)
-    loading = core.consumer_group_heartbeat(request, shell.now_ms)
+    loading = core.consumer_group_heartbeat(request, shell.now)
     assert (loading.response.error, loading.records) == (E.COORDINATOR_LOAD_IN_PROGRESS, ())  # type: ignore[union-attr]
     core.metadata_changed(topics("t"))
-    assert core.consumer_group_heartbeat(request, shell.now_ms).response.error is E.NONE  # type: ignore[union-attr]
+    assert core.consumer_group_heartbeat(request, shell.now).response.error is E.NONE  # type: ignore[union-attr]

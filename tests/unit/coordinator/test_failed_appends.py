@@ -34,7 +34,7 @@ def test_a_new_group_is_not_there_after_all() -> None:
     assert shell.state() == ""
     shell.fail_next = E.KAFKA_STORAGE_ERROR
     assert shell.join(require_known_member_id=False).error is E.NOT_COORDINATOR
-    assert (shell.state(), shell.core.next_deadline()) == ("", shell.now_ms + 600_000)
+    assert (shell.state(), shell.core.next_deadline()) == ("", shell.now.ms + 600_000)
 
 
 def test_an_empty_consumer_group_stays_one() -> None:

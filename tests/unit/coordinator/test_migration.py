@@ -200,7 +200,7 @@ def test_all_who_wait_when_a_group_is_converted_join_again() -> None:
     run(shell, a, b)
     waiting = shell.run(
         shell.core.join_group(
-            join_request("g", a.member_id, "x", protocols=protocols("range", topics=("u",))), shell.now_ms
+            join_request("g", a.member_id, "x", protocols=protocols("range", topics=("u",))), shell.now
         )
     )
     ConsumerClient(shell, "new").join()

@@ -63,7 +63,7 @@ def test_metadata_is_limited(length: int, error: ErrorCode) -> None:
 def test_one_bad_partition_does_not_spoil_the_others() -> None:
     shell = Shell()
     offsets = (CommittedOffset("t", 0, 1, metadata="x" * 5000), CommittedOffset("t", 1, 2))
-    response = shell.run(shell.core.offset_commit(OffsetCommitRequest("g", offsets), shell.now_ms))
+    response = shell.run(shell.core.offset_commit(OffsetCommitRequest("g", offsets), shell.now))
     assert response.errors == (E.OFFSET_METADATA_TOO_LARGE, E.NONE)
     assert (shell.committed(), shell.committed(partition=1)) == (-1, 2)
 
@@ -238,7 +238,7 @@ def test_offsets_in_a_transaction_count_when_it_has_committed() -> None:
     shell.commit(1)
     for is_committed, offset in [(False, 1), (True, 9)]:
         request = OffsetCommitRequest("g", (CommittedOffset("t", 0, 9),))
-        result = shell.core.offset_commit(request, shell.now_ms, is_transactional=True)
+        result = shell.core.offset_commit(request, shell.now, is_transactional=True)
         for index, record in enumerate(result.records):
             shell.core.replay(record, 100 + index, producer_id=5)
         assert shell.committed() == 1

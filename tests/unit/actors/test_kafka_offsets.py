@@ -1,0 +1,168 @@
+"""A coordinator takes over what Apache Kafka wrote, and says of its groups what Kafka's own group command said."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayka.actors.coordinator_log import CoordinatorLog
+from rayka.actors.group_replica import GroupReplica
+from rayka.actors.replica_server import ReplicaServer
+from rayka.config import LogConfig
+from rayka.coordinator.consumer_protocol import read_assignment
+from rayka.coordinator.requests import DescribedGroup, OffsetFetchRequest, OffsetFetchResponse, OffsetPartition
+from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.topics import TopicMetadata, Topics
+from rayka.errors import ErrorCode
+from rayka.storage.files import RealFiles
+from rayka.storage.log_directory import LogDirectory
+from rayka.storage.partition import Partition
+from rayka.storage.replicas import Replicas
+from rayka.types import TopicPartition
+
+DATA = Path(__file__).parents[2] / "data" / "kafka-offsets"
+OFFSETS = TopicPartition("__consumer_offsets", 0)
+Row = dict[str, str]
+
+
+def described(what: str) -> list[Row]:
+    """What Kafka's group command printed, by the heads of its columns, which begin where their cells begin."""
+    rows: list[Row] = []
+    heads: list[re.Match[str]] = []
+    for line in (DATA / f"{what}.txt").read_text().splitlines():
+        if line.startswith("GROUP "):
+            heads = list(re.finditer(r"COORDINATOR \(ID\)|\S+", line))
+            continue
+        ends = [head.start() for head in heads[1:]] + [len(line)]
+        cells = [line[head.start() : end].strip() for head, end in zip(heads, ends, strict=True)]
+        rows.append(dict(zip((head.group() for head in heads), cells, strict=True)))
+    return rows
+
+
+def kafka_topics() -> Topics:
+    found = json.loads((DATA / "topics.json").read_text())
+    return Topics(
+        TopicMetadata(uuid.UUID(bytes=base64.b64decode(topic["id"] + "==")), name, topic["partitions"])
+        for name, topic in found.items()
+    )
+
+
+class Loaded:
+    """A coordinator over a copy of Kafka's directory."""
+
+    def __init__(self, path: Path) -> None:
+        directory = LogDirectory.open(str(path), RealFiles(), now_ms=0)
+        self.partition = Partition(directory.open_log(OFFSETS, None, LogConfig(), now_ms=0), uuid.uuid4())
+        self.partition.become_leader(1)
+        replicas = Replicas()
+        replicas.add(self.partition)
+        self.server = ReplicaServer(replicas, directory, lambda: None)
+        self.replica = GroupReplica(CoordinatorLog(self.partition, self.server), GroupSettings(), {})
+
+    async def ask(self, command: str, *arguments: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.replica.execute(command, arguments, future.set_result)
+        return await asyncio.wait_for(future, 10)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.AbstractEventLoop, Loaded]]:
+    path = tmp_path_factory.mktemp("kafka")
+    shutil.copytree(DATA / str(OFFSETS.topic + "-0"), path / "__consumer_offsets-0")
+    loop = asyncio.new_event_loop()
+
+    async def load() -> Loaded:
+        coordinator = Loaded(path)
+        await coordinator.replica.load(kafka_topics)
+        return coordinator
+
+    coordinator = loop.run_until_complete(load())
+    yield loop, coordinator
+    coordinator.replica.resign()
+    loop.close()
+
+
+@pytest.fixture
+def ask(loaded: tuple[asyncio.AbstractEventLoop, Loaded]) -> Any:
+    loop, coordinator = loaded
+    return lambda *arguments: loop.run_until_complete(coordinator.ask(*arguments))
+
+
+def text(value: object) -> str:
+    return "-" if value in (None, "") else str(value)
+
+
+def test_the_groups_and_their_states(ask: Any) -> None:
+    listed = {group.group_id: group.group_state for group in ask("list_groups", (), ())}
+    assert listed == {row["GROUP"]: row["STATE"] for row in described("state")}
+    consumer_groups = [row for row in described("state") if row["GROUP-EPOCH"] != "-"]
+    for row, group in zip(
+        consumer_groups, ask("consumer_group_describe", [row["GROUP"] for row in consumer_groups]), strict=True
+    ):
+        assert (group.assignor_name, group.group_epoch, group.assignment_epoch) == (
+            row["ASSIGNMENT-STRATEGY"],
+            int(row["GROUP-EPOCH"]),
+            int(row["TARGET-ASSIGNMENT-EPOCH"]),
+        )
+
+
+def shown(assignment: Any) -> str:
+    """As the group command writes it."""
+    return ";".join(sorted(f"{name}:{','.join(map(str, sorted(numbers)))}" for name, numbers in assignment))
+
+
+def test_members_and_what_they_have(ask: Any) -> None:
+    (classic,) = ask("describe_groups", ["classic-stable"])
+    (consumer,) = ask("consumer_group_describe", ["consumer-stable"])
+    found = {}
+    for member in classic.members:
+        assigned = shown(read_assignment(member.assignment).assigned_partitions)
+        found[member.member_id] = [member.group_instance_id, member.client_host, member.client_id, assigned, "", ""]
+    for member in consumer.members:
+        assigned = shown((part.topic_name, part.partitions) for part in member.assignment)
+        target = shown((part.topic_name, part.partitions) for part in member.target_assignment)
+        found[member.member_id] = [member.instance_id, member.client_host, member.client_id, assigned]
+        found[member.member_id] += [member.member_epoch, target]
+    columns = ("GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "CURRENT-ASSIGNMENT", "CURRENT-EPOCH", "TARGET-ASSIGNMENT")
+    expected = {row["CONSUMER-ID"]: [text(row[column]) for column in columns] for row in described("members")}
+    assert {member_id: [text(value) for value in values] for member_id, values in found.items()} == expected
+    assert len(expected) == 4
+
+
+def test_the_leader_of_a_generation_is_still_its_leader(ask: Any) -> None:
+    group: DescribedGroup = ask("describe_groups", ["classic-stable"])[0]
+    assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
+
+
+def test_committed_offsets_with_their_metadata(ask: Any) -> None:
+    metadata = json.loads((DATA / "metadata.json").read_text())
+    found = []
+    for group_id in metadata:
+        fetched: OffsetFetchResponse = ask("offset_fetch", OffsetFetchRequest(group_id, None))
+        for at in fetched.offsets:
+            epoch = text(at.leader_epoch if at.leader_epoch >= 0 else None)
+            found.append((group_id, at.topic, str(at.partition), epoch, str(at.offset)))
+            # librdkafka ends what it commits with a NUL, and shows what it fetches up to there
+            assert at.metadata.rstrip("\0") == metadata[group_id][f"{at.topic}-{at.partition}"]
+    columns = ("GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET")
+    assert sorted(found) == sorted(tuple(row[column] for column in columns) for row in described("offsets"))
+
+
+def test_an_offset_in_an_open_transaction_is_unstable(ask: Any) -> None:
+    wanted = (OffsetPartition("events", 0),)
+    fetched = ask("offset_fetch", OffsetFetchRequest("open-transaction", wanted, require_stable=True))
+    assert fetched.offsets[0].error is ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+def test_groups_that_were_deleted_are_gone(ask: Any) -> None:
+    gone = ask("describe_groups", ["classic-deleted", "consumer-deleted"])
+    assert [group.error for group in gone] == [ErrorCode.GROUP_ID_NOT_FOUND] * 2

@@ -1,0 +1,54 @@
+"""The clock is set, forward and back: nobody's session ends early or late, and no group waits for the old time."""
+
+from __future__ import annotations
+
+import pytest
+
+from rayka.coordinator.records import OffsetCommitKey
+from rayka.errors import ErrorCode
+from tests.unit.coordinator.clients import ConsumerClient, topics
+from tests.unit.coordinator.shell import SESSION_MS, Shell
+
+E = ErrorCode
+HOUR_MS = 3_600_000
+JUMPS = pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
+
+
+@JUMPS
+def test_sessions_of_classic_members_go_on(jump_ms: int) -> None:
+    shell = Shell()
+    first, second = shell.settled(2)
+    shell.set_clock(jump_ms)
+    assert shell.state() == "Stable"
+    shell.advance(SESSION_MS - 1)
+    assert shell.heartbeat(first.member_id, 1) is E.NONE
+    shell.advance(1)
+    assert shell.heartbeat(second.member_id, 1) is E.UNKNOWN_MEMBER_ID, "its session is over when its time has passed"
+
+
+@JUMPS
+def test_sessions_of_consumers_go_on_and_newcomers_are_assigned_at_once(jump_ms: int) -> None:
+    shell = Shell()
+    shell.set_topics(topics("t"))
+    a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
+    a.join()
+    shell.set_clock(jump_ms)
+    shell.advance(1)
+    assert a.heartbeat().error is E.NONE
+    b.join()
+    for _ in range(3):
+        a.heartbeat()
+        b.heartbeat()
+    assert len(a.partitions) == len(b.partitions) == 2
+    shell.advance(45_000)
+    assert shell.state() == "Empty"
+
+
+@JUMPS
+def test_what_is_stored_has_the_time_of_the_wall(jump_ms: int) -> None:
+    shell = Shell()
+    before_ms = shell.now.wall_ms
+    shell.set_clock(jump_ms)
+    shell.commit(retention_time_ms=5_000)
+    (stored,) = [record.value for record in shell.records if isinstance(record.key, OffsetCommitKey)]
+    assert (stored.commit_timestamp, stored.expire_timestamp) == (before_ms + jump_ms, before_ms + jump_ms + 5_000)
