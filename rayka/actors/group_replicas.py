@@ -25,8 +25,10 @@ OFFSETS_TOPIC = "__consumer_offsets"
 class GroupReplicas:
     """Follows which partitions of the offsets topic are led here, and passes commands on to their coordinators."""
 
-    def __init__(self, server: ReplicaServer, config: BrokerConfig) -> None:
+    def __init__(self, server: ReplicaServer, config: BrokerConfig, broker_id: int) -> None:
         self._server = server
+        self._config = config
+        self._broker_id = broker_id
         self._settings = GroupSettings.parse(config)
         self._image = MetadataImage()
         self._topics = Topics()
@@ -60,18 +62,24 @@ class GroupReplicas:
             self.leaves(number)
 
     def image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
-        """Tell the coordinators of topics and of groups' configs."""
+        """Tell the coordinators of topics and of configs."""
         self._image = after
         if before.topics is not after.topics or before.brokers is not after.brokers:
             self._topics = topics_of(after)
             for coordinator in list(self._coordinators.values()):
                 coordinator.metadata_changed(self._topics)
         if before.configs is not after.configs:
-            old, new = group_configs(before), group_configs(after)
-            for group_id in old.keys() | new.keys():
-                if old.get(group_id) != new.get(group_id):
-                    for coordinator in self._coordinators.values():
-                        coordinator.configure(group_id, new.get(group_id, {}))
+            self._configure(before, after)
+
+    def _configure(self, before: MetadataImage, after: MetadataImage) -> None:
+        self._settings = GroupSettings.parse(self._config.with_dynamic(after.broker_configs(self._broker_id)))
+        for coordinator in self._coordinators.values():
+            coordinator.configure_broker(self._settings.consumer)
+        old, new = group_configs(before), group_configs(after)
+        for group_id in old.keys() | new.keys():
+            if old.get(group_id) != new.get(group_id):
+                for coordinator in self._coordinators.values():
+                    coordinator.configure(group_id, new.get(group_id, {}))
 
     def _group_configs(self) -> Mapping[str, Mapping[str, int]]:
         return group_configs(self._image)

@@ -93,7 +93,7 @@ class PartitionActor:
         self._server = ReplicaServer(self._replicas, self._directory, self._disk_failed)
         self._service = FrameService(self._server)
         config = BrokerConfig.parse(self._spec.configs)
-        self._groups = GroupReplicas(self._server, config)
+        self._groups = GroupReplicas(self._server, config, self._spec.broker_id)
         self._server.offer("group", self._groups.execute)
         roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._groups, config)
         self._watch = ImageWatch(controller, self._name, roles.image_changed)

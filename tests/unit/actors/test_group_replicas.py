@@ -1,0 +1,72 @@
+"""The coordinators of a process follow configs that change while groups run."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+from rayka.actors.group_replicas import GroupReplicas
+from rayka.config import BrokerConfig
+from rayka.coordinator.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.metadata.image import MetadataImage
+from rayka.metadata.records import ConfigResource, ResourceType
+from tests.unit.actors.test_coordinator_log import open_partition
+
+BROKER_ID = 7
+GROUP = ConfigResource(ResourceType.GROUP, "g")
+ALL_BROKERS = ConfigResource(ResourceType.BROKER, "")
+OWN = ConfigResource(ResourceType.BROKER, str(BROKER_ID))
+
+
+class Groups:
+    """One coordinator whose broker's image changes."""
+
+    def __init__(self, path: Path, configs: dict[ConfigResource, dict[str, str]]) -> None:
+        partition, server = open_partition(path)
+        self.replicas = GroupReplicas(server, BrokerConfig.parse({"group.consumer.max.size": "100"}), BROKER_ID)
+        self.image = MetadataImage()
+        self.configure(configs)
+        self.replicas.leads(partition)
+
+    def configure(self, configs: dict[ConfigResource, dict[str, str]]) -> None:
+        before, self.image = self.image, MetadataImage(version=self.image.version + 1, configs=configs)
+        self.replicas.image_changed(before, self.image)
+
+    async def join(self, member_id: str) -> ConsumerGroupHeartbeatResponse:
+        """A member's first heartbeat."""
+        fields: dict[str, Any] = {"subscribed_topic_names": ("t",), "topic_partitions": (), "rebalance_timeout_ms": 1}
+        request = ConsumerGroupHeartbeatRequest("g", member_id, 0, client_id="c", client_host="h", **fields)
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.replicas.execute(0, "consumer_group_heartbeat", pickle.dumps((request,)), future.set_result)
+        response: ConsumerGroupHeartbeatResponse = pickle.loads(await asyncio.wait_for(future, 5))
+        return response
+
+    async def epochs(self, *member_ids: str) -> list[int]:
+        return [(await self.join(member_id)).member_epoch for member_id in member_ids]
+
+
+async def ready(groups: Groups) -> None:
+    """Loading takes a turn of the loop or two."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_the_assignment_interval_of_all_brokers_of_this_one_and_of_the_group(tmp_path: Path) -> None:
+    """While the interval lasts a newcomer waits for the next target, in the epoch of the last one."""
+    interval = "group.consumer.assignment.interval.ms"
+
+    async def check() -> None:
+        groups = Groups(tmp_path, {ALL_BROKERS: {interval: "15000"}})
+        await ready(groups)
+        assert await groups.epochs("a", "b") == [1, 1]
+        groups.configure({ALL_BROKERS: {interval: "15000"}, OWN: {interval: "0"}})
+        assert await groups.epochs("c") == [3]
+        groups.configure({OWN: {interval: "0"}, GROUP: {"consumer.assignment.interval.ms": "15000"}})
+        assert await groups.epochs("d") == [3]
+        groups.configure({GROUP: {"consumer.heartbeat.interval.ms": "400"}})
+        assert (await groups.join("d")).heartbeat_interval_ms == 400
+        groups.replicas.resign()
+
+    asyncio.run(check())
