@@ -35,16 +35,15 @@ ALL = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampTy
 Rates = dict[str, list[float]]
 
 
-def write(bootstrap: str, records: int, partitions: int) -> None:
-    """Fill the topic."""
-    create_topic(bootstrap, TOPIC, partitions)
+def write(bootstrap: str, records: int, topic: str = TOPIC) -> None:
+    """Fill a topic that is there; `records` is a multiple of the number of values, 10,000."""
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4", **PRODUCER})
     values = [payload(100) for _ in range(10_000)]
     sent = 0
     while sent < records:
         batch = [{"value": value, "key": b"%08d" % ((sent + i) % KEYS)} for i, value in enumerate(values)]
         while batch:
-            producer.produce_batch(TOPIC, batch)
+            producer.produce_batch(topic, batch)
             batch = [{"value": each["value"], "key": each["key"]} for each in batch if "_error" in each]
             if batch:
                 producer.poll(0.01)
@@ -206,7 +205,8 @@ def main() -> None:
     chosen = parser.parse_args()
     settings = (chosen.records, chosen.rounds, chosen.cores)
     if chosen.task == "write":
-        write(chosen.bootstrap, chosen.records, chosen.partitions)
+        create_topic(chosen.bootstrap, TOPIC, chosen.partitions)
+        write(chosen.bootstrap, chosen.records)
         print("{}")
         return
     if chosen.task == "kafka":

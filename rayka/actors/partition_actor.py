@@ -25,7 +25,7 @@ from rayka.actors.group_replicas import GroupReplicas
 from rayka.actors.image_watch import ImageWatch, find_controller
 from rayka.actors.latency import tune_garbage_collection
 from rayka.actors.log_upkeep import LogUpkeep
-from rayka.actors.published_ranges import PublishedRange, PublishedRanges, share_of_store
+from rayka.actors.published_ranges import Published, PublishedRange, PublishedRanges, share_of_store
 from rayka.actors.replica_roles import ReplicaRoles
 from rayka.actors.replica_server import ReplicaServer
 from rayka.actors.router import socket_path
@@ -176,6 +176,10 @@ class PartitionActor:
         return await self._published.publish(
             TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation)
         )
+
+    async def published(self) -> Published:
+        """What `publish` did so far."""
+        return Published() if self._published is None else self._published.published
 
 
 async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:

@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import ray
@@ -31,6 +32,8 @@ from rayka.storage.replicas import Replicas
 from rayka.types import NO_LEADER_EPOCH, AbortedTransaction, FileSlice, IsolationLevel, TopicPartition
 
 TTL_S = 300.0
+_DECODERS = 2
+"""Threads that decode: a node has about half as many partition actors as cores."""
 _TABLE_BYTES = 32 * 1024 * 1024
 _MIN_TABLE_BYTES = 1024 * 1024
 _MAX_LOG_BYTES = 32 * 1024 * 1024
@@ -47,6 +50,17 @@ class PublishedRange(NamedTuple):
     end_offset: int
     size: int
     ref: Any
+
+
+@dataclass(slots=True)
+class Published:
+    """What an actor did for readers so far: tables made and found, and the seconds that each step of making took."""
+
+    made: int = 0
+    found: int = 0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    put_s: float = 0.0
 
 
 class _Key(NamedTuple):
@@ -75,10 +89,11 @@ class PublishedRanges:
         self._ranges: OrderedDict[_Key, tuple[PublishedRange, float]] = OrderedDict()
         self._making: dict[tuple[_Key, int], asyncio.Future[PublishedRange | None]] = {}
         self._ratios: dict[tuple[bytes, int, tuple[str, ...]], float] = {}
-        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decoder")
+        self._decoder = ThreadPoolExecutor(_DECODERS, thread_name_prefix="decoder")
         self._reader = SegmentReader()
         self._expiry: asyncio.TimerHandle | None = None
         self.size = 0
+        self.published = Published()
 
     async def publish(
         self,
@@ -130,6 +145,7 @@ class PublishedRanges:
             return None
         self._ranges[key] = entry[0], self._clock()
         self._ranges.move_to_end(key)
+        self.published.found += 1
         return entry[0]
 
     async def _make_once(self, key: _Key, partition: Partition, end_offset: int) -> PublishedRange | None:
@@ -169,7 +185,9 @@ class PublishedRanges:
         from rayka.storage.batch import iter_headers
         from rayka.storage.columns import read_columns
 
+        began = time.perf_counter()
         records = self._reader.read(file_slice)
+        was_read = time.perf_counter()
         start_offset, end_offset = wanted
         read_offset = start_offset
         for _, header in iter_headers(records):
@@ -183,7 +201,14 @@ class PublishedRanges:
             end_offset=end_offset,
             aborted_transactions=aborted,
         )
-        return PublishedRange(start_offset, min(read_offset, end_offset), batch.nbytes, self._put(batch))
+        decoded = time.perf_counter()
+        ref = self._put(batch)
+        done = self.published
+        done.made += 1
+        done.read_s += was_read - began
+        done.decode_s += decoded - was_read
+        done.put_s += time.perf_counter() - decoded
+        return PublishedRange(start_offset, min(read_offset, end_offset), batch.nbytes, ref)
 
     def _hold(self, key: _Key, published: PublishedRange) -> None:
         limit = self._max_bytes()

@@ -7,13 +7,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from rayka.actors.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster, leave
 from rayka.client.range_reader import prepare_leaders
+from rayka.spark.executor import REHEARSED, Rehearsal
 from rayka.spark.java import java_options, prepare_java, require_java_on_ray
 
 NAMESPACE = "spark.rayka.namespace"
@@ -82,13 +82,9 @@ def _prepare_leaders(ray_cluster: RayCluster) -> None:
 
 
 def _start_workers(spark: SparkSession, ray_cluster: RayCluster, workers: int) -> None:
-    """Start the executors' Python workers and connect them to Ray."""
-
-    def start_worker(rows: Any) -> Any:
-        ray_cluster.join()
-        return rows
-
-    spark.sparkContext.parallelize(range(workers), workers).mapPartitions(start_worker).count()
+    """Start the executors' Python workers and connect them to Ray; let Java compile what rows pass through."""
+    rows = spark.range(0, workers, 1, workers).mapInArrow(Rehearsal(ray_cluster), REHEARSED)
+    rows.selectExpr("count(*)", "sum(length(value))").collect()
 
 
 def _in_background(prepare: Callable[[], object]) -> None:
