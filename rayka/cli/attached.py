@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rayka.cli import ray_messages
 from rayka.cli.exits import CliError, Exit
 from rayka.client import runtime
 from rayka.errors import RaykaError
@@ -39,6 +40,7 @@ def connected(args: argparse.Namespace) -> Iterator[Connection]:
     address = args.address or find(args.data_dir).address
     from rayka.client.connection import connect
 
+    ray_messages.divert(ray_messages.drop)
     logging.getLogger("ray").setLevel(logging.ERROR)  # the connection's own messages are not the command's
     try:
         connection = connect(address)

@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rayka.cli import ray_messages
+from rayka.cli.supervisor import log
+
 if TYPE_CHECKING:
     from rayka.client.cluster import Cluster
 
@@ -64,6 +67,7 @@ def start(settings: Settings) -> Cluster:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     import rayka
 
+    ray_messages.divert(lambda message: log(ray_messages.keep(message)))
     return rayka.start(
         settings.data_dir, settings.listen, settings.configs, settings.address, dashboard=settings.dashboard
     )

@@ -58,3 +58,18 @@ def test_nothing_survives_rayka_up_and_the_next_one_serves_the_same(tmp_path: Pa
         assert read(again.bootstrap, 1) == [b"acknowledged"]
     finally:
         again.stop()
+
+
+def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> None:
+    broker = Running(tmp_path)
+    try:
+        create_topic(broker.bootstrap, "kept", 1)
+        victim = broker.kill_one("ray::PartitionActor")
+        wait_until(lambda: any(str(victim) in line for line in broker.log), 15, "the death is told of")
+        write(broker.bootstrap, "after")
+    finally:
+        broker.stop()
+    (line,) = [line for line in broker.log if not line.startswith("rayka is ready on ")]
+    assert " rayka: Ray: " in line
+    assert f"(process {victim})" in line
+    assert len(line) < 250
