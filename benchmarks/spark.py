@@ -23,6 +23,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from benchmarks import beside
 from benchmarks.brokers import CACHE, Kafka
 from benchmarks.load import PRODUCER, TIMEOUT_S, create_topic, payload
 
@@ -200,9 +201,13 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2, help="cores of Spark")
     parser.add_argument("--store-gb", type=float, default=4.0, help="size of Ray's object store")
     parser.add_argument("--only", nargs="+", choices=("kafka", "spark", "data"), default=("kafka", "spark", "data"))
+    parser.add_argument("--produce-beside", action="store_true", help="latencies while an actor decodes, nothing else")
     parser.add_argument("--task", choices=("write", "kafka"), help=argparse.SUPPRESS)
     parser.add_argument("--bootstrap", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.produce_beside:
+        beside.measure(seconds=5.0)
+        return
     settings = (chosen.records, chosen.rounds, chosen.cores)
     if chosen.task == "write":
         create_topic(chosen.bootstrap, TOPIC, chosen.partitions)

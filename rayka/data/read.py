@@ -14,7 +14,6 @@ import pyarrow as pa
 import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayka.actors.spec import DEFAULT_NAMESPACE
 from rayka.client.cluster import Cluster
@@ -24,6 +23,8 @@ from rayka.client.range_reader import COLUMNS, RangeReader
 from rayka.types import IsolationLevel
 
 _CHEAPEST_COLUMN = "partition"
+_NODE_LABEL = "ray.io/node-id"
+"""Ray's own label. Reading and a `map_batches` after it stay one task with it."""
 _RECORD_BYTES = 200
 """What a record is taken to need in memory, which nobody knows before it has been decoded."""
 
@@ -50,13 +51,14 @@ def read_topic(
     isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
     names = find_topics(cluster, topics, pattern)
     splits = split(plan_ranges(cluster, names, starting, ending, isolation), min_splits or 1)
+    by_node = _by_node(cluster, splits)
     parts = [
         ray.data.read_datasource(
             TopicDatasource(ray_cluster, each, tuple(columns), isolation),
             override_num_blocks=max(len(each), 1),
-            ray_remote_args={"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=True)},
+            label_selector={_NODE_LABEL: node_id} if len(by_node) > 1 else None,
         )
-        for node_id, each in _by_node(cluster, splits).items()
+        for node_id, each in by_node.items()
     ]
     whole: ray.data.Dataset = parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
     return whole

@@ -117,6 +117,9 @@ def read_columns(
     if check_crcs:
         for position, header in batches:
             ensure_intact(buffer, position, header)
+    constant = [column for column in built if isinstance(column, ConstantColumn)]
+    if len(constant) == len(built):
+        batches = _count_whole(batches, start_offset, end_offset, constant)
     room, done = _Room(), 0
     for chunk in _chunks(buffer, batches):
         done += len(chunk.headers)
@@ -148,6 +151,21 @@ def _new_column(name: str, topic: str, partition: int) -> Column:
     except KeyError:
         message = f"Unknown column: {name} (there are {', '.join(COLUMNS)})"
         raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None
+
+
+def _count_whole(
+    batches: Sequence[_PositionedHeader], start_offset: int, end_offset: int, columns: Sequence[ConstantColumn]
+) -> list[_PositionedHeader]:
+    """Where nothing of a record itself is wanted, headers count them; the batches in which only some count are left."""
+    left = []
+    for position, header in batches:
+        is_whole = start_offset <= header.base_offset and header.next_offset <= end_offset
+        if is_whole and 0 <= header.record_count <= header.last_offset_delta + 1:
+            for column in columns:
+                column.extend(header.record_count)
+        else:
+            left.append((position, header))
+    return left
 
 
 def _chunks(buffer: Buffer, batches: Sequence[_PositionedHeader]) -> Iterator[_Chunk]:

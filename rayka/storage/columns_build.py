@@ -194,7 +194,11 @@ class ConstantColumn:
 
     def append(self, records: Records) -> None:
         """See `Column`."""
-        self._rows += len(records.offsets)
+        self.extend(len(records.offsets))
+
+    def extend(self, rows: int) -> None:
+        """So many more rows."""
+        self._rows += rows
 
     def finish(self) -> pa.Array:
         """See `Column`."""
