@@ -72,7 +72,8 @@ class ControllerActor:
 
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
-        self._log = MetadataLog(spec.controller_dir)
+        config = BrokerConfig.parse(spec.configs)
+        self._log = MetadataLog(spec.controller_dir, config["metadata.log.max.record.bytes.between.snapshots"])
         self._core = Controller(self._log.load(), spec.configs, GROUP_CONFIGS)
         self._watchers = Watchers()
         self._pool: PartitionPool | None = None
@@ -95,23 +96,26 @@ class ControllerActor:
         ids = [broker.broker_id for broker in self._image.brokers.values() if broker.node_id == self._spec.node_id]
         return ids[0] if ids else None
 
-    async def start_node(self, spec: NodeSpec) -> int:
-        """Register a node as a broker and start its partition actors; returns the broker id."""
+    async def start_node(self, spec: NodeSpec, directory_ids: tuple[str, ...]) -> NodeSpec:
+        """Register a node as a broker and start its partition actors.
+
+        `directory_ids` are those of its log directories. Returns the spec with the ids of broker and cluster.
+        """
         registration = BrokerRegistration(
             node_id=spec.node_id,
             host=spec.advertised_host,
             port=spec.advertised_port,
             broker_id=spec.broker_id,
             rack=spec.rack,
-            directory_ids=(),
+            directory_ids=directory_ids,
             log_dirs=spec.log_dirs,
         )
         result = self._core.register_broker(registration)
         self._commit(result.records)
-        broker_id: int = result.response.broker_id
-        self._manage(replace(spec, broker_id=broker_id))
+        spec = replace(spec, broker_id=result.response.broker_id, cluster_id=self._image.cluster_id)
+        self._manage(spec)
         await self._watchers.notify()
-        return broker_id
+        return spec
 
     def _manage(self, spec: NodeSpec) -> None:
         """Start the node's partition actors: those that the image knows, and spares."""

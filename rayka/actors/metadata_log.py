@@ -26,14 +26,14 @@ from rayka.types import TopicPartition
 TOPIC_PARTITION = TopicPartition("__cluster_metadata", 0)
 TOPIC_ID = uuid.UUID(int=1)
 _CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=2**30, segment_bytes=64 * 1024 * 1024)
-_SNAPSHOT_AFTER_BYTES = 8 * 1024 * 1024
 _READ_BYTES = 4 * 1024 * 1024
 
 
 class MetadataLog:
-    """Appends are on the disk when `append` returns."""
+    """Appends are on the disk when `append` returns. After so many bytes of records a snapshot is due."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, bytes_between_snapshots: int) -> None:
+        self._bytes_between_snapshots = bytes_between_snapshots
         self._directory = LogDirectory.open(path, RealFiles(), now_ms=_now_ms())
         self._log = self._directory.open_log(TOPIC_PARTITION, TOPIC_ID, _CONFIG, now_ms=_now_ms())
         self._log.update_high_watermark(self._log.log_end_offset)
@@ -64,9 +64,10 @@ class MetadataLog:
 
     def snapshot_if_due(self, image: MetadataImage) -> None:
         """Write everything down and cut the log when it has grown enough since the last time."""
-        if self._since_snapshot < _SNAPSHOT_AFTER_BYTES:
+        if self._since_snapshot < self._bytes_between_snapshots:
             return
-        batch = build_batch([Record(image.version, _now_ms(), None, encode_all(snapshot_records(image)))])
+        record = Record(image.version, _now_ms(), None, encode_all(snapshot_records(image)))
+        batch = build_batch([record], base_offset=image.version)
         path = os.path.join(self._path, f"{image.version:020d}-0000000000.checkpoint")
         with open(f"{path}.part", "wb") as file:
             file.write(batch)

@@ -9,8 +9,9 @@ import os
 import shutil
 import socket
 import time
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -23,6 +24,9 @@ from rayka.actors.image_watch import find_controller
 from rayka.actors.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.checkpoints import encode_uuid
+from rayka.storage.files import RealFiles
+from rayka.storage.meta_properties import MetaProperties
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0
@@ -158,8 +162,11 @@ def start_node(spec: NodeSpec) -> Node:
     for directory in (spec.data_dir, *spec.log_dirs):
         os.makedirs(directory, exist_ok=True)
     controller: Any = ray.remote(ControllerActor).options(**actor_options(spec, CONTROLLER_NAME)).remote(spec)
-    broker_id: int = ray.get(controller.start_node.remote(spec), timeout=START_TIMEOUT_S)
-    spec = replace(spec, broker_id=broker_id)
+    directories = {path: _directory_id(path) for path in spec.log_dirs}
+    texts = tuple(encode_uuid(directory_id) for directory_id in directories.values())
+    spec = ray.get(controller.start_node.remote(spec, texts), timeout=START_TIMEOUT_S)
+    for path, directory_id in directories.items():
+        MetaProperties.settle(RealFiles(), path, MetaProperties(spec.cluster_id, spec.broker_id, directory_id))
     count = int(BrokerConfig.parse(spec.configs)["gateways.per.node"])
     gateway_class: Any = ray.remote(GatewayActor)
     gateways = tuple(
@@ -168,6 +175,12 @@ def start_node(spec: NodeSpec) -> Node:
     )
     ray.get([controller.ready.remote(), *(gateway.ready.remote() for gateway in gateways)], timeout=START_TIMEOUT_S)
     return Node(spec, controller, gateways)
+
+
+def _directory_id(path: str) -> uuid.UUID:
+    """The id by which a log directory is known, wherever it is moved to (KIP-858); a new one if it has none."""
+    known = MetaProperties.read(RealFiles(), path)
+    return uuid.uuid4() if known is None else known.directory_id
 
 
 def _check_port(spec: NodeSpec) -> None:

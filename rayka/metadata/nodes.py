@@ -176,13 +176,14 @@ def _broker_id(image: MetadataImage, registration: BrokerRegistration) -> int:
 def _known_id(image: MetadataImage, registration: BrokerRegistration) -> int | None:
     """The id that the node's directories belong to.
 
-    Where they have no ids of their own, a common path on the same host tells, or one that only a broker has
-    which is down: its host may have another name now.
+    Where none of their ids is known, a common path on the same host tells, or one that only a broker has which
+    is down: its host may have another name now.
     """
     brokers = image.brokers.values()
-    if registration.directory_ids:
-        ids = set(registration.directory_ids)
-        return next((broker.broker_id for broker in brokers if not ids.isdisjoint(broker.directory_ids)), None)
+    ids = set(registration.directory_ids)
+    for broker in brokers:
+        if not ids.isdisjoint(broker.directory_ids):
+            return broker.broker_id
     paths = set(registration.log_dirs)
     sharing = [broker for broker in brokers if not paths.isdisjoint(broker.log_dirs)]
     here = [broker.broker_id for broker in sharing if broker.host == registration.host]

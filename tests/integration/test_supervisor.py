@@ -73,3 +73,16 @@ def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> No
     assert " rayka: Ray: " in line
     assert f"(process {victim})" in line
     assert len(line) < 250
+
+
+def test_a_data_directory_that_was_moved_is_served_from_its_new_place(tmp_path: Path) -> None:
+    broker = Running(tmp_path / "before")
+    create_topic(broker.bootstrap, "kept", 1)
+    write(broker.bootstrap, "acknowledged")
+    broker.stop()
+    (tmp_path / "before").rename(tmp_path / "after")
+    moved = Running(tmp_path / "after")
+    try:
+        assert read(moved.bootstrap, 1) == [b"acknowledged"]
+    finally:
+        moved.stop()
