@@ -64,6 +64,7 @@ class ConsumerHeartbeat:
     def __init__(self, settings: GroupSettings, timers: TimerQueue[TimerKey]) -> None:
         self.settings = settings
         self._timers = timers
+        self._late: dict[str, set[str]] = {}
 
     def steady(
         self,
@@ -90,7 +91,7 @@ class ConsumerHeartbeat:
             != (member.instance_id, member.client_id, member.client_host, member.classic)
         ):
             return None
-        self.keep_alive(group.group_id, request.member_id, own.session_timeout_ms, now)
+        self.keep_consumer_alive(group.group_id, request.member_id, own, now)
         return self.answer(group, member, own, now)
 
     def heartbeat(
@@ -168,10 +169,11 @@ class ConsumerHeartbeat:
     def answer(
         self, group: ConsumerGroup, member: ConsumerMember, own: ConsumerGroupSettings, now: Now
     ) -> ConsumerGroupHeartbeatResponse:
-        """Where the member is. While the group changes its members come back soon, to learn of the next step."""
+        """Where the member is. While the group changes, or is about to, its members come back soon to learn of it."""
         interval_ms = own.heartbeat_interval_ms
         is_settled = (
             group.epoch == group.assignment_epoch
+            and group.group_id not in self._late
             and member.is_reconciled_to(group.assignment_epoch)
             and has_passed(interval_ms, group.assignment_timestamp_ms, now.wall_ms)
         )
@@ -200,8 +202,33 @@ class ConsumerHeartbeat:
         return member
 
     def keep_alive(self, group_id: str, member_id: str, session_timeout_ms: int, now: Now) -> None:
-        """Starts the member's session anew."""
+        """Starts the session of a member anew that speaks the classic protocol."""
         self._timers.schedule(TimerKey(Timer.SESSION, group_id, member_id), now.ms + session_timeout_ms)
+
+    def keep_consumer_alive(self, group_id: str, member_id: str, own: ConsumerGroupSettings, now: Now) -> None:
+        """Starts the member's session anew, in two parts: in the second the member is late.
+
+        It lasts so long that all others send a heartbeat in it; they are told to come back soon, and so they
+        are there to take over when the session is over.
+        """
+        self._in_time(group_id, member_id)
+        session_ms, interval_ms = own.session_timeout_ms, own.heartbeat_interval_ms
+        unsettled_ms = self.settings.unsettled_heartbeat_interval_ms
+        first_ms = min(max(session_ms - interval_ms, interval_ms + 2 * unsettled_ms) - unsettled_ms, session_ms)
+        key = TimerKey(Timer.SESSION, group_id, member_id)
+        self._timers.schedule(key, now.ms + first_ms, session_ms - first_ms or None)
+
+    def missed(self, key: TimerKey, remaining_ms: int, now: Now) -> None:
+        """The first part of the member's session is over."""
+        self._late.setdefault(key.group_id, set()).add(key.member_id)
+        self._timers.schedule(key, now.ms + remaining_ms)
+
+    def _in_time(self, group_id: str, member_id: str) -> None:
+        late = self._late.get(group_id)
+        if late is not None:
+            late.discard(member_id)
+            if not late:
+                del self._late[group_id]
 
     def watch_revocation(self, group_id: str, member: ConsumerMember, now: Now) -> None:
         """A member that has to give partitions up has its rebalance timeout for it, then it is out."""
@@ -213,6 +240,7 @@ class ConsumerHeartbeat:
 
     def forget(self, group_id: str, member_id: str) -> None:
         """Cancels all deadlines of a member."""
+        self._in_time(group_id, member_id)
         for timer in MEMBER_TIMERS:
             self._timers.cancel(TimerKey(timer, group_id, member_id))
 

@@ -254,7 +254,7 @@ class Membership:
         group = self._registry.groups[request.group_id]
         assert isinstance(group, ConsumerGroup)
         group.checked_version = self._registry.topics.version
-        self._consumer.keep_alive(request.group_id, request.member_id, own.session_timeout_ms, now)
+        self._consumer.keep_consumer_alive(request.group_id, request.member_id, own, now)
         self._consumer.watch_revocation(request.group_id, group.members[request.member_id], now)
         for timer in (Timer.MEMBER_JOIN, Timer.MEMBER_SYNC):
             self._timers.cancel(TimerKey(timer, request.group_id, request.member_id))
@@ -294,10 +294,13 @@ class Membership:
         group = self._registry.groups.get(key.group_id)
         if isinstance(group, ClassicGroup):
             return self._expire_classic(group, key, argument, now)
-        if isinstance(group, ConsumerGroup) and self._is_overdue(group, key, argument):
-            result = self._conversion.fence(group, {key.member_id}, None, lambda _: None, now)
-            return dataclasses.replace(result, on_rollback=lambda _: self._retry(key, argument, now))
-        return None
+        if not isinstance(group, ConsumerGroup) or not self._is_overdue(group, key, argument):
+            return None
+        if key.timer is Timer.SESSION and argument is not None:
+            self._consumer.missed(key, argument, now)
+            return None
+        result = self._conversion.fence(group, {key.member_id}, None, lambda _: None, now)
+        return dataclasses.replace(result, on_rollback=lambda _: self._retry(key, argument, now))
 
     def _retry(self, key: TimerKey, argument: Any, now: Now) -> Result[None]:
         """What a deadline brought about could not be appended: it comes again."""
@@ -340,10 +343,13 @@ class Membership:
                 self.rebalance.prepare(group, now, Outcome())
 
     def _loaded_consumer_group(self, group: ConsumerGroup, now: Now) -> None:
-        own_ms = self.consumer_settings.of(group.group_id).session_timeout_ms
+        own = self.consumer_settings.of(group.group_id)
         for member in group.members.values():
-            timeout_ms = own_ms if member.classic is None else member.classic.session_timeout_ms
-            self._consumer.keep_alive(group.group_id, member.member_id, timeout_ms, now)
+            if member.classic is None:
+                self._consumer.keep_consumer_alive(group.group_id, member.member_id, own, now)
+            else:
+                timeout_ms = member.classic.session_timeout_ms
+                self._consumer.keep_alive(group.group_id, member.member_id, timeout_ms, now)
             self._consumer.watch_revocation(group.group_id, member, now)
 
     def unload(self, error: ErrorCode) -> tuple[Completion, ...]:

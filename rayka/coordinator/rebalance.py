@@ -100,7 +100,7 @@ class Rebalance:
             self._wait_for_joins(group, now)
 
     def _delay_initially(self, group: ClassicGroup, now: Now) -> None:
-        delay_ms = self.settings.initial_rebalance_delay_ms
+        delay_ms = max(self.settings.initial_rebalance_delay_ms, self.settings.initial_rebalance_quiet_ms)
         remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         key = TimerKey(Timer.JOIN, group.group_id)
         self._timers.schedule(key, now.ms + delay_ms, InitialDelay(delay_ms, remaining_ms))
@@ -147,7 +147,9 @@ class Rebalance:
                 self.complete(group, now, outcome)
             return
         group.new_member_added = False
-        step_ms = min(self.settings.initial_rebalance_delay_ms, delay.remaining_ms)
+        step_ms = max(
+            min(self.settings.initial_rebalance_delay_ms, delay.remaining_ms), self.settings.initial_rebalance_quiet_ms
+        )
         key = TimerKey(Timer.JOIN, group.group_id)
         following = InitialDelay(step_ms, max(delay.remaining_ms - delay.delay_ms, 0))
         self._timers.schedule(key, now.ms + step_ms, following)

@@ -86,6 +86,7 @@ class GroupSettings:
     min_session_timeout_ms: int = 6000
     max_session_timeout_ms: int = 1800000
     initial_rebalance_delay_ms: int = 3000
+    initial_rebalance_quiet_ms: int = 50
     max_size: int = INT_MAX
     consumer: ConsumerGroupSettings = ConsumerGroupSettings()
     unsettled_heartbeat_interval_ms: int = 500
@@ -107,6 +108,7 @@ class GroupSettings:
             min_session_timeout_ms=value("group.min.session.timeout.ms"),
             max_session_timeout_ms=value("group.max.session.timeout.ms"),
             initial_rebalance_delay_ms=value("group.initial.rebalance.delay.ms"),
+            initial_rebalance_quiet_ms=value("group.initial.rebalance.quiet.ms"),
             max_size=value("group.max.size"),
             consumer=ConsumerGroupSettings(
                 session_timeout_ms=value("group.consumer.session.timeout.ms"),

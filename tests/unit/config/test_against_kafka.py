@@ -16,6 +16,7 @@ OURS = {
     "warm.partition.actors",
     "gateways.per.node",
     "group.consumer.unsettled.heartbeat.interval.ms",
+    "group.initial.rebalance.quiet.ms",
 }
 
 DELIBERATE = {

@@ -41,7 +41,7 @@ class Shell:
     """Appends, commits and delivers as the actor does. `fail_next` makes the next append fail."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
-        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
+        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0, initial_rebalance_quiet_ms=0)
         self.now = Now(1_000_000, 1_700_000_000_000)
         self.log: list[tuple[bytes, bytes | None]] = []
         self.answers: dict[int, Any] = {}

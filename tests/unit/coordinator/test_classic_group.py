@@ -74,6 +74,17 @@ def test_the_first_rebalance_waits_for_more_members_and_longer_while_they_come()
     assert {shell.answer(first).generation_id, shell.answer(second).generation_id} == {1}
 
 
+def test_members_that_start_together_are_one_generation_even_without_a_delay() -> None:
+    shell = Shell(GroupSettings(initial_rebalance_delay_ms=0, initial_rebalance_quiet_ms=50))
+    handles = []
+    for _ in range(3):
+        handles.append(shell.join(require_known_member_id=False))
+        shell.advance(40)
+    assert not shell.answers
+    shell.advance(100)
+    assert {shell.answer(handle).generation_id for handle in handles} == {1}
+
+
 def test_the_first_delay_ends_with_the_rebalance_timeout() -> None:
     shell = Shell(GroupSettings(initial_rebalance_delay_ms=3000))
     handles = [shell.join(require_known_member_id=False, rebalance_timeout_ms=7_000)]
@@ -288,7 +299,7 @@ def test_a_member_that_leaves_while_it_waits_is_told() -> None:
 
 
 def test_a_full_group_takes_nobody() -> None:
-    shell = Shell(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
+    shell = Shell(GroupSettings(initial_rebalance_delay_ms=0, initial_rebalance_quiet_ms=0, max_size=2))
     a, _ = shell.settled(2)
     assert shell.join().error is E.GROUP_MAX_SIZE_REACHED
     assert isinstance(shell.join(member_id=a.member_id), int), "a member may join again"

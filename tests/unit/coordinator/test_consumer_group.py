@@ -16,7 +16,9 @@ from tests.unit.coordinator.shell import Shell
 
 E = ErrorCode
 T = topic_id("t")
-SETTINGS = GroupSettings(initial_rebalance_delay_ms=0, consumer=ConsumerGroupSettings(assignment_interval_ms=0))
+SETTINGS = GroupSettings(
+    initial_rebalance_delay_ms=0, initial_rebalance_quiet_ms=0, consumer=ConsumerGroupSettings(assignment_interval_ms=0)
+)
 
 
 def new_shell(settings: GroupSettings = SETTINGS) -> Shell:
@@ -152,6 +154,41 @@ def test_a_silent_member_is_out_after_its_session() -> None:
         a.heartbeat()
     assert owned(a) == [[0, 1, 2, 3]]
     assert b.heartbeat().error is E.UNKNOWN_MEMBER_ID
+
+
+def test_members_come_back_soon_when_the_session_of_another_is_about_to_end() -> None:
+    shell = new_shell()
+    a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
+    a.join()
+    b.join()
+    settle(a, b)
+    shell.advance(39_400)
+    assert a.heartbeat().heartbeat_interval_ms == 5_000
+    shell.advance(200)
+    assert a.heartbeat().heartbeat_interval_ms == 500, "b has been silent for longer than it should"
+    shell.advance(5_400)
+    a.heartbeat()
+    assert owned(a) == [[0, 1, 2, 3]]
+    assert a.heartbeat().heartbeat_interval_ms == 500
+    shell.advance(5_000)
+    assert a.heartbeat().heartbeat_interval_ms == 5_000
+
+
+def test_a_member_that_was_late_and_came_is_no_longer_waited_for() -> None:
+    shell = new_shell()
+    a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
+    a.join()
+    b.join()
+    settle(a, b)
+    shell.advance(40_000)
+    assert a.heartbeat().heartbeat_interval_ms == 500
+    b.heartbeat()
+    assert a.heartbeat().heartbeat_interval_ms == 5_000
+    shell.advance(40_000)
+    b.leave()
+    settle(a)
+    shell.advance(6_000)
+    assert a.heartbeat().heartbeat_interval_ms == 5_000, "who has left is not late"
 
 
 def test_the_session_of_one_group_can_be_set() -> None:
