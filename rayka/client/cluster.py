@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, overload
 from weakref import WeakSet
 
 from rayka.client.admin import Admin, AsyncAdmin
+from rayka.client.blocking_group_consumer import GroupConsumer
 from rayka.client.consumer import AsyncConsumer, Consumer
+from rayka.client.group_consumer import AsyncGroupConsumer
 from rayka.client.loop import LoopThread
 from rayka.client.producer import AsyncProducer, Producer
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
+
+logger = logging.getLogger(__name__)
 
 _FLUSH_TIMEOUT_S = 10.0
 """How long leaving a cluster waits for what producers have not sent yet."""
@@ -48,6 +55,7 @@ class Cluster:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._clients: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
+        self._members: WeakSet[GroupConsumer] = WeakSet()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -58,9 +66,25 @@ class Cluster:
         """A producer. Settings: `ProducerConfig`."""
         return Producer(self.async_producer(**config), self._connection.loop)
 
-    def consumer(self, **config: Any) -> Consumer:
-        """A consumer of partitions that the program assigns. Settings: `ConsumerConfig`."""
-        return Consumer(self.async_consumer(**config), self._connection.loop)
+    @overload
+    def consumer(self, group_id: None = None, topics: None = None, **config: Any) -> Consumer: ...
+
+    @overload
+    def consumer(self, group_id: str, topics: Iterable[str] | None = None, **config: Any) -> GroupConsumer: ...
+
+    def consumer(
+        self, group_id: str | None = None, topics: Iterable[str] | None = None, **config: Any
+    ) -> Consumer | GroupConsumer:
+        """A consumer that shares topics with the others of its group, and commits how far it is.
+
+        Settings: `GroupConsumerConfig`. Without a group, one of partitions that the program assigns: `ConsumerConfig`.
+        """
+        if group_id is None:
+            _require_none(topics)
+            return Consumer(self.async_consumer(**config), self._connection.loop)
+        consumer = GroupConsumer(self._group_consumer(group_id, topics, config), self._connection.loop)
+        self._members.add(consumer)
+        return consumer
 
     def admin(self) -> Admin:
         """Topics, settings, offsets, log directories."""
@@ -72,9 +96,24 @@ class Cluster:
         self._clients.add(producer)
         return producer
 
-    def async_consumer(self, **config: Any) -> AsyncConsumer:
-        """A consumer to be awaited, in any event loop."""
-        consumer = AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
+    @overload
+    def async_consumer(self, group_id: None = None, topics: None = None, **config: Any) -> AsyncConsumer: ...
+
+    @overload
+    def async_consumer(
+        self, group_id: str, topics: Iterable[str] | None = None, **config: Any
+    ) -> AsyncGroupConsumer: ...
+
+    def async_consumer(
+        self, group_id: str | None = None, topics: Iterable[str] | None = None, **config: Any
+    ) -> AsyncConsumer | AsyncGroupConsumer:
+        """A consumer to be awaited, in any event loop; of a group, if one is named."""
+        consumer: AsyncConsumer
+        if group_id is not None:
+            consumer = self._group_consumer(group_id, topics, config)
+        else:
+            _require_none(topics)
+            consumer = AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
         self._clients.add(consumer)
         return consumer
 
@@ -92,18 +131,35 @@ class Cluster:
         self._close_clients()
         self._connection.stop()
 
-    def _close_clients(self) -> None:
-        async def close() -> None:
-            clients, self._clients = list(self._clients), WeakSet()
-            await asyncio.gather(
-                *(
-                    client.close(_FLUSH_TIMEOUT_S) if isinstance(client, AsyncProducer) else client.close()
-                    for client in clients
-                )
-            )
+    def _group_consumer(
+        self, group_id: str, topics: Iterable[str] | None, config: dict[str, Any]
+    ) -> AsyncGroupConsumer:
+        connection = self._connection
+        return AsyncGroupConsumer(connection.broker, connection.loop.loop, group_id=group_id, topics=topics, **config)
 
+    def _close_clients(self) -> None:
+        """The callbacks of blocking consumers run in this thread."""
+        members, self._members = list(self._members), WeakSet()
+        for member in members:
+            try:
+                member.close()
+            except Exception as error:
+                logger.warning("closing a consumer: %r", error)
         if self._clients:
-            self._connection.loop.run(close())
+            self._connection.loop.run(self._close_asynchronous())
+
+    async def _close_asynchronous(self) -> None:
+        clients, self._clients = list(self._clients), WeakSet()
+        outcomes = await asyncio.gather(
+            *(
+                client.close(_FLUSH_TIMEOUT_S) if isinstance(client, AsyncProducer) else client.close()
+                for client in clients
+            ),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                logger.warning("closing a client: %r", outcome)
 
     def __enter__(self) -> Self:
         return self
@@ -112,3 +168,8 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _require_none(topics: object) -> None:
+    if topics is not None:
+        raise RaykaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: name it; or assign partitions")

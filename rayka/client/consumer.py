@@ -39,8 +39,10 @@ class AsyncConsumer:
     Settings: see `ConsumerConfig`. Raises INVALID_CONFIG for one that is unknown or has a bad value.
     """
 
+    config: ConsumerConfig
+
     def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Any) -> None:
-        self.config = configure(ConsumerConfig, config)
+        self.config = self._configure(config)
         self.home = home or asyncio.get_running_loop()
         self._broker = broker
         self._fetcher = Fetcher(broker, self.config, self.home)
@@ -217,6 +219,9 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
+        return configure(ConsumerConfig, config)
 
     async def _wait(self, take: Callable[[], Taken], timeout_ms: float | None) -> Taken:
         """What `take` gives as soon as that is not empty, or at the end of the time."""

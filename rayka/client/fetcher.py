@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 _CHUNKS_AHEAD = 2
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
+_NO_OFFSETS: Mapping[TopicPartition, int] = {}
 
 
 class Fetcher:
@@ -52,11 +53,17 @@ class Fetcher:
         self._is_closed = False
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
 
-    def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions from now on; those that were read before go on where they are."""
+    def assign(
+        self, topic_partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int] = _NO_OFFSETS
+    ) -> None:
+        """Read these partitions from now on; those that were read before go on where they are.
+
+        A new one begins at its offset in `offsets`, or else where the settings say.
+        """
         old = self.partitions
         self.partitions = {
-            wanted: old.pop(wanted) if wanted in old else AssignedPartition(wanted) for wanted in topic_partitions
+            wanted: old.pop(wanted) if wanted in old else _new(wanted, offsets.get(wanted))
+            for wanted in topic_partitions
         }
         for dropped in old.values():
             dropped.forget()
@@ -110,6 +117,10 @@ class Fetcher:
         except TimeoutError:
             return False
         return True
+
+    def wake(self) -> None:
+        """End the `wait` that is going on: something else has happened."""
+        self._news.set()
 
     def resume(self, state: AssignedPartition) -> None:
         """Hand out a partition's records again."""
@@ -303,6 +314,13 @@ class Fetcher:
         if state.round == in_round:
             state.resting = False
             self.pump()
+
+
+def _new(topic_partition: TopicPartition, offset: int | None) -> AssignedPartition:
+    state = AssignedPartition(topic_partition)
+    if offset is not None:
+        state.found(offset)
+    return state
 
 
 def _wants_records(state: AssignedPartition) -> bool:

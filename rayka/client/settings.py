@@ -41,7 +41,8 @@ def configure(cls: type[S], options: Mapping[str, Any]) -> S:
     return cls(**given)
 
 
-def _require_at_least(settings: object, minimum: int, *names: str) -> None:
+def require_at_least(settings: object, minimum: int, *names: str) -> None:
+    """Raises INVALID_CONFIG for a setting of these that is not a number, or a smaller one."""
     for name in names:
         value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= minimum:
@@ -90,8 +91,8 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         if self.acks not in _ACKS:
             raise invalid("acks", self.acks, 'it must be 0, 1 or "all"')
-        _require_at_least(self, 0, "linger_ms", "max_block_ms", "retries", "retry_backoff_ms", "batch_size")
-        _require_at_least(self, 1, "buffer_memory", "delivery_timeout_ms", "request_timeout_ms", "max_in_flight")
+        require_at_least(self, 0, "linger_ms", "max_block_ms", "retries", "retry_backoff_ms", "batch_size")
+        require_at_least(self, 1, "buffer_memory", "delivery_timeout_ms", "request_timeout_ms", "max_in_flight")
         _require_callable(self, "partitioner", "key_serializer", "value_serializer")
         if self.compression_type not in (None, "none", *(codec.name.lower() for codec in Codec)):
             raise invalid("compression_type", self.compression_type, "it must be gzip, snappy, lz4, zstd or None")
@@ -149,10 +150,10 @@ class ConsumerConfig:
             raise invalid("auto_offset_reset", self.auto_offset_reset, f"it must be one of {', '.join(_RESET)}")
         if self.isolation_level not in ("read_uncommitted", "read_committed"):
             raise invalid("isolation_level", self.isolation_level, "it must be read_uncommitted or read_committed")
-        _require_at_least(self, 0, "fetch_min_bytes", "fetch_max_wait_ms", "retry_backoff_ms")
-        _require_at_least(self, 1, "fetch_max_bytes", "max_partition_fetch_bytes", "max_poll_records")
+        require_at_least(self, 0, "fetch_min_bytes", "fetch_max_wait_ms", "retry_backoff_ms")
+        require_at_least(self, 1, "fetch_max_bytes", "max_partition_fetch_bytes", "max_poll_records")
         if self.consumer_timeout_ms is not None:
-            _require_at_least(self, 0, "consumer_timeout_ms")
+            require_at_least(self, 0, "consumer_timeout_ms")
         _require_callable(self, "key_deserializer", "value_deserializer")
 
     @property

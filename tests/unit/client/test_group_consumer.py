@@ -1,0 +1,508 @@
+"""What a program that reads in a group relies on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayka.client.blocking_group_consumer import GroupConsumer
+from rayka.client.cluster import Cluster
+from rayka.client.group_calls import OffsetAndMetadata
+from rayka.client.records import ConsumerRecord
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicPartition
+from tests.support.client_connection import LocalConnection
+
+FAST = {
+    "group.consumer.min.heartbeat.interval.ms": "20",
+    "group.consumer.heartbeat.interval.ms": "20",
+    "group.consumer.unsettled.heartbeat.interval.ms": "10",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "500",
+}
+SETTINGS: dict[str, Any] = {"auto_offset_reset": "earliest", "retry_backoff_ms": 10}
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[LocalConnection]:
+    """A broker whose groups move fast."""
+    connection = LocalConnection(str(tmp_path), FAST)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def cluster(connection: LocalConnection) -> Iterator[Cluster]:
+    """A cluster with a topic of four partitions."""
+    cluster = Cluster(connection)
+    cluster.admin().create_topic("events", partitions=4)
+    yield cluster
+    cluster.close()
+
+
+def write(cluster: Cluster, count: int, topic: str = "events", first: int = 0) -> None:
+    """Numbered records, over all partitions."""
+    partitions = len(cluster.admin().describe_topics([topic])[0].partitions)
+    with cluster.producer() as producer:
+        for number in range(first, first + count):
+            producer.send(topic, b"%d" % number, partition=number % partitions)
+
+
+def until(done: Callable[[], bool], *consumers: GroupConsumer, timeout_s: float = 10) -> list[ConsumerRecord]:
+    """Poll all consumers in turn until something is so; gives what they got meanwhile."""
+    records: list[ConsumerRecord] = []
+    deadline_s = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline_s, "this took too long"
+        for consumer in consumers:
+            for polled in consumer.poll(5).values():
+                records += polled
+    return records
+
+
+def take(count: int, *consumers: GroupConsumer) -> list[ConsumerRecord]:
+    """Poll until there are so many records."""
+    records: list[ConsumerRecord] = []
+
+    def enough() -> bool:
+        for consumer in consumers:
+            for polled in consumer.poll(5).values():
+                records.extend(polled)
+        return len(records) >= count
+
+    until(enough)
+    return records
+
+
+def numbers(records: list[ConsumerRecord]) -> list[int]:
+    """The numbers that `write` wrote."""
+    return sorted(int(record.value) for record in records)
+
+
+def share(*consumers: GroupConsumer) -> Callable[[], bool]:
+    """Whether the consumers have four partitions among them, as evenly as can be."""
+
+    def is_even() -> bool:
+        held = [consumer.assignment() for consumer in consumers]
+        sizes = sorted(map(len, held))
+        return sum(sizes) == len(set().union(*held)) == 4 and sizes[-1] - sizes[0] <= 1
+
+    return is_even
+
+
+def test_one_member_reads_everything(cluster: Cluster) -> None:
+    write(cluster, 100)
+    with cluster.consumer("g", ["events"], **SETTINGS) as consumer:
+        assert numbers(take(100, consumer)) == [*range(100)]
+        assert consumer.subscription() == {"events"}
+        assert consumer.assignment() == {TopicPartition("events", number) for number in range(4)}
+        assert consumer.group_metadata().member_epoch > 0
+        assert consumer.lag(("events", 0)) == 0
+    assert cluster.admin().describe_group("g").members == ()
+
+
+def test_members_share_and_take_over(cluster: Cluster) -> None:
+    first = cluster.consumer("g", ["events"], **SETTINGS)
+    until(share(first), first)
+    second = cluster.consumer("g", ["events"], **SETTINGS)
+    until(share(first, second), first, second)
+    third = cluster.consumer("g", ["events"], **SETTINGS)
+    until(share(first, second, third), first, second, third)
+    write(cluster, 100)
+    assert numbers(take(100, first, second, third)) == [*range(100)]
+    second.close()
+    until(share(first, third), first, third)
+    write(cluster, 100, first=100)
+    assert numbers(take(100, first, third)) == [*range(100, 200)]
+
+
+def test_closing_commits_and_the_next_goes_on_there(cluster: Cluster) -> None:
+    write(cluster, 100)
+    with cluster.consumer("g", ["events"], **SETTINGS) as consumer:
+        take(100, consumer)
+    write(cluster, 20, first=100)
+    with cluster.consumer("g", ["events"], **SETTINGS) as consumer:
+        assert numbers(take(20, consumer)) == [*range(100, 120)]
+
+
+def test_iteration_commits_what_was_given_out(cluster: Cluster) -> None:
+    write(cluster, 100)
+    with cluster.consumer("g", ["events"], consumer_timeout_ms=5000, **SETTINGS) as consumer:
+        given = list(itertools.islice(consumer, 30))
+    with cluster.consumer("g", ["events"], consumer_timeout_ms=300, **SETTINGS) as consumer:
+        assert numbers(given + list(consumer)) == [*range(100)]
+
+
+def test_without_automatic_commit_nothing_is_committed_but_by_the_program(cluster: Cluster) -> None:
+    write(cluster, 100)
+    place = ("events", 1)
+    with cluster.consumer("g", ["events"], enable_auto_commit=False, **SETTINGS) as consumer:
+        take(100, consumer)
+        assert consumer.committed(place) is None
+        assert consumer.commit({place: OffsetAndMetadata(7, "half way")}) == {place: (7, "half way", -1)}
+        assert consumer.committed(place) == OffsetAndMetadata(7, "half way")
+        assert consumer.commit({place: 8}) == {place: OffsetAndMetadata(8)}
+        assert consumer.commit()[TopicPartition(*place)].offset == 25
+    described = cluster.admin().describe_group("g")
+    assert {offset.current_offset for offset in described.offsets} == {25}
+
+
+def test_automatic_commits_come_with_the_polls(cluster: Cluster) -> None:
+    write(cluster, 40)
+    with cluster.consumer("g", ["events"], auto_commit_interval_ms=0, **SETTINGS) as consumer:
+        take(40, consumer)
+        until(lambda: consumer.committed(("events", 3)) == OffsetAndMetadata(10), consumer)
+
+
+def test_a_blocked_poll_commits_too(cluster: Cluster) -> None:
+    write(cluster, 4)
+    consumer = cluster.consumer("g", ["events"], auto_commit_interval_ms=100, **SETTINGS)
+    take(4, consumer)
+    blocked = threading.Thread(target=consumer.poll, args=(2000,))
+    blocked.start()
+    until(lambda: consumer.committed(("events", 3)) == OffsetAndMetadata(1))
+    assert blocked.is_alive()
+    write(cluster, 1)
+    blocked.join()
+
+
+def test_asynchronous_commits_keep_their_order(cluster: Cluster) -> None:
+    write(cluster, 100)
+    place = ("events", 0)
+    told: list[Any] = []
+    with cluster.consumer("g", ["events"], enable_auto_commit=False, **SETTINGS) as consumer:
+        take(100, consumer)
+        futures = [
+            consumer.commit_async({place: offset}, lambda done, error: told.append((done, error)))
+            for offset in range(20)
+        ]
+        consumer.commit({place: 20})
+        assert all(future.done() for future in futures)
+        assert [done[place].offset for done, _ in told] == [*range(20)]
+        assert consumer.committed(place) == OffsetAndMetadata(20)
+        failing = consumer.commit_async({place: OffsetAndMetadata(1, "x" * 5000)}, lambda *both: told.append(both))
+        with pytest.raises(RaykaError, match="OFFSET_METADATA_TOO_LARGE"):
+            failing.result(10)
+        assert told[-1][0] is None
+        assert told[-1][1].code is ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+def test_callbacks_run_in_the_polling_thread_and_revocation_comes_first(cluster: Cluster) -> None:
+    """A partition is given up by one before it is assigned to another, and in between its offset can be committed."""
+    write(cluster, 40)
+    events: list[tuple[str, str, set[int]]] = []
+    threads: set[int] = set()
+
+    def note(name: str, what: str) -> Callable[[list[TopicPartition]], None]:
+        def listener(partitions: list[TopicPartition]) -> None:
+            events.append((name, what, {p.partition for p in partitions}))
+            threads.add(threading.get_ident())
+
+        return listener
+
+    def listeners(name: str) -> dict[str, Any]:
+        return {f"on_{what}": note(name, what) for what in ("assigned", "revoked", "lost")}
+
+    first = cluster.consumer("g", **SETTINGS)
+    first.subscribe(["events"], **listeners("first"))
+    until(lambda: len(events) == 1, first)
+    assert events == [("first", "assigned", {0, 1, 2, 3})]
+    second = cluster.consumer("g", **SETTINGS)
+    second.subscribe(["events"], **listeners("second"))
+    until(lambda: len(events) == 3, first, second)
+    _, revoked, assigned = events
+    assert revoked[:2] == ("first", "revoked")
+    assert assigned == ("second", "assigned", revoked[2])
+    second.close()
+    until(lambda: len(events) == 5, first)
+    assert events[3:] == [("second", "revoked", revoked[2]), ("first", "assigned", revoked[2])]
+    cluster.close()
+    assert events[5:] == [("first", "revoked", {0, 1, 2, 3})]
+    assert threads == {threading.get_ident()}
+
+
+def test_callbacks_may_seek_commit_and_ask_but_not_poll(cluster: Cluster) -> None:
+    write(cluster, 40)
+    consumer = cluster.consumer("g", enable_auto_commit=False, **SETTINGS)
+    committed: list[Any] = []
+
+    def on_assigned(partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            consumer.seek(partition, 5)
+        with pytest.raises(RaykaError, match="would wait for the callback itself"):
+            consumer.poll(0)
+
+    def on_revoked(partitions: list[TopicPartition]) -> None:
+        assert consumer.position(partitions[0]) == 10
+        committed.append(consumer.commit())
+
+    consumer.subscribe(["events"], on_assigned=on_assigned, on_revoked=on_revoked)
+    assert {record.offset for record in take(20, consumer)} == {5, 6, 7, 8, 9}
+    consumer.close()
+    assert [{offset.offset for offset in one.values()} for one in committed] == [{10}]
+
+
+def test_what_a_callback_raises_the_poll_raises_and_the_rebalance_goes_on(cluster: Cluster) -> None:
+    write(cluster, 4)
+    consumer = cluster.consumer("g", **SETTINGS)
+
+    def fail(_: list[TopicPartition]) -> None:
+        raise ValueError("not today")
+
+    consumer.subscribe(["events"], on_assigned=fail, on_revoked=fail)
+    with pytest.raises(ValueError, match="not today"):
+        until(lambda: False, consumer)
+    assert numbers(take(4, consumer)) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="not today"):
+        consumer.close()
+    assert cluster.admin().describe_group("g").members == ()
+
+
+def test_a_member_that_does_not_poll_is_out_and_comes_back(cluster: Cluster) -> None:
+    lost: list[TopicPartition] = []
+    slow = cluster.consumer("g", max_poll_interval_ms=150, **SETTINGS)
+    slow.subscribe(["events"], on_lost=lost.extend)
+    until(share(slow), slow)
+    other = cluster.consumer("g", ["events"], **SETTINGS)
+    until(share(other), other)
+    assert len(slow.assignment()) == 4
+    with pytest.raises(RaykaError, match="can't commit the offset of events-0"):
+        slow.commit({("events", 0): 1})
+    write(cluster, 8)
+    records = until(share(slow, other), slow, other)
+    assert lost == [TopicPartition("events", number) for number in range(4)]
+    records += take(8 - len(records), slow, other)
+    assert numbers(records) == [*range(8)]
+
+
+def test_a_member_that_dies_is_replaced(cluster: Cluster, connection: LocalConnection) -> None:
+    """Its session ends; what it had not committed is read again."""
+    write(cluster, 40)
+    first = cluster.consumer("g", ["events"], auto_commit_interval_ms=60_000, **SETTINGS)
+    take(40, first)
+    core: Any = first
+    connection.loop.run(core._core._member.close())
+    second = cluster.consumer("g", ["events"], **SETTINGS)
+    assert numbers(take(40, second)) == [*range(40)]
+
+
+def test_a_pattern_takes_new_topics(cluster: Cluster) -> None:
+    cluster.admin().create_topic("other")
+    consumer = cluster.consumer("g", **SETTINGS)
+    consumer.subscribe(re.compile("ev.*"))
+    until(share(consumer), consumer)
+    consumer.subscribe(pattern="event.|even.*")
+    cluster.admin().create_topic("evenings")
+    until(lambda: ("evenings", 0) in consumer.assignment(), consumer)
+    consumer.subscribe(["other"])
+    until(lambda: consumer.assignment() == {("other", 0)}, consumer)
+
+
+def test_a_topic_that_comes_later_and_grows(cluster: Cluster) -> None:
+    consumer = cluster.consumer("g", ["later"], **SETTINGS)
+    assert consumer.poll(100) == {}
+    cluster.admin().create_topic("later")
+    until(lambda: consumer.assignment() == {("later", 0)}, consumer)
+    cluster.admin().create_partitions({"later": 3})
+    until(lambda: len(consumer.assignment()) == 3, consumer)
+    cluster.admin().delete_topic("later")
+    until(lambda: not consumer.assignment(), consumer)
+
+
+def test_a_static_member_comes_back_to_its_partitions(cluster: Cluster) -> None:
+    one, two = (cluster.consumer("g", ["events"], group_instance_id=name, **SETTINGS) for name in ("one", "two"))
+    until(share(one, two), one, two)
+    held = one.assignment()
+    one.close()
+    again = cluster.consumer("g", ["events"], group_instance_id="one", **SETTINGS)
+    until(lambda: again.assignment() == held, again)
+    rival = cluster.consumer("g", ["events"], group_instance_id="one", **SETTINGS)
+    with pytest.raises(RaykaError, match="UNRELEASED_INSTANCE_ID"):
+        until(lambda: False, rival)
+    again.close()
+    until(lambda: rival.assignment() == held, rival)
+
+
+def test_pause_and_seek(cluster: Cluster) -> None:
+    write(cluster, 40)
+    place = TopicPartition("events", 2)
+    with cluster.consumer("g", ["events"], **SETTINGS) as consumer:
+        take(40, consumer)
+        consumer.pause(place)
+        consumer.seek(place, 3)
+        consumer.seek(("events", 0), 8)
+        assert {record.partition for record in take(2, consumer)} == {0}
+        consumer.resume(place)
+        assert [record.offset for record in take(7, consumer)] == [*range(3, 10)]
+
+
+def test_partitions_by_hand_with_offsets_of_a_group(cluster: Cluster) -> None:
+    write(cluster, 40)
+    with cluster.consumer("g", **SETTINGS) as consumer:
+        consumer.assign([("events", 0)])
+        assert len(take(10, consumer)) == 10
+        with pytest.raises(RaykaError, match="partitions are assigned by the program"):
+            consumer.subscribe(["events"])
+    with cluster.consumer("g", **SETTINGS) as consumer:
+        consumer.assign([("events", 0), ("events", 1)])
+        assert consumer.position(("events", 0)) == 10
+        assert consumer.position(("events", 1)) == 0
+        consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        consumer.subscribe(["events"])
+        with pytest.raises(RaykaError, match="the group assigns the partitions"):
+            consumer.assign([("events", 0)])
+        until(share(consumer), consumer)
+
+
+def test_unsubscribing_leaves_and_subscribing_joins_again(cluster: Cluster) -> None:
+    write(cluster, 40)
+    with cluster.consumer("g", ["events"], **SETTINGS) as consumer:
+        take(40, consumer)
+        consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        assert consumer.subscription() == set()
+        assert cluster.admin().describe_group("g").members == ()
+        assert consumer.poll(10) == {}
+        write(cluster, 4, first=40)
+        consumer.subscribe(["events"])
+        assert numbers(take(4, consumer)) == [40, 41, 42, 43]
+
+
+def test_a_coordinator_that_is_away_is_waited_for(cluster: Cluster, connection: LocalConnection) -> None:
+    write(cluster, 40)
+    with cluster.consumer("g", ["events"], enable_auto_commit=False, **SETTINGS) as consumer:
+        groups = connection.broker.groups
+        groups.failure = RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert consumer.poll(50) == {}
+        groups.failure = None
+        take(40, consumer)
+        groups.failure = RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        with pytest.raises(RaykaError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            consumer.commit(timeout_ms=30)
+        waiting = consumer.commit_async()
+        write(cluster, 4, first=40)
+        assert numbers(take(4, consumer)) == [40, 41, 42, 43]
+        assert not waiting.done()
+        groups.failure = None
+        assert {one.offset for one in waiting.result(10).values()} == {10}
+
+
+def test_a_group_that_forgot_the_member_gets_it_back(cluster: Cluster, connection: LocalConnection) -> None:
+    """As after a coordinator that lost its log: on_lost, and it joins again."""
+    lost: list[TopicPartition] = []
+    write(cluster, 8)
+    consumer = cluster.consumer("g", **SETTINGS)
+    consumer.subscribe(["events"], on_revoked=lost.extend)
+    take(8, consumer)
+    consumer.commit()
+    connection.broker.groups.core.registry.groups.clear()
+    until(lambda: len(lost) == 4, consumer)
+    write(cluster, 4, first=8)
+    assert numbers(take(4, consumer)) == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"group_protocol": "classic"}, "on actor handles it must be consumer"),
+        ({"max_poll_interval_ms": 0}, "at least 1"),
+        ({"enable_auto_commit": "yes"}, "True or False"),
+        ({"group.instance.id": ""}, "not empty"),
+        ({"session.timeout.ms": 1}, "Unknown setting session_timeout_ms"),
+    ],
+)
+def test_bad_settings(cluster: Cluster, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RaykaError, match=message):
+        cluster.consumer("g", **settings)
+
+
+def test_bad_arguments(cluster: Cluster) -> None:
+    for group_id in ("", " "):
+        with pytest.raises(RaykaError, match="INVALID_GROUP_ID"):
+            cluster.consumer(group_id)
+    with pytest.raises(RaykaError, match="topics are shared in a group"):
+        cluster.consumer(topics=["events"])  # type: ignore[call-overload]
+    consumer = cluster.consumer("g", **SETTINGS)
+    for topics in ("events", [], [7], [""]):
+        with pytest.raises(RaykaError, match="topics must be a list of names"):
+            consumer.subscribe(topics)  # type: ignore[arg-type]
+    for arguments in ({}, {"topics": ["a"], "pattern": "a"}):
+        with pytest.raises(RaykaError, match="topics or to a pattern"):
+            consumer.subscribe(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(RaykaError, match="INVALID_REGULAR_EXPRESSION"):
+        consumer.subscribe(pattern="(")
+    with pytest.raises(RaykaError, match="must be callable"):
+        consumer.subscribe(["events"], on_assigned=7)  # type: ignore[arg-type]
+    with pytest.raises(RaykaError, match="is no offset to commit"):
+        consumer.commit({("events", 0): -1})
+    with pytest.raises(RaykaError, match="topic missing does not exist"):
+        consumer.commit({("missing", 0): 1})
+    consumer.close()
+    consumer.close()
+    with pytest.raises(RaykaError, match="The consumer is closed"):
+        consumer.poll(0)
+
+
+def test_an_unknown_assignor_is_told_to_the_program(cluster: Cluster) -> None:
+    consumer = cluster.consumer("g", ["events"], group_remote_assignor="mine", **SETTINGS)
+    for _ in range(2):
+        with pytest.raises(RaykaError, match="UNSUPPORTED_ASSIGNOR"):
+            until(lambda: False, consumer)
+
+
+def test_a_broker_without_the_protocol(tmp_path: Path) -> None:
+    connection = LocalConnection(str(tmp_path), {"group.coordinator.rebalance.protocols": "classic"})
+    with pytest.raises(RaykaError, match="UNSUPPORTED_VERSION"):
+        Cluster(connection).consumer("g", ["events"])
+    connection.close()
+
+
+def test_the_asynchronous_form_in_a_loop_of_the_programs_own(cluster: Cluster) -> None:
+    write(cluster, 100)
+    events: list[str] = []
+
+    async def program() -> list[ConsumerRecord]:
+        consumer = cluster.async_consumer("g", consumer_timeout_ms=200, **SETTINGS)
+
+        async def on_assigned(partitions: list[TopicPartition]) -> None:
+            await consumer.seek(partitions[0], 1)
+            events.append("assigned")
+
+        def on_revoked(_: list[TopicPartition]) -> None:
+            events.append("revoked")
+
+        async with consumer:
+            await consumer.subscribe(["events"], on_assigned=on_assigned, on_revoked=on_revoked)
+            first: list[ConsumerRecord] = []
+            while not first:
+                first = [record for polled in (await consumer.poll(1000, 10)).values() for record in polled]
+            rest = [record async for record in consumer]
+            await consumer.commit()
+        return first + rest
+
+    assert numbers(asyncio.run(program())) == [*range(1, 100)]
+    assert events == ["assigned", "revoked"]
+    described = cluster.admin().describe_group("g")
+    assert {offset.lag for offset in described.offsets} == {0}
+
+
+def test_a_consumer_of_the_wire_and_one_on_handles_describe_alike(cluster: Cluster) -> None:
+    consumer = cluster.consumer("g", ["events"], client_id="mine", group_instance_id="here", **SETTINGS)
+    until(share(consumer), consumer)
+    (member,) = cluster.admin().describe_group("g").members
+    assert (member.member_id, member.group_instance_id, member.client_id) == (
+        consumer.group_metadata().member_id,
+        "here",
+        "mine",
+    )
+    assert set(member.assignment) == consumer.assignment()
