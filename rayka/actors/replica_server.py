@@ -65,11 +65,12 @@ class ReplicaServer:
             self._group_commit.flush(self._replicas.get(topic_partition) for topic_partition in required)
         else:
             done(results)
-        for request, result in zip(requests, results, strict=True):
-            if result.error == ErrorCode.KAFKA_STORAGE_ERROR:
+        for (topic_partition, records, _), result in zip(requests, results, strict=True):
+            if not result.error:
+                if topic_partition not in required:
+                    self._more_bytes(topic_partition, len(records))
+            elif result.error == ErrorCode.KAFKA_STORAGE_ERROR:
                 self._disk_failed()
-            elif not result.error and request.topic_partition not in required:
-                self._more_bytes(request.topic_partition, len(request.records))
 
     def _await_flush(self, request: AppendRequest, needed: int, required: dict[TopicPartition, int]) -> None:
         topic_partition = request.topic_partition

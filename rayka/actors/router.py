@@ -61,6 +61,9 @@ class Router:
         self._namespace = namespace
         self._local = local
         self._links: dict[str, Link] = dict(own or {})
+        # The ways that appends took under `_routed_image`, each a link and the leader epoch.
+        self._routes: dict[TopicPartition, tuple[Link, int]] = {}
+        self._routed_image: MetadataImage | None = None
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -68,6 +71,7 @@ class Router:
         for link in self._links.values():
             link.close()
         self._links.clear()
+        self._routes.clear()
 
     def locate(self, topic_partition: TopicPartition) -> tuple[str, int] | ErrorCode:
         """The name of the leader's actor and the leader epoch."""
@@ -109,17 +113,32 @@ class Router:
 
     def _append_one(self, request: AppendRequest, timeout_ms: int, future: asyncio.Future[list[AppendResult]]) -> None:
         """The way of most appends, with as little work as it takes."""
-        found = self.locate(request.topic_partition)
-        if isinstance(found, ErrorCode):
-            future.set_result([AppendResult(int(found))])
+        topic_partition, records, _ = request
+        route = self._route(topic_partition)
+        if isinstance(route, ErrorCode):
+            future.set_result([AppendResult(int(route))])
             return
 
         def done(answer: list[AppendResult] | ChannelClosed) -> None:
             if not future.done():
                 future.set_result([AppendResult(_loss(answer))] if isinstance(answer, ChannelClosed) else answer)
 
-        actor_name, leader_epoch = found
-        self.link(actor_name).append((request._replace(leader_epoch=leader_epoch),), timeout_ms, done)
+        link, leader_epoch = route
+        link.append((AppendRequest(topic_partition, records, leader_epoch),), timeout_ms, done)
+
+    def _route(self, topic_partition: TopicPartition) -> tuple[Link, int] | ErrorCode:
+        """The link to the leader, and the leader epoch; as before while the image is the same."""
+        image = self._image()
+        if image is not self._routed_image:
+            self._routes.clear()
+            self._routed_image = image
+        route = self._routes.get(topic_partition)
+        if route is None:
+            found = self.locate(topic_partition)
+            if isinstance(found, ErrorCode):
+                return found
+            route = self._routes[topic_partition] = self.link(found[0]), found[1]
+        return route
 
     def _append_many(
         self, requests: Sequence[AppendRequest], timeout_ms: int, future: asyncio.Future[list[AppendResult]]

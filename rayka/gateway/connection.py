@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from rayka.gateway.context import SCRATCH_BYTES, Context
 from rayka.gateway.exchange import Api, Call, Exchange, Response, finish_frame, response_head
+from rayka.gateway.handlers.produce_repeat import RepeatedProduce
 from rayka.gateway.header import parse_header
 from rayka.gateway.limits import logger
 from rayka.gateway.schema import schema
@@ -62,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.client = "?"
         self.client_host = "?"
+        self.last_produce: RepeatedProduce | None = None
         self.last_progress = self._loop.time()
 
     # The event loop's side.

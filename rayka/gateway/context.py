@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from rayka.gateway.busy_poll import BusyPoll
 from rayka.gateway.exchange import Api
 from rayka.gateway.fetch_sessions import FetchSessions
 from rayka.gateway.limits import Complaints, ConnectionCounts, Limits, RequestBytes
@@ -35,6 +36,7 @@ class Context:
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self.complaints = Complaints()
+        self.busy_poll = BusyPoll(loop.call_soon)
         self.sessions = FetchSessions(self._config)
         self.segment_files = SegmentFiles()
         self.fetch_max_bytes: int = self._config["fetch.max.bytes"]

@@ -16,6 +16,7 @@ from typing import Final
 from rayka.errors import ErrorCode
 from rayka.gateway.context import Context
 from rayka.gateway.exchange import Exchange, finish_frame, response_head
+from rayka.gateway.handlers.produce_repeat import RESULT, RepeatedProduce
 from rayka.gateway.leader_hints import LeaderHints
 from rayka.gateway.wire import INT16, INT32, Reader, uvarint_bytes
 from rayka.metadata.image import MetadataImage
@@ -23,6 +24,7 @@ from rayka.types import AppendRequest, AppendResult, TopicPartition
 
 FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_MAGIC_2: Final = 3
+_FIRST_WITH_LOG_START: Final = 5
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_LEADER: Final = 10
 _FIRST_WITH_TOPIC_ID: Final = 13
@@ -37,15 +39,26 @@ _MAGIC: Final = 2
 _ZSTD: Final = 4
 
 # Partition, error, base offset; then log append time, log start offset.
-_RESULTS: Final = [struct.Struct(">ihq"), struct.Struct(">ihqq"), struct.Struct(">ihqqq")]
+_RESULTS: Final = [struct.Struct(">ihq"), struct.Struct(">ihqq"), RESULT]
 _NO_RECORD_ERRORS: Final = {False: INT32.pack(0), True: b"\x01"}
 
 
 class ProduceRequest:
     """What a Produce request asks. `topics` has, for each topic, the bytes that name it (kept for the
-    response) and how many of `partitions` are its own; `faults` are the answers known without a leader."""
+    response) and how many of `partitions` are its own; `faults` are the answers known without a leader.
+    `size_position` is where the frame has the size of the last partition's records."""
 
-    __slots__ = ("acks", "appends", "faults", "indexes", "partitions", "timeout_ms", "topics", "transactional_id")
+    __slots__ = (
+        "acks",
+        "appends",
+        "faults",
+        "indexes",
+        "partitions",
+        "size_position",
+        "timeout_ms",
+        "topics",
+        "transactional_id",
+    )
 
     def __init__(self) -> None:
         self.acks = 0
@@ -56,6 +69,12 @@ class ProduceRequest:
         self.faults: dict[int, AppendResult] = {}
         self.appends: list[AppendRequest] = []
         self.indexes: list[int] = []
+        self.size_position = 0
+
+    @property
+    def is_for_one_partition(self) -> bool:
+        """Whether it is one batch for a partition, to be answered."""
+        return len(self.partitions) == len(self.appends) == 1 and self.acks != 0
 
     def fail_all(self, error: ErrorCode, message: str) -> None:
         """Give every partition the same error and send nothing on."""
@@ -66,6 +85,37 @@ class ProduceRequest:
 
 def handle(context: Context, exchange: Exchange) -> None:
     """Send the batches on to their leaders before returning; answer when the leaders have."""
+    last = exchange.connection.last_produce
+    if last is None or not _handle_again(context, exchange, last):
+        _handle_first(context, exchange)
+
+
+def _handle_again(context: Context, exchange: Exchange, last: RepeatedProduce) -> bool:
+    """Handle a request that is like the last one but for its records; False if it is not."""
+    records = last.records(exchange, context.broker.image)
+    if records is None or record_fault(records, exchange.version) is not None:
+        return False
+    context.busy_poll.request_came(len(records))
+    appends = [AppendRequest(last.topic_partition, records)]
+    future = context.broker.partitions.append(appends, last.acks, last.timeout_ms)
+    if future.done():
+        _answer_again(context, exchange, last, future)
+    else:
+        future.add_done_callback(partial(_answer_again, context, exchange, last))
+    return True
+
+
+def _answer_again(
+    context: Context, exchange: Exchange, last: RepeatedProduce, future: Future[list[AppendResult]]
+) -> None:
+    if not future.cancelled() and not (result := future.result()[0]).error:
+        exchange.answer(last.response(exchange.correlation_id, result))
+        context.busy_poll.answered()
+    elif not exchange.connection.closed:
+        _appended(context, exchange, parse(exchange, context.broker.image), future)
+
+
+def _handle_first(context: Context, exchange: Exchange) -> None:
     request = parse(exchange, context.broker.image)
     if request.acks not in _ACKS:
         request.fail_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is not -1, 0 or 1")
@@ -137,6 +187,7 @@ def _parse_partition(
 ) -> None:
     index = len(request.partitions)
     partition = reader.int32()
+    request.size_position = reader.position
     size = reader.blob_size(flexible)
     begin = reader.take(max(size, 0))
     if flexible:
@@ -182,7 +233,10 @@ def _answer(context: Context, exchange: Exchange, request: ProduceRequest, appen
     for index, result in zip(request.indexes, appended, strict=True):
         results[index] = result
     if request.acks != 0:
-        exchange.answer(_response(context, exchange, request, results))
+        response = _response(context, exchange, request, results)
+        if request.is_for_one_partition and not results[0].error and exchange.version >= _FIRST_WITH_LOG_START:
+            _remember(context, exchange, request, response)
+        exchange.answer(response)
         return
     failed = next((index for index, result in results.items() if result.error), None)
     if failed is None:
@@ -190,6 +244,22 @@ def _answer(context: Context, exchange: Exchange, request: ProduceRequest, appen
     else:
         error = ErrorCode(results[failed].error).name
         exchange.refuse(f"acks=0 append to {request.partitions[failed]}: {error}")
+
+
+def _remember(context: Context, exchange: Exchange, request: ProduceRequest, response: bytearray) -> None:
+    """The next request of this connection may be for the same partition."""
+    flexible = exchange.version >= FIRST_FLEXIBLE
+    name = request.topics[0][0]
+    exchange.connection.last_produce = RepeatedProduce(
+        bytes(memoryview(exchange.frame)[exchange.position : request.size_position]),
+        context.broker.image,
+        exchange.version,
+        request.appends[0].topic_partition,
+        request.acks,
+        request.timeout_ms,
+        response,
+        len(response_head(0, flexible)) + len(name) + 2 * len(_size(1, flexible)),
+    )
 
 
 def _response(
@@ -220,7 +290,7 @@ def _write_result(
 ) -> None:
     named = partition if isinstance(partition, TopicPartition) else None
     number = partition.partition if isinstance(partition, TopicPartition) else partition
-    if version >= 5:
+    if version >= _FIRST_WITH_LOG_START:
         out += _RESULTS[2].pack(
             number, result.error, result.base_offset, result.log_append_time_ms, result.log_start_offset
         )
