@@ -252,6 +252,8 @@ class Admin:
     list_groups = blocking(AsyncAdmin.list_groups)
     describe_group = blocking(AsyncAdmin.describe_group)
     reset_offsets = blocking(AsyncAdmin.reset_offsets)
+    set_offsets = blocking(AsyncAdmin.set_offsets)
+    delete_offsets = blocking(AsyncAdmin.delete_offsets)
     delete_groups = blocking(AsyncAdmin.delete_groups)
 
 

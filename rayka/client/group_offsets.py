@@ -12,23 +12,34 @@ from rayka.types import OffsetSpec, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group. What it is assigned is known while the group is settled."""
+    """A member of a group. What it is assigned is known while the group is settled.
+
+    In consumer groups (KIP-848) `epoch` is the member's, `target` what it is to have, and `is_upgraded` tells
+    whether it speaks the new protocol; None, empty and None in classic groups.
+    """
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...] = ()
+    epoch: int | None = None
+    target: tuple[TopicPartition, ...] = ()
+    is_upgraded: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """One partition of a group: None for what is not committed, not there any more, or read by nobody."""
+    """One partition of a group: None for what is not committed, not there any more, or read by nobody.
+
+    `leader_epoch` is the one that was committed with the offset.
+    """
 
     topic_partition: TopicPartition
     current_offset: int | None = None
     log_end_offset: int | None = None
     member: GroupMember | None = None
+    leader_epoch: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -40,7 +51,10 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group, settled or not. `group_type` is Classic or Consumer, `state` is as Kafka names it."""
+    """A group, settled or not. `group_type` is Classic or Consumer, `state` is as Kafka names it.
+
+    Only consumer groups have a group epoch, and an assignment epoch, for which the members' targets were made.
+    """
 
     group_id: str
     group_type: str
@@ -49,23 +63,27 @@ class GroupDescription:
     coordinator: BrokerImage
     members: tuple[GroupMember, ...]
     offsets: tuple[GroupOffset, ...] = ()
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 def offsets_of(
     members: Iterable[GroupMember],
     committed: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
+    leader_epochs: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[GroupOffset, ...]:
     """What is committed or assigned, in order of topic and partition. A partition that two members hold, while
     one is giving it up, is there for each."""
+    epochs = leader_epochs or {}
     owners: dict[TopicPartition, list[GroupMember]] = {}
     for member in members:
         for topic_partition in member.assignment:
             owners.setdefault(topic_partition, []).append(member)
     return tuple(
-        GroupOffset(topic_partition, committed.get(topic_partition), ends.get(topic_partition), owner)
-        for topic_partition in sorted({*committed, *owners})
-        for owner in owners.get(topic_partition) or (None,)
+        GroupOffset(at, committed.get(at), ends.get(at), owner, epochs.get(at))
+        for at in sorted({*committed, *owners})
+        for owner in owners.get(at) or (None,)
     )
 
 
@@ -91,6 +109,7 @@ class OffsetReset:
     timestamp: int | None = None
     offset: int | None = None
     shift: int | None = None
+    is_current: bool = False
 
     @classmethod
     def to_earliest(cls) -> OffsetReset:
@@ -101,6 +120,11 @@ class OffsetReset:
     def to_latest(cls) -> OffsetReset:
         """To the end of the log."""
         return cls(timestamp=OffsetSpec.LATEST)
+
+    @classmethod
+    def to_current(cls) -> OffsetReset:
+        """To what is committed; to the end of the log where nothing is."""
+        return cls(is_current=True)
 
     @classmethod
     def to_offset(cls, offset: int) -> OffsetReset:
@@ -124,6 +148,8 @@ class OffsetReset:
         """
         if self.offset is not None:
             return bounds.clamp(self.offset)
+        if self.is_current:
+            return bounds.latest if committed is None else committed
         if self.shift is not None:
             return None if committed is None else bounds.clamp(committed + self.shift)
         return bounds.latest if found is None or found < 0 else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,8 +17,11 @@ from rayka.coordinator.requests import (
     DescribedConsumerGroup,
     DescribedGroup,
     DescribedMember,
+    FetchedOffset,
     ListedGroup,
+    NamedPartitions,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
 )
 from rayka.errors import ErrorCode, RaykaError
@@ -54,10 +57,12 @@ class GroupAdmin:
     async def describe_group(self, group_id: str, *, timeout_ms: int = _TIMEOUT_MS) -> GroupDescription:
         """A group with its members, offsets and lag. Raises GROUP_ID_NOT_FOUND."""
         group = await self._group(group_id, timeout_ms)
-        committed = await self._committed(group_id, timeout_ms)
+        fetched = await self._fetch_offsets(group_id, timeout_ms)
+        committed = {at: one.offset for at, one in fetched.items()}
+        epochs = {at: one.leader_epoch for at, one in fetched.items() if one.leader_epoch >= 0}
         known = {*committed, *(held for member in group.members for held in member.assignment)}
         ends = await self._look_up(self._existing(known), OffsetSpec.LATEST, timeout_ms)
-        return replace(group, offsets=offsets_of(group.members, committed, ends))
+        return replace(group, offsets=offsets_of(group.members, committed, ends, epochs))
 
     @at_home
     async def reset_offsets(
@@ -86,6 +91,47 @@ class GroupAdmin:
         return targets
 
     @at_home
+    async def set_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int = _TIMEOUT_MS,
+    ) -> dict[TopicPartition, int]:
+        """Put each partition at an offset of its own, or the nearest that there is; gives the new ones.
+
+        A group that is not there yet comes to be. Raises NON_EMPTY_GROUP while the group has members and
+        UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        await self._require_inactive(group_id, timeout_ms)
+        topics: dict[str, list[int]] = {}
+        for topic, partition in offsets:
+            topics.setdefault(topic, []).append(partition)
+        bounds = await self._bounds(self._partitions(topics), timeout_ms)
+        targets = {one: limits.clamp(offsets[one]) for one, limits in bounds.items()}
+        if not validate_only:
+            await self._commit(group_id, targets, timeout_ms)
+        return targets
+
+    @at_home
+    async def delete_offsets(
+        self, group_id: str, topics: Mapping[str, Iterable[int] | None], *, timeout_ms: int = _TIMEOUT_MS
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Forget what a group has committed; `topics` as in `reset_offsets`. Gives the outcome of each partition:
+        GROUP_SUBSCRIBED_TO_TOPIC where the group still reads the topic.
+
+        Raises GROUP_ID_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, and NON_EMPTY_GROUP for a group of another kind of
+        client that has members.
+        """
+        wanted = self._partitions(topics)
+        request = OffsetDeleteRequest(group_id, tuple((one.topic, one.partition) for one in wanted))
+        answer = await _patiently(lambda: self._broker.groups.execute(group_id, "offset_delete", request), timeout_ms)
+        if answer.error is not ErrorCode.NONE:
+            raise RaykaError(answer.error, f"offsets of group {group_id} can't be deleted")
+        return dict(zip(wanted, answer.errors, strict=True))
+
+    @at_home
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int = _TIMEOUT_MS, raise_errors: bool = True
     ) -> dict[str, ErrorCode]:
@@ -111,11 +157,15 @@ class GroupAdmin:
         return await _patiently(lambda: self._broker.groups.execute(group_id, command, (group_id,)), timeout_ms)
 
     async def _committed(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, int]:
+        fetched = await self._fetch_offsets(group_id, timeout_ms)
+        return {at: one.offset for at, one in fetched.items()}
+
+    async def _fetch_offsets(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, FetchedOffset]:
         request = OffsetFetchRequest(group_id)
         answer = await _patiently(lambda: self._broker.groups.execute(group_id, "offset_fetch", request), timeout_ms)
         if answer.error is not ErrorCode.NONE:
             raise RaykaError(answer.error, f"offsets of group {group_id} can't be read")
-        return {TopicPartition(one.topic, one.partition): one.offset for one in answer.offsets if one.offset >= 0}
+        return {TopicPartition(one.topic, one.partition): one for one in answer.offsets if one.offset >= 0}
 
     async def _group(self, group_id: str, timeout_ms: int) -> GroupDescription:
         """The group without its offsets. Raises GROUP_ID_NOT_FOUND."""
@@ -123,7 +173,10 @@ class GroupAdmin:
         new: DescribedConsumerGroup = (await self._ask(group_id, timeout_ms, "consumer_group_describe"))[0]
         if new.error is ErrorCode.NONE:
             members = tuple(map(_consumer, new.members))
-            return GroupDescription(group_id, "Consumer", new.group_state, new.assignor_name, coordinator, members)
+            return GroupDescription(
+                group_id, "Consumer", new.group_state, new.assignor_name, coordinator, members,
+                group_epoch=new.group_epoch, assignment_epoch=new.assignment_epoch,
+            )  # fmt: skip
         old: DescribedGroup = (await self._ask(group_id, timeout_ms, "describe_groups"))[0]
         if old.error is not ErrorCode.NONE:
             raise RaykaError(old.error, old.error_message or f"group {group_id} can't be described")
@@ -147,23 +200,26 @@ class GroupAdmin:
     async def _targets(
         self,
         reset: OffsetReset,
-        wanted: Iterable[TopicPartition],
+        wanted: Sequence[TopicPartition],
         committed: Mapping[TopicPartition, int],
         timeout_ms: int,
     ) -> dict[TopicPartition, int]:
-        wanted = list(wanted)
-        first = await self._look_up(wanted, OffsetSpec.EARLIEST, timeout_ms)
-        last = await self._look_up(wanted, OffsetSpec.LATEST, timeout_ms)
+        bounds = await self._bounds(wanted, timeout_ms)
         found = {} if reset.timestamp is None else await self._look_up(wanted, reset.timestamp, timeout_ms)
         targets = {}
-        for one in wanted:
-            target = reset.target(Bounds(first[one], last[one]), committed.get(one), found.get(one))
+        for one, limits in bounds.items():
+            target = reset.target(limits, committed.get(one), found.get(one))
             if target is None:
                 raise RaykaError(
                     ErrorCode.INVALID_REQUEST, f"{one} can't be shifted: nothing is committed for it in the group"
                 )
             targets[one] = target
         return targets
+
+    async def _bounds(self, wanted: Sequence[TopicPartition], timeout_ms: int) -> dict[TopicPartition, Bounds]:
+        first = await self._look_up(wanted, OffsetSpec.EARLIEST, timeout_ms)
+        last = await self._look_up(wanted, OffsetSpec.LATEST, timeout_ms)
+        return {one: Bounds(first[one], last[one]) for one in wanted}
 
     async def _commit(self, group_id: str, targets: Mapping[TopicPartition, int], timeout_ms: int) -> None:
         topics = self._broker.image.topics
@@ -213,8 +269,14 @@ class GroupAdmin:
 
 
 def _consumer(member: DescribedConsumer) -> GroupMember:
-    held = (TopicPartition(part.topic_name, number) for part in member.assignment for number in part.partitions)
-    return GroupMember(member.member_id, member.instance_id, member.client_id, member.client_host, tuple(sorted(held)))
+    return GroupMember(
+        member.member_id, member.instance_id, member.client_id, member.client_host, _flat(member.assignment),
+        epoch=member.member_epoch, target=_flat(member.target_assignment), is_upgraded=bool(member.member_type),
+    )  # fmt: skip
+
+
+def _flat(parts: Iterable[NamedPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(part.topic_name, number) for part in parts for number in part.partitions))
 
 
 def _member(member: DescribedMember, protocol_type: str) -> GroupMember:

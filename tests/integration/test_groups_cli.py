@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -139,10 +140,16 @@ def test_a_live_group_is_described_and_left_alone(
         assert (described["type"], described["state"]) == (kind, "Stable")
         assert [one["consumer_id"] for one in described["offsets"]] == [rows[0][6], rows[1][6]]
         (seen,) = cli(0, "groups", "describe", group, "--members").rows()
-        assert (seen[1], seen[4], seen[6]) == (rows[0][6], "2", f"{topic}:0,1")
+        assert (seen[1], seen[4]) == (rows[0][6], "2")
+        (seen,) = cli(0, "groups", "describe", group, "--members", "--verbose").rows()
+        assert f"{topic}:0,1" in seen
+        assert (seen[5] == "-") is (kind == "Classic")
         (state,) = cli(0, "groups", "describe", group, "--state").rows()
         assert (state[1], state[4], state[5]) == (broker.bootstrap, "Stable", "1")
-        assert [group, kind, "Stable"] in cli(0, "groups", "list", "--state", "stable").rows()
+        assert [group, kind, "Stable"] in cli(0, "groups", "list", "--state", "stable", "--type", kind.lower()).rows()
+        assert [group, "Stable"] not in cli(0, "groups", "list", "--state", "empty,dead").rows()
+        subscribed = cli(1, "groups", "delete-offsets", group, "--topic", f"{topic}:0")
+        assert subscribed.rows() == [[topic, "0", "Error:", "GROUP_SUBSCRIBED_TO_TOPIC"]]
 
         refused = cli(1, "groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
         assert refused.err.startswith("rayka: NON_EMPTY_GROUP")
@@ -178,6 +185,8 @@ def test_a_group_without_members_is_described_reset_and_deleted(
         (["--shift-by", "-3"], [1, 1]),
         (["--to-datetime", f"@{FIRST_MS + 2500}"], [3, 3]),
         (["--to-datetime", "2020-09-13T12:26:46Z"], [6, 5]),
+        (["--by-duration", "P365D"], [10, 5]),
+        (["--to-current"], [4, 4]),
     ],
 )
 def test_offsets_go_where_a_reset_says(
@@ -211,6 +220,13 @@ def test_wrong_requests_say_what_was_wrong(cli: Cli, topic: str, group: str) -> 
         (("reset-offsets", group, "--topic", f"{topic}:7", "--to-latest"), 3, "no partition 7"),
         (("reset-offsets", group, "--topic", f"{topic}:x", "--to-latest"), 2, "TOPIC:N,N"),
         (("reset-offsets", group, "--topic", topic, "--to-datetime", "someday"), 2, "someday"),
+        (("reset-offsets", group, "--topic", topic, "--by-duration", "soon"), 2, "PnDTnHnMnS"),
+        (("reset-offsets", group, "--to-latest"), 2, "--all-topics"),
+        (("reset-offsets", group, "--from-file", "/no/file"), 1, "/no/file"),
+        (("delete-offsets", group, "--topic", topic), 3, group),
+        (("import-offsets", "/no/file"), 1, "/no/file"),
+        (("list", "--state", "busy"), 2, "busy"),
+        (("describe", group, "--all-groups"), 2, "not both"),
         (("reset-offsets", group, "--topic", topic, "--shift-by", "1"), 1, "nothing is committed"),
     ]:
         outcome = cli(code, "groups", *words)
@@ -247,3 +263,45 @@ def test_the_tree_has_the_group_where_kafka_once_kept_it(broker: Running, cli: C
     assert partition[0] == f"/brokers/topics/{topic}/partitions/1/state"
     assert json.loads(partition[1])["leader"] == 1
     assert "/nowhere" in cli(3, "tree", "/nowhere").err
+
+
+def test_a_plan_is_exported_edited_and_carried_out(
+    broker: Running, cli: Cli, topic: str, group: str, tmp_path: Path
+) -> None:
+    commit(broker, group, topic, 4, 5)
+    exported = cli(0, "groups", "reset-offsets", group, "--all-topics", "--to-current", "--export")
+    assert (exported.out, exported.err) == (f"{topic},0,4\n{topic},1,5\n", "")
+    plan = tmp_path / "plan.csv"
+    plan.write_text(exported.out.replace(",4", ",7").replace("1,5", "1,99"))
+    reset = ["groups", "reset-offsets", group, "--from-file", str(plan)]
+    assert cli(0, *reset).rows() == [[group, topic, "0", "7"], [group, topic, "1", "5"]]
+    assert committed(broker, group, topic) == [4, 5]
+    cli(0, *reset, "--execute")
+    assert committed(broker, group, topic) == [7, 5]
+
+
+def test_offsets_are_deleted_one_by_one(broker: Running, cli: Cli, topic: str, group: str) -> None:
+    commit(broker, group, topic, 4, 5)
+    assert cli(0, "groups", "delete-offsets", group, "--topic", f"{topic}:0").rows() == [[topic, "0", "Successful"]]
+    assert committed(broker, group, topic) == [-1001, 5]
+
+
+def test_offsets_are_taken_over_from_zookeeper(
+    broker: Running, cli: Cli, topic: str, group: str, tmp_path: Path
+) -> None:
+    export = tmp_path / "offsets"
+    other = f"{group}-other"
+    lines = [f"/consumers/{group}/offsets/{topic}/0:4", f"/consumers/{group}/offsets/{topic}/0-1:77"]
+    export.write_text("\n".join([*lines, f"/consumers/{other}/offsets/{topic}/0:1", ""]))
+    planned = cli(0, "groups", "import-offsets", str(export), "--group", group, "--dry-run")
+    assert planned.rows() == [[group, topic, "0", "4"], [group, topic, "1", "5"]]
+    assert planned.err == "rayka: 1 offsets were beyond the ends of their logs\n"
+    assert committed(broker, group, topic) == [-1001, -1001]
+    cli(0, "groups", "import-offsets", str(export))
+    assert committed(broker, group, topic) == [4, 5]
+    assert committed(broker, other, topic) == [1, -1001]
+    with member(broker, group, topic):
+        assert cli(1, "groups", "import-offsets", str(export)).err.startswith("rayka: NON_EMPTY_GROUP")
+    export.write_text(f"/consumers/{group}/offsets/nothing/0:4\n/consumers/{other}/offsets/{topic}/0:9\n")
+    assert "nothing" in cli(3, "groups", "import-offsets", str(export)).err
+    assert committed(broker, other, topic) == [1, -1001], "nothing is done where something stands in the way"

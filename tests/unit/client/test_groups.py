@@ -97,3 +97,26 @@ def test_a_coordinator_that_loads_is_waited_for(admin: Admin, connection: LocalC
 )
 def test_what_cannot_be_reset_is_named(admin: Admin, topics: Any, code: ErrorCode) -> None:
     assert refusal(lambda: admin.reset_offsets("readers", OffsetReset.to_latest(), topics)).code is code
+
+
+def test_each_partition_gets_an_offset_of_its_own(admin: Admin) -> None:
+    wanted = {EVENTS[0]: 3, EVENTS[1]: 8}
+    assert admin.set_offsets("readers", wanted, validate_only=True) == {EVENTS[0]: 3, EVENTS[1]: 0}
+    assert admin.list_groups() == []
+    assert admin.set_offsets("readers", wanted) == {EVENTS[0]: 3, EVENTS[1]: 0}
+    assert [one.current_offset for one in admin.describe_group("readers").offsets] == [3, 0]
+    error = refusal(lambda: admin.set_offsets("readers", {TopicPartition("nothing", 0): 1}))
+    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_offsets_are_forgotten_one_by_one(admin: Admin) -> None:
+    admin.set_offsets("readers", dict.fromkeys(EVENTS, 0))
+    assert admin.delete_offsets("readers", {"events": [0]}) == {EVENTS[0]: ErrorCode.NONE}
+    assert [one.topic_partition for one in admin.describe_group("readers").offsets] == EVENTS[1:]
+    error = refusal(lambda: admin.delete_offsets("nobody", {"events": None}))
+    assert error.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_the_current_offset_is_the_committed_one_or_the_end(admin: Admin) -> None:
+    admin.set_offsets("readers", {EVENTS[0]: 4})
+    assert admin.reset_offsets("readers", OffsetReset.to_current(), {"events": None}) == {EVENTS[0]: 4, EVENTS[1]: 0}
