@@ -15,6 +15,8 @@ from rayka.client.consumer import AsyncConsumer, Consumer
 from rayka.client.group_consumer import AsyncGroupConsumer
 from rayka.client.loop import LoopThread
 from rayka.client.producer import AsyncProducer, Producer
+from rayka.client.reader import AsyncReader, Reader
+from rayka.client.streams import ConsumerConnector
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 
@@ -54,8 +56,8 @@ class Cluster:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._clients: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
-        self._members: WeakSet[GroupConsumer] = WeakSet()
+        self._clients: WeakSet[AsyncProducer | AsyncConsumer | AsyncReader] = WeakSet()
+        self._members: WeakSet[GroupConsumer | ConsumerConnector] = WeakSet()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -85,6 +87,17 @@ class Cluster:
         consumer = GroupConsumer(self._group_consumer(group_id, topics, config), self._connection.loop)
         self._members.add(consumer)
         return consumer
+
+    def consumer_connector(self, group_id: str, consumer_id: str | None = None, **config: Any) -> ConsumerConnector:
+        """The streams of Kafka's design papers. Settings: `GroupConsumerConfig`."""
+        connection = self._connection
+        connector = ConsumerConnector(connection.broker, connection.loop, group_id, consumer_id, **config)
+        self._members.add(connector)
+        return connector
+
+    def reader(self, **config: Any) -> Reader:
+        """The stateless reader of Kafka's design papers. Settings: `AsyncReader`."""
+        return Reader(self.async_reader(**config), self._connection.loop)
 
     def admin(self) -> Admin:
         """Topics, settings, offsets, log directories."""
@@ -117,6 +130,12 @@ class Cluster:
         self._clients.add(consumer)
         return consumer
 
+    def async_reader(self, **config: Any) -> AsyncReader:
+        """The stateless reader to be awaited, in any event loop."""
+        reader = AsyncReader(self._connection.broker, self._connection.loop.loop, **config)
+        self._clients.add(reader)
+        return reader
+
     def async_admin(self) -> AsyncAdmin:
         """An admin to be awaited, in any event loop."""
         return AsyncAdmin(self._connection.broker, self._connection.loop.loop)
@@ -142,7 +161,7 @@ class Cluster:
         members, self._members = list(self._members), WeakSet()
         for member in members:
             try:
-                member.close()
+                member.close() if isinstance(member, GroupConsumer) else member.shutdown()
             except Exception as error:
                 logger.warning("closing a consumer: %r", error)
         if self._clients:

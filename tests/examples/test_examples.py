@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("clickstream_sessions", "nightly_load", "word_counts", "batch_inference", "kafka_client_and_spark")
+NAMES = ("clickstream_sessions", "nightly_load", "word_counts", "batch_inference", "group", "kafka_client_and_spark")
 
 
 @pytest.mark.timeout(300)

@@ -14,7 +14,9 @@ from confluent_kafka import Consumer as WireConsumer
 import rayka
 from rayka.client.blocking_group_consumer import GroupConsumer
 from rayka.client.cluster import Cluster
+from rayka.client.reader import FetchRequest
 from rayka.client.records import ConsumerRecord
+from rayka.client.topic_filter import Blacklist, Whitelist
 from rayka.coordinator.groups import partition_for_group
 from rayka.types import TopicPartition
 from tests.support.embedded import embedded
@@ -232,3 +234,85 @@ def test_an_asynchronous_member_in_an_actor_goes_on_where_it_stopped(cluster: Cl
     first = ray.get(Reader.remote().first.remote(13), timeout=PATIENCE_S)
     second = ray.get(Reader.remote().first.remote(7), timeout=PATIENCE_S)
     assert sorted(first + second) == [*range(20)]
+
+
+@ray.remote(num_cpus=0)
+class Streams:
+    """A consumer with two streams in a process of its own; `read` gives what they have."""
+
+    def __init__(self, group_id: str, consumer_id: str) -> None:
+        settings = {**SETTINGS, "consumer_timeout_ms": 100}
+        self._connector = rayka.connect().consumer_connector(group_id, consumer_id, **settings)
+        self._streams: list[Any] = []
+
+    def create(self, topic: str) -> None:
+        self._streams = self._connector.create_message_streams({topic: 2})[topic]
+
+    def read(self) -> list[tuple[int, int]]:
+        """Partition and number of what the streams give before they time out."""
+        return [(record.partition, int(record.value)) for stream in self._streams for record in stream]
+
+
+def test_streams_of_two_processes_by_the_range_algorithm_and_the_death_of_one(cluster: Cluster) -> None:
+    cluster.admin().create_topic("streamed", partitions=6)
+    processes = {name: Streams.remote("streamed", name) for name in ("a", "b")}  # type: ignore[attr-defined]
+    ray.get([process.create.remote("streamed") for process in processes.values()], timeout=PATIENCE_S)
+
+    def owners() -> dict[str, list[int]]:
+        held: dict[str, list[int]] = {}
+        for offset in cluster.admin().describe_group("streamed").offsets:
+            if offset.member is not None:
+                held.setdefault(offset.member.member_id, []).append(offset.topic_partition.partition)
+        return held
+
+    until(lambda: owners() == {"a-0": [0, 1], "a-1": [2, 3], "b-0": [4], "b-1": [5]})
+    write(cluster, "streamed", range(60))
+    read_by = {name: ray.get(process.read.remote(), timeout=PATIENCE_S) for name, process in processes.items()}
+    assert {partition for partition, _ in read_by["a"]} == {0, 1, 2, 3}
+    assert sorted(number for records in read_by.values() for _, number in records) == [*range(60)]
+    ray.kill(processes["a"])
+    write(cluster, "streamed", range(60, 120))
+    seen: set[int] = set()
+
+    def have_all() -> bool:
+        seen.update(number for _, number in ray.get(processes["b"].read.remote(), timeout=PATIENCE_S))
+        return seen >= set(range(60, 120))
+
+    until(have_all)
+    assert owners() == {"b-0": [0, 1, 2], "b-1": [3, 4, 5]}
+
+
+def test_streams_by_filter_notice_new_topics_and_resume_after_a_restart(cluster: Cluster) -> None:
+    settings = {**SETTINGS, "consumer_timeout_ms": 3000}
+    cluster.admin().create_topic("clicks.de")
+    cluster.admin().create_topic("views.de")
+    with cluster.consumer_connector("filtered", **settings) as connector:
+        (stream,) = connector.create_message_streams_by_filter(Whitelist("clicks\\..*"))
+        (others,) = connector.create_message_streams_by_filter(Blacklist("(clicks|steady|shared|moving).*"))
+        write(cluster, "clicks.de", range(3))
+        assert [int(next(stream).value) for _ in range(3)] == [0, 1, 2]
+        cluster.admin().create_topic("clicks.fr")
+        write(cluster, "clicks.fr", range(3, 6))
+        assert [int(next(stream).value) for _ in range(2)] == [3, 4]
+        write(cluster, "views.de", range(6, 7))
+        until(lambda: next(others).topic == "views.de")
+        connector.commit_offsets()
+    with cluster.consumer_connector("filtered", **settings) as connector:
+        (stream,) = connector.create_message_streams_by_filter(Whitelist("clicks.*"))
+        write(cluster, "clicks.de", range(7, 8))
+        assert sorted(int(next(stream).value) for _ in range(2)) == [5, 7]
+
+
+def test_the_stateless_reader_outlives_leaders(cluster: Cluster) -> None:
+    cluster.admin().create_topic("looked-up", partitions=2)
+    write(cluster, "looked-up", range(1000))
+    with cluster.reader(value_deserializer=int) as reader:
+        assert reader.get_offsets_before("looked-up", 0, -1, 2) == [500, 0]
+        sets = reader.multifetch([FetchRequest("looked-up", number, 490) for number in (1, 0)])
+        assert [[record.value for record in one.records] for one in sets] == [
+            [*range(981, 1000, 2)],
+            [*range(980, 1000, 2)],
+        ]
+        leader = cluster.admin().describe_topics(["looked-up"])[0].partitions[0].leader_actor
+        ray.kill(ray.get_actor(str(leader), namespace="rayka"), no_restart=False)
+        assert reader.fetch("looked-up", 0, 499).records[0].value == 998

@@ -1,0 +1,48 @@
+"""Two members of a group share a topic. Starts a broker in this program, or joins the one at the address given."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import rayka
+from rayka.client.blocking_group_consumer import GroupConsumer
+from rayka.types import TopicPartition
+
+TOPIC, COUNT = "measures", 1000
+counts: dict[str, int] = {}
+
+
+def work(name: str, consumer: GroupConsumer, has_begun: threading.Event) -> None:
+    """Read until nothing has come for a while."""
+
+    def on_assigned(partitions: list[TopicPartition]) -> None:
+        print(f"{name} reads {', '.join(map(str, partitions))}")
+        has_begun.set()
+
+    def on_revoked(partitions: list[TopicPartition]) -> None:
+        print(f"{name} gives up {', '.join(map(str, partitions))}")
+
+    consumer.subscribe([TOPIC], on_assigned=on_assigned, on_revoked=on_revoked)
+    counts[name] = sum(1 for _ in consumer)
+    consumer.close()
+
+
+with rayka.connect(sys.argv[1]) if len(sys.argv) > 1 else rayka.start(listen="127.0.0.1:0") as cluster:
+    cluster.admin().create_topics([TOPIC], raise_errors=False)
+    cluster.admin().create_partitions({TOPIC: 4}, raise_errors=False)
+    members = []
+    for name in ("ada", "bob"):
+        consumer = cluster.consumer("billing", auto_offset_reset="earliest", consumer_timeout_ms=8000)
+        has_begun = threading.Event()
+        members.append(threading.Thread(target=work, args=(name, consumer, has_begun)))
+        members[-1].start()
+        has_begun.wait(30)
+    with cluster.producer() as producer:
+        for number in range(COUNT):
+            producer.send(TOPIC, b"%d" % number, key=b"sensor-%d" % (number % 50))
+    for member in members:
+        member.join()
+    lag = sum(offset.lag or 0 for offset in cluster.admin().describe_group("billing").offsets)
+    print(f"read {counts}; lag {lag}")
+    assert lag == 0

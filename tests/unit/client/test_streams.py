@@ -1,0 +1,210 @@
+"""The streams of the design papers, and the algorithm that gives them their partitions."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayka.client.cluster import Cluster
+from rayka.client.streams import ConsumerConnector, Stream
+from rayka.client.topic_filter import Blacklist, Whitelist
+from rayka.coordinator.assignors import ranges
+from rayka.errors import ErrorCode, RaykaError
+from tests.support.client_connection import LocalConnection
+from tests.unit.client.test_group_consumer import FAST, write
+
+SETTINGS: dict[str, Any] = {"auto_offset_reset": "earliest", "retry_backoff_ms": 10, "consumer_timeout_ms": 300}
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[LocalConnection]:
+    """A broker whose groups move fast."""
+    connection = LocalConnection(str(tmp_path), FAST)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def cluster(connection: LocalConnection) -> Iterator[Cluster]:
+    """A cluster with a topic of five partitions."""
+    cluster = Cluster(connection)
+    cluster.admin().create_topic("events", partitions=5)
+    yield cluster
+    cluster.close()
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    deadline_s = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < deadline_s, "this took too long"
+        time.sleep(0.005)
+
+
+def owners(cluster: Cluster, topic: str = "events", group_id: str = "g") -> dict[str, list[int]]:
+    """The partitions of each stream that has some."""
+    held: dict[str, list[int]] = {}
+    for offset in cluster.admin().describe_group(group_id).offsets:
+        if offset.member is not None and offset.topic_partition.topic == topic:
+            held.setdefault(offset.member.member_id, []).append(offset.topic_partition.partition)
+    return held
+
+
+def numbers(*streams: Stream) -> list[int]:
+    """What the streams give until they time out."""
+    return sorted(int(record.value) for stream in streams for record in stream)
+
+
+def test_each_partition_is_in_one_stream_in_rows(cluster: Cluster) -> None:
+    write(cluster, 100)
+    with cluster.consumer_connector("g", "one", **SETTINGS) as connector:
+        streams = connector.create_message_streams({"events": 2})
+        assert [*streams] == ["events"]
+        until(lambda: owners(cluster) == {"one-0": [0, 1, 2], "one-1": [3, 4]})
+        by_stream = [list(stream) for stream in streams["events"]]
+        assert [{record.partition for record in records} for records in by_stream] == [{0, 1, 2}, {3, 4}]
+        assert sorted(int(record.value) for records in by_stream for record in records) == [*range(100)]
+
+
+def test_streams_of_several_consumers_in_the_order_of_their_names(cluster: Cluster) -> None:
+    cluster.admin().create_topic("other", partitions=2)
+    first = cluster.consumer_connector("g", "a", **SETTINGS)
+    second = cluster.consumer_connector("g", "b", **SETTINGS)
+    second.create_message_streams({"events": 1, "other": 1})
+    first.create_message_streams({"events": 2})
+    until(lambda: owners(cluster) == {"a-0": [0, 1], "a-1": [2, 3], "b-0": [4]})
+    assert owners(cluster, "other") == {"b-1": [0, 1]}
+    first.shutdown()
+    until(lambda: owners(cluster) == {"b-0": [0, 1, 2, 3, 4]})
+    second.shutdown()
+    assert cluster.admin().describe_group("g").members == ()
+
+
+@given(st.integers(0, 40), st.integers(1, 12))
+def test_the_rows_are_those_of_the_paper(num_partitions: int, num_streams: int) -> None:
+    """Stream i gets i*N to (i+1)*N-1; what is left over goes to the first ones, one each."""
+    rows = ranges(num_partitions, num_streams)
+    size, rest = divmod(num_partitions, num_streams)
+    assert [len(row) for row in rows] == [size + 1] * rest + [size] * (num_streams - rest)
+    assert [number for row in rows for number in row] == [*range(num_partitions)]
+
+
+def test_a_stream_goes_on_where_the_group_was(cluster: Cluster) -> None:
+    write(cluster, 50)
+    with cluster.consumer_connector("g", **SETTINGS) as connector:
+        (stream,) = connector.create_message_streams({"events": 1})["events"]
+        first = [int(record.value) for record in itertools.islice(stream, 20)]
+    with cluster.consumer_connector("g", **SETTINGS) as connector:
+        (stream,) = connector.create_message_streams({"events": 1})["events"]
+        assert sorted(first + numbers(stream)) == [*range(50)]
+
+
+def test_commit_offsets_counts_what_was_given_out(cluster: Cluster) -> None:
+    cluster.admin().create_topic("one")
+    write(cluster, 10, "one")
+    connector = cluster.consumer_connector("g", enable_auto_commit=False, **SETTINGS)
+    (stream,) = connector.create_message_streams({"one": 1})["one"]
+    assert [record.offset for record in itertools.islice(stream, 4)] == [0, 1, 2, 3]
+    connector.commit_offsets()
+    assert next(stream).offset == 4
+    connector.shutdown()
+    assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [4]
+
+
+def test_a_record_in_work_is_not_committed_by_itself(cluster: Cluster) -> None:
+    """At least once: it counts when the next one is asked for."""
+    cluster.admin().create_topic("one")
+    write(cluster, 10, "one")
+    committed = cluster.consumer("g")
+    connector = cluster.consumer_connector("g", auto_commit_interval_ms=10, **SETTINGS)
+    (stream,) = connector.create_message_streams({"one": 1})["one"]
+    worker = threading.Thread(target=lambda: [next(stream) for _ in range(4)])
+    worker.start()
+    worker.join()
+    until(lambda: (found := committed.committed(("one", 0))) is not None and found.offset == 3)
+    connector.shutdown()
+    assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [3]
+
+
+def test_a_stream_that_nobody_reads_stays_in_its_group_and_gives_way(cluster: Cluster) -> None:
+    write(cluster, 50)
+    first = cluster.consumer_connector("g", "a", **SETTINGS)
+    (idle,) = first.create_message_streams({"events": 1})["events"]
+    next(idle)
+    second = cluster.consumer_connector("g", "b", **SETTINGS)
+    (stream,) = second.create_message_streams({"events": 1})["events"]
+    until(lambda: owners(cluster) == {"a-0": [0, 1, 2], "b-0": [3, 4]})
+    assert {record.partition for record in stream} == {3, 4}
+    assert {record.partition for record in idle} <= {0, 1, 2}
+
+
+def test_a_white_list_notices_new_topics_and_a_black_list_too(cluster: Cluster) -> None:
+    cluster.admin().create_topic("other")
+    white = cluster.consumer_connector("white", **SETTINGS)
+    (whites,) = white.create_message_streams_by_filter(Whitelist("ev.*,la.*"))
+    black = cluster.consumer_connector("black", **SETTINGS)
+    blacks = black.create_message_streams_by_filter(Blacklist("ev.*"), 2)
+    until(lambda: len(owners(cluster, "other", "black")) == 1)
+    cluster.admin().create_topic("later", partitions=2)
+    write(cluster, 10, "later")
+    assert numbers(whites) == numbers(*blacks) == [*range(10)]
+    assert owners(cluster, "other", "white") == {}
+    assert owners(cluster, "events", "black") == {}
+    assert owners(cluster, "__consumer_offsets", "black") == {}
+
+
+def test_shutting_down_ends_a_stream_that_waits(cluster: Cluster) -> None:
+    connector = cluster.consumer_connector("g", **{**SETTINGS, "consumer_timeout_ms": None})
+    streams = connector.create_message_streams({"events": 3})["events"]
+    ended: list[int] = []
+    threads = [threading.Thread(target=lambda one=one: ended.append(len(list(one)))) for one in streams]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(owners(cluster)) == 3)
+    connector.shutdown()
+    connector.shutdown()
+    for thread in threads:
+        thread.join(10)
+    assert ended == [0, 0, 0]
+    assert list(streams[0]) == []
+    for call in (connector.commit_offsets, lambda: connector.create_message_streams({"events": 1})):
+        with pytest.raises(RaykaError, match="The connector is shut down"):
+            call()
+
+
+def test_leaving_the_cluster_shuts_connectors_down(cluster: Cluster) -> None:
+    connector: ConsumerConnector = cluster.consumer_connector("g", **SETTINGS)
+    connector.create_message_streams({"events": 1})
+    until(lambda: len(owners(cluster)) == 1)
+    admin = cluster.async_admin()
+    cluster._close_clients()
+    assert cluster._connection.loop.run(admin.describe_group("g")).members == ()
+
+
+@pytest.mark.parametrize("pattern", ["", " ", "(", 7])
+def test_a_filter_that_is_none(pattern: Any) -> None:
+    with pytest.raises(RaykaError) as refused:
+        Whitelist(pattern)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_bad_arguments(cluster: Cluster) -> None:
+    for settings in ({"group_instance_id": "x"}, {"group.remote.assignor": "uniform"}, {"consumer_timeout_ms": -1}):
+        with pytest.raises(RaykaError, match="INVALID_CONFIG"):
+            cluster.consumer_connector("g", **settings)
+    connector = cluster.consumer_connector("g")
+    for count in ({"events": 0}, {"events": True}, {"events": "2"}):
+        with pytest.raises(RaykaError, match="a number of streams"):
+            connector.create_message_streams(count)  # type: ignore[arg-type]
+    with pytest.raises(RaykaError, match="a topic is a name"):
+        connector.create_message_streams({"": 1})
+    with pytest.raises(RaykaError, match="a Whitelist or a Blacklist"):
+        connector.create_message_streams_by_filter("ev.*")  # type: ignore[arg-type]
