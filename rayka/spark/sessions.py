@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -25,11 +26,10 @@ _DEFAULTS = {
     "spark.buffer.size": str(1 << 20),
     "spark.sql.session.timeZone": "UTC",
 }
-_JAVA_OPTIONS = (
-    "spark.driver.extraJavaOptions",
-    "spark.executor.extraJavaOptions",
-    "spark.ray.raydp_app_master.extraJavaOptions",
-)
+_EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
+_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", _EXECUTOR_OPTIONS, "spark.ray.raydp_app_master.extraJavaOptions")
+_COLLECTOR = "-XX:+UseParallelGC"
+"""Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
 
 
 def session(
@@ -56,6 +56,8 @@ def session(
     settings = {**_DEFAULTS, NAMESPACE: namespace, **(configs or {})}
     for name in _JAVA_OPTIONS:
         settings[name] = f"{java_options()} {settings.get(name, '')}".strip()
+    if not re.search(r"-XX:\+Use\w+GC", settings[_EXECUTOR_OPTIONS]):
+        settings[_EXECUTOR_OPTIONS] += f" {_COLLECTOR}"
     spark: SparkSession = raydp.init_spark(
         app_name, executors, executor_cores, executor_memory, fault_tolerant_mode=False, configs=settings
     )

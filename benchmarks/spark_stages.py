@@ -1,0 +1,130 @@
+"""Where the time of a read into Spark goes, stage by stage.
+
+The partition actors say how long their steps took: fetching bytes from the segments, decoding them, putting tables into
+the object store (seconds in their decoding threads, which share the cores with all others). For everything else the
+processor time of each process and thread is read from /proc: the executors' Python workers map tables and write
+them to Java; the executor's task threads turn Arrow into rows and aggregate; what else Java does is mostly compiling.
+How much of the task threads' time is aggregation tells a second query without the aggregate.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+
+from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.cli.processes import descendants
+from rayka.client.cluster import Cluster
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ACTOR_STEPS = ("fetch", "decode", "put")
+STAGES = (
+    "Python workers: map, transfer to Java",
+    "executor: Arrow to rows, aggregation",
+    "executor: compiler, garbage collector",
+    "driver's Java",
+    "partition actors",
+    "others",
+)
+_WORKERS, _TASKS, _JAVA, _DRIVER, _ACTORS, _OTHERS = STAGES
+
+
+class Stages(NamedTuple):
+    """`wall_s`: the query's duration; `steps`: seconds in the actors' threads; `cpu_s`: processor time by stage."""
+
+    wall_s: float
+    steps: dict[str, float]
+    cpu_s: dict[str, float]
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.steps.items())
+        lines = [f"  {self.wall_s:.2f} s; in the actors' decoding threads: {steps} s; processor time:"]
+        lines += [f"    {stage:<40} {self.cpu_s[stage]:6.2f} s" for stage in STAGES]
+        return "\n".join([*lines, f"    {'in all':<40} {sum(self.cpu_s.values()):6.2f} s"])
+
+
+def staged(cluster: Cluster, topic: str, query: Callable[[], Any]) -> Stages:
+    """Run a query and see what it took where."""
+    steps, cpu, began = _steps(cluster, topic), _cpu(), time.perf_counter()
+    query()
+    wall_s = time.perf_counter() - began
+    cpu_after, steps_after = _cpu(), _steps(cluster, topic)
+    return Stages(
+        wall_s,
+        {name: steps_after[name] - steps[name] for name in ACTOR_STEPS},
+        {stage: cpu_after[stage] - cpu[stage] for stage in STAGES},
+    )
+
+
+def _steps(cluster: Cluster, topic: str) -> dict[str, float]:
+    """What the steps of all actors that lead the topic took so far."""
+    names = {each.leader_actor for each in cluster.admin().describe_topics([topic])[0].partitions}
+    actors = [ray.get_actor(name, namespace=DEFAULT_NAMESPACE) for name in names if name is not None]
+    done = ray.get([actor.published.remote() for actor in actors])
+    return {
+        "fetch": sum(each.read_s for each in done),
+        "decode": sum(each.decode_s for each in done),
+        "put": sum(each.put_s for each in done),
+    }
+
+
+def _cpu() -> Counter[str]:
+    """The processor time so far of all processes below this one, by stage."""
+    pids = descendants(os.getpid())
+    commands = {pid: command for pid in pids if (command := _command(pid))}
+    executors = {_parent(pid) for pid, command in commands.items() if "pyspark.daemon" in command}
+    spent: Counter[str] = Counter()
+    for pid, command in commands.items():
+        if "pyspark.daemon" in command:
+            spent[_WORKERS] += _seconds(Path(f"/proc/{pid}"))
+        elif pid in executors and "java" in command:
+            whole, tasks = _seconds(Path(f"/proc/{pid}")), _task_seconds(pid)
+            spent[_TASKS] += tasks
+            spent[_JAVA] += whole - tasks
+        elif "java" in command and _parent(pid) == os.getpid():
+            spent[_DRIVER] += _seconds(Path(f"/proc/{pid}"))
+        else:
+            spent[_ACTORS if command.startswith("ray::PartitionActor") else _OTHERS] += _seconds(Path(f"/proc/{pid}"))
+    return spent
+
+
+def _command(pid: int) -> str:
+    return _text(Path(f"/proc/{pid}/cmdline")).replace("\0", " ")
+
+
+def _parent(pid: int) -> int:
+    return int(_fields(_text(Path(f"/proc/{pid}/stat")))[1])
+
+
+def _task_seconds(pid: int) -> float:
+    """Of the threads that run Spark's tasks."""
+    threads = [_text(each / "stat") for each in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(_spent(stat) for stat in threads if "(Executor task" in stat)
+
+
+def _seconds(process: Path) -> float:
+    return _spent(_text(process / "stat"))
+
+
+def _spent(stat: str) -> float:
+    fields = _fields(stat)
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def _fields(stat: str) -> list[str]:
+    """The fields after the name, from the state on; zeros if there is nothing any more."""
+    return stat.rpartition(")")[2].split() or ["0"] * 13
+
+
+def _text(path: Path) -> str:
+    """What a file below /proc says; nothing if its process has ended."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
