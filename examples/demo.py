@@ -1,9 +1,10 @@
 """rayka's main job on real data, as its user sees it; `./demo` sets up what it needs and runs it.
 
 A broker is started as a person would start it. confluent-kafka, which knows nothing of Ray, writes a year of
-flights into it; in the middle a partition actor is killed with -9. Everything is read back through the wire and
-again on actor handles, and compared byte by byte with what was sent. The broker is stopped and started
-again on the same directory.
+flights into it; in the middle a partition actor is killed with -9. A consumer group of two members reads everything
+back through the wire, and in the middle the actor that coordinates the group is killed. It is read again on actor
+handles; each time every byte is compared with what was sent. The broker is stopped and started again on the same
+directory.
 """
 
 from __future__ import annotations
@@ -27,42 +28,23 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from flights import Flight, flights
+from group_readers import GroupReaders
+from report import Report, check
 
 import rayka
 from rayka.cli import processes
 from rayka.cli.attached import find
 from rayka.cli.progress import Progress
+from rayka.coordinator.groups import partition_for_group
 from rayka.spark.java import prepare_java
 
 TOPIC = "flights"
 PARTITIONS = 4
 CODEC = "lz4"
+GROUP = "flight-readers"
+OFFSETS_TOPIC, OFFSETS_PARTITIONS = "__consumer_offsets", 50
 Place = tuple[int, int]
 """Partition and offset."""
-
-
-class Report:
-    """One line for each step, with what it took."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self.steps = 0
-
-    def step(self, what: str, outcome: str, seconds: float) -> None:
-        self.steps += 1
-        print(f"{self.steps:>2}. {what:<44} {outcome}  ({seconds:.1f} s)", flush=True)
-
-    def detail(self, text: str) -> None:
-        print(f"    {text}", flush=True)
-
-    def done(self) -> None:
-        print(f"\nEverything was as it must be, in {time.monotonic() - self._started:.0f} s.", flush=True)
-
-
-def check(holds: bool, claim: str) -> None:
-    """Ends the demo if a claim does not hold."""
-    if not holds:
-        raise SystemExit(f"FAILED: {claim}")
 
 
 class Broker:
@@ -77,12 +59,12 @@ class Broker:
         check(ready.startswith("rayka is ready on "), f"the broker starts:\n{(data_dir / 'demo.log').read_text()}")
         self.bootstrap = ready.split()[-1]
 
-    def partition_actor(self, partition: int) -> int:
+    def partition_actor(self, topic: str, partition: int) -> int:
         """The process that leads a partition: the actor that has its segment open."""
         for pid in processes.descendants(self.process.pid):
-            if _command(pid).startswith("ray::Partition") and _has_open(pid, f"/{TOPIC}-{partition}/"):
+            if _command(pid).startswith("ray::Partition") and _has_open(pid, f"/{topic}-{partition}/"):
                 return pid
-        raise SystemExit(f"FAILED: no partition actor has {TOPIC}-{partition} open")
+        raise SystemExit(f"FAILED: no partition actor has {topic}-{partition} open")
 
     def stop(self) -> tuple[float, list[int]]:
         """SIGTERM; the seconds it takes, and what outlives it."""
@@ -149,7 +131,7 @@ def write(broker: Broker, sent: list[Flight], report: Report) -> dict[Place, int
         acknowledged = Acknowledged(victim, progress)
         for number, flight in enumerate(sent):
             if number == kill_at:
-                pid = broker.partition_actor(victim)
+                pid = broker.partition_actor(TOPIC, victim)
                 os.kill(pid, signal.SIGKILL)
             send(producer, flight, partial(acknowledged.note, number))
         check(producer.flush(60) == 0, "every flight is acknowledged")
@@ -204,6 +186,33 @@ def read_wire(bootstrap: str, count: int) -> Iterator[tuple[Place, Flight]]:
     consumer.close()
 
 
+def read_as_group(broker: Broker, count: int, report: Report) -> Iterator[tuple[Place, Flight]]:
+    """All records, some perhaps twice, as a group of two that commits; in the middle its coordinator dies."""
+    readers = GroupReaders(broker.bootstrap, GROUP, TOPIC, PARTITIONS)
+    kill_at, handed_out = count // 2, 0
+    with Progress("    reading", count, after_s=0.5) as progress:
+        for handed_out, message in enumerate(readers.read(), 1):
+            if handed_out == kill_at:
+                pid = broker.partition_actor(OFFSETS_TOPIC, partition_for_group(GROUP, OFFSETS_PARTITIONS))
+                os.kill(pid, signal.SIGKILL)
+            place = (message.partition(), message.offset())
+            yield place, Flight(message.key(), message.value(), message.timestamp()[1], message.headers())
+            progress.add()
+    readers.close()
+    report.detail(f"members with {' and '.join(map(str, readers.shares))} of the {PARTITIONS} partitions;")
+    report.detail(f"kill -9 of process {pid}, the actor that coordinates the group, after {kill_at:,} records;")
+    report.detail(f"commits that found it away: {readers.failed_commits}; records read again: {handed_out - count:,}")
+
+
+def check_committed(data_dir: Path) -> None:
+    """What `rayka groups` says of the group: all is committed."""
+    command = [sys.executable, "-m", "rayka", "groups", "describe", GROUP, "--json", "--data-dir", str(data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    check(done.returncode == 0, f"rayka groups describe: {done.stderr}")
+    lags = [offset["lag"] for offset in json.loads(done.stdout)["offsets"]]
+    check(lags == [0] * PARTITIONS, f"the group has committed everything ({lags} to go)")
+
+
 def read_handles(address: str, count: int) -> Iterator[tuple[Place, Flight]]:
     """All records, from a Python program on the cluster, without the wire."""
     cluster = rayka.connect(address)
@@ -225,12 +234,18 @@ def read_handles(address: str, count: int) -> Iterator[tuple[Place, Flight]]:
     cluster.stop()  # leaves the Ray cluster too, which is about to end
 
 
-def compare(sent: list[Flight], acknowledged: dict[Place, int], read: Iterator[tuple[Place, Flight]]) -> int:
-    """Holds what was read against what was acknowledged: the same places, and each byte; returns how many."""
-    missing = dict(acknowledged)
+def compare(
+    sent: list[Flight], acknowledged: dict[Place, int], read: Iterator[tuple[Place, Flight]], *, again: bool = False
+) -> int:
+    """Holds what was read against what was acknowledged: the same places, and each byte; returns how many.
+
+    `again`: a place may be read more than once.
+    """
+    missing = set(acknowledged)
     for place, flight in read:
-        number = missing.pop(place, None)
-        check(number is not None, f"what is at {place} was acknowledged there, once")
+        check(place in missing or (again and place in acknowledged), f"{place} was acknowledged, and is read once")
+        missing.discard(place)
+        number = acknowledged[place]
         check(flight == sent[number], f"flight {number} at {place} is what was sent")
     check(not missing, f"nothing acknowledged is missing ({len(missing)} are)")
     return len(acknowledged)
@@ -277,8 +292,9 @@ def run(data_dir: Path, count: int | None) -> None:
         acknowledged = write(broker, sent, report)
         check(len(acknowledged) == len(sent), "every flight has a place")
         report.step(f"confluent-kafka wrote ({CODEC}, idempotent)", f"{len(acknowledged):,} acknowledged", took())
-        compared = compare(sent, acknowledged, read_wire(broker.bootstrap, len(sent)))
-        report.step("confluent-kafka read back", f"{compared:,} equal, none missing, none twice", took())
+        compared = compare(sent, acknowledged, read_as_group(broker, len(sent), report), again=True)
+        check_committed(data_dir)
+        report.step("A confluent-kafka group of two read back", f"{compared:,} equal, none missing, lag 0", took())
         address = find(str(data_dir)).address
         compared = compare(sent, acknowledged, read_handles(address, len(sent)))
         report.step("Python read on actor handles", f"{compared:,} equal, none missing, none twice", took())
@@ -290,7 +306,8 @@ def run(data_dir: Path, count: int | None) -> None:
         took()
         broker = Broker(data_dir)
         compared = compare(sent, acknowledged, read_wire(broker.bootstrap, len(sent)))
-        report.step("Started again on the same directory", f"{compared:,} equal", took())
+        check_committed(data_dir)
+        report.step("Started again on the same directory", f"{compared:,} equal; the group's lag is 0", took())
         carriers = query_with_spark(find(str(data_dir)).address, sent)
         report.step("Spark on Ray counted flights by airline", f"{len(carriers)} airlines, equal", took())
         name, (number, delay_min) = max(carriers.items(), key=lambda item: item[1])
