@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rayka.actors.coordinator_log import CoordinatorLog
@@ -84,17 +84,19 @@ class GroupReplicas:
     def _group_configs(self) -> Mapping[str, Mapping[str, int]]:
         return group_configs(self._image)
 
-    def execute(self, number: int, command: str, pickled: bytes, done: Callable[[bytes], None]) -> None:
-        """Carry out a command of one coordinator; arguments and response travel pickled, between processes of ours."""
-
-        def answer(response: Any) -> None:
-            done(pickle.dumps(response, pickle.HIGHEST_PROTOCOL))
-
+    def execute(self, number: int, command: str, arguments: bytes | Sequence[Any], done: Callable[[Any], None]) -> None:
+        """Carry out a command of one coordinator; between processes of ours arguments and response travel pickled."""
+        if isinstance(arguments, bytes):
+            arguments, done = pickle.loads(arguments), _pickled(done)
         coordinator = self._coordinators.get(number)
         if coordinator is None:
-            answer(RaykaError(ErrorCode.NOT_COORDINATOR))
-            return
-        coordinator.execute(command, pickle.loads(pickled), answer)
+            done(RaykaError(ErrorCode.NOT_COORDINATOR))
+        else:
+            coordinator.execute(command, arguments, done)
+
+
+def _pickled(done: Callable[[bytes], None]) -> Callable[[Any], None]:
+    return lambda response: done(pickle.dumps(response, pickle.HIGHEST_PROTOCOL))
 
 
 def topics_of(image: MetadataImage) -> Topics:

@@ -13,6 +13,7 @@ returns None, treating each result like a command's. They are on a clock that no
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -65,6 +66,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+@functools.lru_cache(maxsize=10_000)
 def partition_for_group(group_id: str, num_partitions: int) -> int:
     """The partition of `__consumer_offsets` whose coordinator has the group."""
     value = java_hash(group_id)
