@@ -37,8 +37,14 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
 """
+
+# For both brokers: a new group does not wait for more members, and a consumer that crashed is noticed soon.
+GROUPS = (
+    "group.initial.rebalance.delay.ms=0",
+    "group.consumer.min.session.timeout.ms=10000",
+    "group.consumer.session.timeout.ms=10000",
+)
 
 LOG4J = """\
 rootLogger.level=WARN
@@ -67,7 +73,7 @@ class Broker(ABC):
 
     def __init__(self, directory: Path, configs: tuple[str, ...] = ()) -> None:
         self.directory = directory
-        self.configs = configs
+        self.configs = (*GROUPS, *configs)
         self.port = free_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.mark = uuid.uuid4().hex

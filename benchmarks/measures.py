@@ -6,10 +6,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from benchmarks import load, processes
+from benchmarks import groups, load, many_groups, processes
 from benchmarks.brokers import Broker
 
 Figures = dict[str, float]
@@ -81,6 +82,22 @@ def topic_creation(broker: Broker, options: Options) -> Figures:
     return load.run("topic_creation", bootstrap=broker.bootstrap, topic=new_name("creation"))
 
 
+def group(name: str, **arguments: Any) -> Callable[[Broker, Options], Figures]:
+    def run(broker: Broker, options: Options) -> Figures:
+        return groups.run(name, bootstrap=broker.bootstrap, topic=new_name(name), **arguments)
+
+    return run
+
+
+def commits(broker: Broker, options: Options) -> Figures:
+    return group("commits", seconds=options.seconds)(broker, options)
+
+
+def groups_at_rest(broker: Broker, options: Options) -> Figures:
+    own = [pid for pid in broker.pids() if not processes.is_rays_own(pid)]
+    return many_groups.measure(broker.bootstrap, lambda: processes.cpu_s(own), IDLE_SECONDS)
+
+
 def idle(broker: Broker, options: Options) -> Figures:
     """Percent of one core without any client, Ray's own processes apart, and the memory of all of them."""
     pids = broker.pids()
@@ -123,6 +140,14 @@ def _restart(broker: Broker, topic: str) -> Figures:
 
 
 RATE, LATENCY = ("MB/s", "records/s"), ("p50", "p99", "p99.9")
+AT_REST = (
+    "s until settled",
+    "slowest heartbeat, ms",
+    "% of a core, heartbeats",
+    "% of a core, all empty",
+    "% of a core, before",
+)
+CRASH = ("s until all is read", "s of standstill")
 MEASURES = {
     measure.name: measure
     for measure in (
@@ -139,6 +164,36 @@ MEASURES = {
         Measure("latency", "one acked record at a time, ms", LATENCY, False, simple("one_at_a_time")),
         Measure("end-to-end", "end to end at 500/s, ms", LATENCY, False, simple("end_to_end")),
         Measure("topics", "topic of 12 partitions, created and visible", ("ms",), False, topic_creation),
+        Measure(
+            "groups-classic",
+            "50 members of a classic group settled",
+            ("s",),
+            False,
+            group("settle", protocol="classic"),
+        ),
+        Measure(
+            "groups-consumer",
+            "50 members of a consumer group settled",
+            ("s",),
+            False,
+            group("settle", protocol="consumer"),
+        ),
+        Measure("groups-commits", "synchronous offset commits, one client", ("commits/s",), True, commits),
+        Measure(
+            "groups-crash-classic",
+            "a member of ten killed, classic group",
+            CRASH,
+            False,
+            group("crash", protocol="classic"),
+        ),
+        Measure(
+            "groups-crash-consumer",
+            "a member of ten killed, consumer group",
+            CRASH,
+            False,
+            group("crash", protocol="consumer"),
+        ),
+        Measure("groups-many", "1,000 groups, 5,000 members", AT_REST, False, groups_at_rest),
         Measure("memory", "resident memory after all this", ("MB",), False, memory),
         Measure("recovery", "start", ("s after kill -9", "s after a clean stop"), False, recovery),
     )
