@@ -10,6 +10,7 @@ query of a new session, sessions started beforehand; "later" the median of those
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -137,7 +138,8 @@ def rayka_spark(cluster: Cluster, records: int, rounds: int, cores: int, rates: 
         measured(name, first, records, 0, rates)
         measured(name, query, records, rounds - 1, rates)
         profiles[f"{name}, later"] = staged(cluster, TOPIC, query)
-        profiles[f"{name}, later, only count(*)"] = staged(cluster, TOPIC, lambda q=query, c=columns: q(c, "count(*)"))
+        only_count = functools.partial(query, columns, "count(*)")
+        profiles[f"{name}, later, only count(*)"] = staged(cluster, TOPIC, only_count)
     profiles["no column but the partition, only count(*)"] = staged(
         cluster, TOPIC, lambda: query(("partition",), "count(*)")
     )

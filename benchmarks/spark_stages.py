@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,7 +65,7 @@ def _steps(cluster: Cluster, topic: str) -> dict[str, float]:
     """What the steps of all actors that lead the topic took so far."""
     names = {each.leader_actor for each in cluster.admin().describe_topics([topic])[0].partitions}
     actors = [ray.get_actor(name, namespace=DEFAULT_NAMESPACE) for name in names if name is not None]
-    done = ray.get([actor.published.remote() for actor in actors])
+    done: list[Any] = ray.get([actor.published.remote() for actor in actors])
     return {
         "fetch": sum(each.read_s for each in done),
         "decode": sum(each.decode_s for each in done),
@@ -74,12 +73,12 @@ def _steps(cluster: Cluster, topic: str) -> dict[str, float]:
     }
 
 
-def _cpu() -> Counter[str]:
+def _cpu() -> dict[str, float]:
     """The processor time so far of all processes below this one, by stage."""
     pids = descendants(os.getpid())
     commands = {pid: command for pid in pids if (command := _command(pid))}
     executors = {_parent(pid) for pid, command in commands.items() if "pyspark.daemon" in command}
-    spent: Counter[str] = Counter()
+    spent = dict.fromkeys(STAGES, 0.0)
     for pid, command in commands.items():
         if "pyspark.daemon" in command:
             spent[_WORKERS] += _seconds(Path(f"/proc/{pid}"))

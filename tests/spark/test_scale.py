@@ -60,8 +60,9 @@ def test_count_sums_group_by_and_join_are_those_of_a_plain_consumer(spark, clust
     sums = frame.agg(F.sum(F.length("value")), F.sum("offset"), F.sum(checksum)).first()
     assert tuple(sums) == (consumed.length, consumed.offsets, consumed.checksum)
 
-    groups = frame.groupBy("key").agg(F.count("*"), F.sum(checksum)).toLocalIterator()
-    grouped = {bytes(key): (count, checksum) for key, count, checksum in groups}
+    spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")
+    groups = frame.groupBy("key").agg(F.count("*"), F.sum(checksum)).toPandas()
+    grouped = {bytes(key): (count, checksum) for key, count, checksum in groups.itertuples(index=False)}
     assert grouped == {key: (count, consumed.checksums[key]) for key, count in consumed.counts.items()}
 
     few = frame.where("partition = 3 and offset < 1000").select("key")

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -106,7 +107,8 @@ def test_a_checkpoint_belongs_to_one_stream(spark, cluster, topic, tmp_path):
 def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
     """Runs last in this module, because the Spark of the other tests has to go first."""
     rayka.spark.stop()
-    count, max_offsets = 6_000, 300
+    max_offsets = 300
+    count = 4 * max_offsets * (CRASHES + 1)  # more batches than are done between two crashes
     fill(cluster, topic, count)
     address = ray.get_runtime_context().gcs_address
     command = [sys.executable, "-m", "tests.spark.streaming_driver", address, topic]
@@ -118,9 +120,10 @@ def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
         lines = iter(driver.stdout.readline, "")
         assert any(line == "ready\n" for line in lines), (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
         if crash < CRASHES:
-            for _ in range(chance.randint(1, 3)):  # killed somewhere in the batch after these
+            for _ in range(chance.randint(1, 3)):
                 line = next(lines)
                 assert line.startswith("batch "), line
+            time.sleep(chance.uniform(0, 0.5))  # somewhere in the batch after these
             driver.kill()
         else:
             assert list(lines)[-1] == "done\n", (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
