@@ -13,6 +13,7 @@ import ray.data
 
 from rayka.data import iter_topic, read_topic, write_topic
 from rayka.errors import ErrorCode, RaykaError
+from tests.support.readme import program
 
 COUNT = 3_000
 
@@ -98,3 +99,16 @@ def test_an_endless_read_commits_what_is_done(cluster, topic, tmp_path):
     rest = [first, repeated, *again]
     assert sorted(value for block in rest for value in block["value"].to_pylist()) == expected(1_000)
     assert list(iter_topic(topic, checkpoint=tmp_path, idle_timeout_s=0.1)) == []
+
+
+def test_the_tour_in_the_readme(cluster, tmp_path, capfd):
+    for name in ("clicks", "lengths"):
+        cluster.admin().create_topic(name, 2)
+    with cluster.producer() as producer:
+        for number in range(300):
+            producer.send("clicks", b"/item/%d" % (number % 3), key=b"%d" % number)
+    exec(program("Ray Data", tmp_path), {"__name__": "tour"})
+    printed = capfd.readouterr().out
+    assert "300 clicks" in printed
+    assert "300 more are done" in printed
+    assert {row["value"] for row in read_topic("lengths").take_all()} == {b"7"}
