@@ -121,12 +121,10 @@ class Cluster:
         self, group_id: str | None = None, topics: Iterable[str] | None = None, **config: Any
     ) -> AsyncConsumer | AsyncGroupConsumer:
         """A consumer to be awaited, in any event loop; of a group, if one is named."""
-        consumer: AsyncConsumer
         if group_id is not None:
-            consumer = self._group_consumer(group_id, topics, config)
-        else:
-            _require_none(topics)
-            consumer = AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
+            return self._group_consumer(group_id, topics, config)
+        _require_none(topics)
+        consumer = AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
         self._clients.add(consumer)
         return consumer
 
@@ -153,8 +151,13 @@ class Cluster:
     def _group_consumer(
         self, group_id: str, topics: Iterable[str] | None, config: dict[str, Any]
     ) -> AsyncGroupConsumer:
+        """It lives on in its group, even when the program has forgotten it, until it is closed here."""
         connection = self._connection
-        return AsyncGroupConsumer(connection.broker, connection.loop.loop, group_id=group_id, topics=topics, **config)
+        consumer = AsyncGroupConsumer(
+            connection.broker, connection.loop.loop, group_id=group_id, topics=topics, **config
+        )
+        self._clients.add(consumer)
+        return consumer
 
     def _close_clients(self) -> None:
         """The callbacks of blocking consumers run in this thread."""

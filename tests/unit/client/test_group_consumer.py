@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import re
 import threading
@@ -293,6 +294,17 @@ def test_a_member_that_dies_is_replaced(cluster: Cluster, connection: LocalConne
     connection.loop.run(core._core._member.close())
     second = cluster.consumer("g", ["events"], **SETTINGS)
     assert numbers(take(40, second)) == [*range(40)]
+
+
+def test_a_consumer_that_the_program_forgot_leaves_with_the_cluster(cluster: Cluster) -> None:
+    forgotten = cluster.consumer("g", ["events"], **SETTINGS)
+    until(share(forgotten), forgotten)
+    del forgotten
+    gc.collect()
+    admin = cluster.admin()
+    assert len(admin.describe_group("g").members) == 1
+    cluster._close_clients()
+    assert admin.describe_group("g").members == ()
 
 
 def test_a_pattern_takes_new_topics(cluster: Cluster) -> None:
