@@ -28,9 +28,7 @@ REMARKS = {
     ),
     ApiKey.FETCH: (
         "0-3 need records in message formats 0 and 1 and are answered with UNSUPPORTED_VERSION; "
-        "incremental sessions from 7 on; by topic id from 13 on; within a session the id of a topic that was deleted "
-        "is UNKNOWN_TOPIC_ID, where Kafka, which remembers its name, says UNKNOWN_TOPIC_OR_PARTITION, or "
-        "INCONSISTENT_TOPIC_ID once another topic has that name: clients take all three as a reason to ask for metadata"
+        "incremental sessions from 7 on; by topic id from 13 on"
     ),
     ApiKey.LIST_OFFSETS: "nothing is tiered: -4 is the log start offset, -5 and -6 find no offset",
     ApiKey.METADATA: "by topic id from 12 on; creates topics as `auto.create.topics.enable` and the request say",

@@ -30,7 +30,7 @@ PartitionKey = tuple[TopicKey, int]
 @dataclass(slots=True)
 class SessionPartition:
     """A partition that a reader is interested in. `high_watermark` and `log_start_offset` are those that it
-    was told last."""
+    was told last; `name` is the one that its topic id last stood for."""
 
     topic: TopicKey
     partition: int
@@ -40,6 +40,7 @@ class SessionPartition:
     last_fetched_epoch: int = NO_LEADER_EPOCH
     high_watermark: int = NO_OFFSET
     log_start_offset: int = NO_OFFSET
+    name: str | None = None
 
     @property
     def key(self) -> PartitionKey:
@@ -80,6 +81,7 @@ class FetchSession:
             if known is not None:
                 partition.high_watermark = known.high_watermark
                 partition.log_start_offset = known.log_start_offset
+                partition.name = known.name
             self.partitions[partition.key] = partition
         for key in forgotten:
             self.partitions.pop(key, None)

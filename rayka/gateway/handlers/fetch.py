@@ -66,7 +66,7 @@ class Fetch:
         wanted = []
         for index, partition in enumerate(self._fetch.partitions):
             name = _name(partition, image)
-            refusal = self._refusal(name)
+            refusal = self._refusal(name) if name is not None else FetchResult(_unknown(partition, image))
             self._names.append(name)
             self._results.append(refusal)
             if refusal is None and name is not None:
@@ -77,11 +77,9 @@ class Fetch:
         else:
             self._respond()
 
-    def _refusal(self, name: TopicPartition | None) -> FetchResult | None:
+    def _refusal(self, name: TopicPartition) -> FetchResult | None:
         if self._exchange.version < _FIRST_WITH_MAGIC_2:
             return FetchResult(ErrorCode.UNSUPPORTED_VERSION)
-        if name is None:
-            return FetchResult(ErrorCode.UNKNOWN_TOPIC_ID)
         if self._request.is_from_follower:
             return FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self._request.isolation not in _ISOLATION_LEVELS:
@@ -196,7 +194,18 @@ def _name(partition: SessionPartition, image: MetadataImage) -> TopicPartition |
     if isinstance(topic, str):
         return TopicPartition(topic, partition.partition)
     name = image.topic_names_by_id.get(topic or uuid.UUID(int=0))
-    return None if name is None else TopicPartition(name, partition.partition)
+    if name is None:
+        return None
+    partition.name = name
+    return TopicPartition(name, partition.partition)
+
+
+def _unknown(partition: SessionPartition, image: MetadataImage) -> ErrorCode:
+    """A session remembers which name an id stood for (KIP-516), and whether another topic has that name now."""
+    if partition.name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    is_taken = partition.name in image.topics
+    return ErrorCode.INCONSISTENT_TOPIC_ID if is_taken else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _fetch_partition(name: TopicPartition, partition: SessionPartition) -> FetchPartition:

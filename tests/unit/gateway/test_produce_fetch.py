@@ -273,6 +273,28 @@ def test_unknown_topic_ids(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_session_tells_a_topic_that_is_gone_from_one_created_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            first = fetch_request(13, "", topic_id, {0: 0}, session=(0, INITIAL_EPOCH))
+            session_id = (await call(client, ApiKey.FETCH, 13, first)).session_id
+
+            async def error(epoch: int) -> ErrorCode:
+                again = fetch_request(13, "", None, {}, session=(session_id, epoch))
+                ((partition,),) = [topic.partitions for topic in (await call(client, ApiKey.FETCH, 13, again)).responses]
+                return ErrorCode(partition.error_code)
+
+            await broker.controller.delete_topics(["orders"], 1_000)
+            assert await error(1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await create(broker)
+            assert await error(2) is ErrorCode.INCONSISTENT_TOPIC_ID
+            stale = await call(client, ApiKey.FETCH, 13, fetch_request(13, "", topic_id, {0: 0}))
+            assert stale.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    asyncio.run(main())
+
+
 def test_long_poll_ends_with_data_and_with_time(tmp_path: Path) -> None:
     async def main() -> None:
         async with connected(tmp_path) as (client, broker):
