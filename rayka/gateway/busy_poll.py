@@ -19,7 +19,7 @@ SMALL_BYTES = 4096
 
 
 class BusyPoll:
-    """The waiting of one event loop, by its `call_soon`. With a single core there is no use in it: the client needs that core."""
+    """The waiting of the event loop that `call_soon` belongs to. A single core is left to the client."""
 
     def __init__(
         self,

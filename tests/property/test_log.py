@@ -46,9 +46,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.release()
         shutil.rmtree(self.directory)
 
-    @initialize(
-        segment_bytes=st.integers(400, 2000), interval=st.integers(0, 400), index_bytes=st.integers(48, 300)
-    )
+    @initialize(segment_bytes=st.integers(400, 2000), interval=st.integers(0, 400), index_bytes=st.integers(48, 300))
     def begin(self, segment_bytes: int, interval: int, index_bytes: int) -> None:
         self.config = {
             "internal_segment_bytes": segment_bytes,

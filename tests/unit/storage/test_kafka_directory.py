@@ -98,9 +98,7 @@ def test_closing_leaves_the_files_that_kafka_left(directory: Path) -> None:
 
 def test_producers_go_on_where_they_were(directory: Path) -> None:
     _, log = open_fixture(directory)
-    again = log.append_as_leader(
-        batch(*[b"x"] * 20, producer_id=0, producer_epoch=0, base_sequence=100), 1, NOW_MS
-    )
+    again = log.append_as_leader(batch(*[b"x"] * 20, producer_id=0, producer_epoch=0, base_sequence=100), 1, NOW_MS)
     assert (again.is_duplicate, again.base_offset, again.last_offset) == (True, 100, 119)
     new = log.append_as_leader(batch(b"y", producer_id=0, producer_epoch=0, base_sequence=120), 1, NOW_MS)
     assert new.base_offset == 652

@@ -169,9 +169,7 @@ def test_a_log_whose_deletion_a_crash_cut_short_goes_at_the_next_start(tmp_path:
 
 def test_given_up_segments_are_removed_with_the_rest(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
-    log = directory.open_log(
-        ORDERS, None, LogConfig(internal_segment_bytes=200, file_delete_delay_ms=5), now_ms=NOW_MS
-    )
+    log = directory.open_log(ORDERS, None, LogConfig(internal_segment_bytes=200, file_delete_delay_ms=5), now_ms=NOW_MS)
     for _ in range(6):
         append(log, b"x" * 50)
     log.delete_records(4)

@@ -18,9 +18,7 @@ MAX_SEQUENCE = (1 << 31) - 1
 
 def send(log: Log, sequence: int, *values: bytes, epoch: int = 0, producer_id: int = 9, **how: bool) -> AppendInfo:
     """One batch of an idempotent producer."""
-    data = batch(
-        *(values or (b"x",)), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **how
-    )
+    data = batch(*(values or (b"x",)), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **how)
     info = log.append_as_leader(data, 0, NOW_MS)
     log.update_high_watermark(log.log_end_offset)
     return info
