@@ -282,7 +282,8 @@ def test_a_session_tells_a_topic_that_is_gone_from_one_created_anew(tmp_path: Pa
 
             async def error(epoch: int) -> ErrorCode:
                 again = fetch_request(13, "", None, {}, session=(session_id, epoch))
-                ((partition,),) = [topic.partitions for topic in (await call(client, ApiKey.FETCH, 13, again)).responses]
+                response = await call(client, ApiKey.FETCH, 13, again)
+                ((partition,),) = [topic.partitions for topic in response.responses]
                 return ErrorCode(partition.error_code)
 
             await broker.controller.delete_topics(["orders"], 1_000)
