@@ -1,12 +1,18 @@
-"""kill -9 of the processes that running groups depend on: no committed offset is lost, nobody is stuck."""
+"""kill -9 and SIGSTOP of the processes that running groups depend on: no committed offset is lost, nobody is stuck."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import signal
+import struct
 import threading
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     OFFSET_INVALID,
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -16,6 +22,15 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from benchmarks import many_groups
+from rayka.coordinator.record_formats import decode
+from rayka.coordinator.records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+)
+from rayka.errors import ErrorCode
 from tests.clients.conftest import GROUP_SETTINGS
 from tests.clients.members.process import Members, members, missing
 from tests.faults.load import Writer, create_topic
@@ -23,6 +38,9 @@ from tests.faults.running import Running, running, wait_until
 
 PARTITIONS = 4
 RECOVERY_S = 15.0
+STILL_S = 4.5
+"""Longer than the sessions, which are 3 s; shorter than the broker takes to give a process up."""
+OFFSET_COMMIT = 8
 SEVERAL = ("partition.actors.per.node=3", "gateways.per.node=1", *GROUP_SETTINGS)
 
 
@@ -137,3 +155,101 @@ def test_committed_offsets_survive_the_kill_of_everything(tmp_path_factory: pyte
             assert [place.offset for place in found] == wanted[group_id]
     finally:
         again.stop()
+
+
+@contextlib.contextmanager
+def standing_still(broker: Running) -> Iterator[None]:
+    """All processes with coordinators are stopped meanwhile."""
+    pids = broker.find("ray::PartitionActor")
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def generations(bootstrap: str, group_id: str) -> list[int]:
+    """The generations (or epochs) of a group so far that had members, as the offsets topic has them."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True, "log_level": 0}
+    consumer = Consumer(settings)
+    partitions = consumer.list_topics("__consumer_offsets", 20).topics["__consumer_offsets"].partitions
+    consumer.assign([TopicPartition("__consumer_offsets", number, OFFSET_BEGINNING) for number in partitions])
+    found, ended = set(), 0
+    while ended < len(partitions):
+        (message,) = consumer.consume(1, 20)
+        if message.error() is not None:
+            ended += message.error().code() == KafkaError._PARTITION_EOF
+        elif (record := decode(message.key() or b"", message.value())) is not None:
+            match record.key, record.value:
+                case GroupMetadataKey(group), GroupMetadataValue() as value if group == group_id and value.members:
+                    found.add(value.generation)
+                case ConsumerGroupMetadataKey(group), ConsumerGroupMetadataValue() as value if group == group_id:
+                    found.add(value.epoch)
+    consumer.close()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("kind", ["confluent-kafka", "confluent-kafka-consumer"])
+def test_a_group_goes_on_after_its_coordinator_stood_still(broker: Running, kind: str) -> None:
+    topic = group_id = f"still-{kind}"
+    create(broker.bootstrap, topic)
+    writer = Writer(broker.bootstrap, topic, PARTITIONS, 0.002)
+    with members(broker.bootstrap) as group:
+        for _ in range(2):
+            group.start(kind, group_id, topic)
+        wait_until(lambda: all(member.values for member in group.all), RECOVERY_S, "both members read")
+        committed = CommittedOffsets(broker.bootstrap, group_id, topic)
+        before = generations(broker.bootstrap, group_id)
+        with standing_still(broker):
+            threading.Event().wait(STILL_S)
+        wait_until_read(group, writer)
+        after = generations(broker.bootstrap, group_id)
+        writer.finish()
+        values = list(writer.acknowledged.values())
+        wait_until(lambda: not missing(values, group.values()), RECOVERY_S, "every record is read")
+        committed.finish()
+        for member in group.all:
+            member.leave()
+    assert not writer.failed
+    assert len(after) - len(before) <= 1, (before, after)
+
+
+async def commit(member: many_groups.Classic, topic: str, offset: int, generation_id: int) -> ErrorCode:
+    """An offset of partition 0, with OffsetCommit 2."""
+    body = many_groups.short(member.group_id) + struct.pack(">i", generation_id) + many_groups.short(member.member_id)
+    body += struct.pack(">qi", -1, 1) + many_groups.short(topic) + struct.pack(">iiq", 1, 0, offset)
+    answer = await member.connection.send(OFFSET_COMMIT, 2, body + many_groups.short(""))
+    return ErrorCode(struct.unpack_from(">h", answer, len(answer) - 2)[0])
+
+
+def test_what_waited_for_a_coordinator_that_stood_still_counts_and_old_generations_do_not(broker: Running) -> None:
+    topic = "waited"
+    create(broker.bootstrap, topic)
+
+    async def check() -> None:
+        connections = [await many_groups.Connection.open(broker.bootstrap) for _ in range(2)]
+        await connections[0].send(many_groups.FIND_COORDINATOR, 0, many_groups.short(topic))
+        first, second = group = [many_groups.Classic(each, topic, session_ms=2000) for each in connections]
+        await many_groups.settle(group)
+        old = first.epoch
+        with standing_still(broker):
+            waiting = asyncio.gather(first.beat(), second.beat(), commit(first, topic, 11, old))
+            await asyncio.sleep(STILL_S)
+        assert await waiting == [0, 0, ErrorCode.NONE]
+        while await first.beat() == 0:  # until the session of the second one, which is silent from here on, is over
+            await asyncio.sleep(0.1)
+        await first.join()
+        assert first.epoch == old + 1
+        assert await commit(first, topic, 5, old) is ErrorCode.ILLEGAL_GENERATION
+        assert await commit(second, topic, 6, old) is ErrorCode.UNKNOWN_MEMBER_ID
+        for each in connections:
+            each.close()
+
+    asyncio.run(asyncio.wait_for(check(), 40))
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "log_level": 0})
+    (kept,) = consumer.committed([TopicPartition(topic, 0)], 20)
+    consumer.close()
+    assert kept.offset == 11

@@ -31,11 +31,13 @@ def _kcat(bootstrap: str, group: str, topic: str) -> list[str]:
     return [tools.kcat(), "-b", bootstrap, *options, "-q", "-u", "-f", "%s\\n", "-G", group, topic]
 
 
-def _java(bootstrap: str, group: str, topic: str, protocol: str) -> list[str]:
+def _java(bootstrap: str, group: str, topic: str, protocol: str, instance_id: str = "") -> list[str]:
     properties = {"group.protocol": protocol, "auto.commit.interval.ms": "200", "metadata.max.age.ms": str(METADATA_MS)}
     if protocol == "classic":
         properties |= {"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": str(HEARTBEAT_MS)}
         properties["partition.assignment.strategy"] = "org.apache.kafka.clients.consumer.RoundRobinAssignor"
+    if instance_id:
+        properties["group.instance.id"] = instance_id
     options = [word for name, value in properties.items() for word in ("--command-property", f"{name}={value}")]
     what = ["--include", topic.removeprefix("^")] if topic.startswith("^") else ["--topic", topic]
     return tools.java(
@@ -44,27 +46,27 @@ def _java(bootstrap: str, group: str, topic: str, protocol: str) -> list[str]:
     )  # fmt: skip
 
 
-def command(kind: str, bootstrap: str, group: str, topic: str) -> list[str]:
-    """The command line of a member. Raises ToolMissing."""
+def command(kind: str, bootstrap: str, group: str, topic: str, instance_id: str = "") -> list[str]:
+    """The command line of a member; Java's may be static. Raises ToolMissing."""
     if kind in LIBRARIES:
         return [sys.executable, "-m", "tests.clients.members.member", kind, bootstrap, group, topic]
     if kind == KAFKAJS:
         return ["node", str(tools.HERE / "js" / "member.js"), bootstrap, group, topic]
     if kind == KCAT:
         return _kcat(bootstrap, group, topic)
-    return _java(bootstrap, group, topic, "consumer" if kind == JAVA_CONSUMER else "classic")
+    return _java(bootstrap, group, topic, "consumer" if kind == JAVA_CONSUMER else "classic", instance_id)
 
 
 class Member:
     """One process. `values` is everything it printed, in order."""
 
-    def __init__(self, kind: str, bootstrap: str, group: str, topic: str) -> None:
+    def __init__(self, kind: str, bootstrap: str, group: str, topic: str, instance_id: str = "") -> None:
         variables = {"NODE_PATH": str(tools.kafkajs() / "node_modules")} if kind == KAFKAJS else {}
         self.kind = kind
         self.values: list[bytes] = []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            command(kind, bootstrap, group, topic),
+            command(kind, bootstrap, group, topic, instance_id),
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=tools.environment(**variables),
@@ -111,9 +113,9 @@ class Members:
         self.bootstrap = bootstrap
         self.all: list[Member] = []
 
-    def start(self, kind: str, group: str, topic: str) -> Member:
+    def start(self, kind: str, group: str, topic: str, instance_id: str = "") -> Member:
         """A new member."""
-        member = Member(kind, self.bootstrap, group, topic)
+        member = Member(kind, self.bootstrap, group, topic, instance_id)
         self.all.append(member)
         return member
 
