@@ -43,6 +43,8 @@ _MIN_TABLES = 16
 _MAX_LOG_BYTES = 32 * 1024 * 1024
 _TABLES_PER_ANSWER = 2
 _PART_OF_STORE = 0.6
+_LEFT_BYTES = 64 * 1024 * 1024
+"""Of a small store so much is left to others, down to a tenth: where Ray has to spill for each table all wait."""
 _FIRST_RATIO = 8.0
 """How much larger than its log a table is taken to be, before one of the partition has been made."""
 
@@ -263,7 +265,9 @@ def share_of_store(image: MetadataImage, broker_id: int) -> int:
         for partition in topic.partitions
         if partition.leader == broker_id
     }
-    return int(_store_bytes() * _PART_OF_STORE) // max(len(leaders), 1)
+    store_bytes = _store_bytes()
+    held_bytes = max(min(store_bytes * _PART_OF_STORE, store_bytes - _LEFT_BYTES), store_bytes / 10)
+    return int(held_bytes) // max(len(leaders), 1)
 
 
 @functools.cache

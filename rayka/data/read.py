@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import ray.data
@@ -54,7 +54,7 @@ def read_topic(
     by_node = _by_node(cluster, splits)
     parts = [
         ray.data.read_datasource(
-            TopicDatasource(ray_cluster, each, tuple(columns), isolation),
+            TopicDatasource(ray_cluster, each, tuple(columns), isolation, _is_store_small()),
             override_num_blocks=max(len(each), 1),
             label_selector={_NODE_LABEL: node_id} if len(by_node) > 1 else None,
         )
@@ -76,8 +76,15 @@ def _by_node(cluster: Cluster, splits: Sequence[OffsetRange]) -> dict[str, list[
     return found or {here: []}
 
 
+def _is_store_small() -> bool:
+    """Whether the blocks that Ray Data gathers in its tasks, mapped, would fill half of the object store."""
+    resources: dict[str, float] = cast(Any, ray).cluster_resources()
+    block_bytes = ray.data.DataContext.get_current().target_max_block_size or 0
+    return resources.get("CPU", 1.0) * block_bytes > resources.get("object_store_memory", 0.0) / 2
+
+
 class TopicDatasource(Datasource):
-    """Reads exactly these ranges."""
+    """Reads exactly these ranges. With `copies` a block is memory of the task's own and keeps nothing of the store."""
 
     def __init__(
         self,
@@ -85,8 +92,10 @@ class TopicDatasource(Datasource):
         splits: Sequence[OffsetRange],
         columns: tuple[str, ...],
         isolation: IsolationLevel,
+        copies: bool,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._copies = copies
         self._ray_cluster = ray_cluster
         self._splits = splits
         self._columns = columns
@@ -114,7 +123,7 @@ class TopicDatasource(Datasource):
         splits: Sequence[OffsetRange | None] = self._splits or [None]
         return [
             ReadTask(
-                SplitRead(self._ray_cluster, each, columns, self._isolation),
+                SplitRead(self._ray_cluster, each, columns, self._isolation, self._copies),
                 BlockMetadata(None, len(each or ()) * _RECORD_BYTES, None, None),
                 per_task_row_limit=per_task_row_limit,
             )
@@ -130,6 +139,7 @@ class SplitRead:
     offsets: OffsetRange | None
     columns: tuple[str, ...]
     isolation: IsolationLevel
+    copies: bool
 
     def __call__(self) -> Iterator[pa.Table]:
         from rayka.storage.columns import SCHEMA
@@ -142,4 +152,12 @@ class SplitRead:
         broker = self.ray_cluster.connection().broker
         reader = RangeReader(broker, columns, self.isolation, namespace=self.ray_cluster.namespace)
         for batch in reader.read(self.offsets):
-            yield pa.Table.from_batches([batch])
+            yield _copy(batch) if self.copies else pa.Table.from_batches([batch])
+
+
+def _copy(batch: pa.RecordBatch) -> pa.Table:
+    """The batch in memory of this process."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
