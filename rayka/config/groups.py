@@ -36,7 +36,7 @@ _CLASSIC = (
         "group.initial.rebalance.quiet.ms",
         50,
         "rayka's own: the first rebalance of a new classic group goes on only when no further member has come for so "
-        "long, so that members that start together are one generation even where group.initial.rebalance.delay.ms is 0.",
+        "long: members that start together are one generation even where group.initial.rebalance.delay.ms is 0.",
         0,
     ),
     _int("group.max.size", INT_MAX, "The most members that a classic group takes."),
