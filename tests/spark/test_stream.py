@@ -128,4 +128,5 @@ def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
         else:
             assert list(lines)[-1] == "done\n", (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
         driver.wait(60)
+        assert set(written(tmp_path / "out").values()) == {1}
     assert written(tmp_path / "out") == once(count)
