@@ -176,8 +176,8 @@ def _broker_id(image: MetadataImage, registration: BrokerRegistration) -> int:
 def _known_id(image: MetadataImage, registration: BrokerRegistration) -> int | None:
     """The id that the node's directories belong to.
 
-    Where none of their ids is known, a common path on the same host tells, or one that only a broker has which
-    is down: its host may have another name now.
+    Where none of their ids is known, a common path on the same host tells; without ids to tell them apart, also one
+    that only a broker has which is down: its host may have another name now.
     """
     brokers = image.brokers.values()
     ids = set(registration.directory_ids)
@@ -187,7 +187,7 @@ def _known_id(image: MetadataImage, registration: BrokerRegistration) -> int | N
     paths = set(registration.log_dirs)
     sharing = [broker for broker in brokers if not paths.isdisjoint(broker.log_dirs)]
     here = [broker.broker_id for broker in sharing if broker.host == registration.host]
-    down = [broker.broker_id for broker in sharing if broker.fenced]
+    down = [broker.broker_id for broker in sharing if broker.fenced and not (ids and broker.directory_ids)]
     if here:
         return here[0]
     return down[0] if len(down) == 1 else None

@@ -49,7 +49,7 @@ class Cluster:
 
     def add_broker(self, actors: int = 2, rack: str | None = None, life: int = 1, broker_id: int = -1) -> int:
         """Register a broker and its actors, named a<broker>-<index>."""
-        number = len(self.image.brokers) + 1 if broker_id == -1 else broker_id
+        number = self.image.next_broker_id if broker_id == -1 else broker_id
         registration = BrokerRegistration(
             f"node-{number}-{life}", f"host-{number}", 9092, broker_id, rack, (f"dir-{number}",), ("/data",)
         )
