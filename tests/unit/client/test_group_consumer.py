@@ -193,6 +193,7 @@ def test_asynchronous_commits_keep_their_order(cluster: Cluster) -> None:
         failing = consumer.commit_async({place: OffsetAndMetadata(1, "x" * 5000)}, lambda *both: told.append(both))
         with pytest.raises(RaykaError, match="OFFSET_METADATA_TOO_LARGE"):
             failing.result(10)
+        until(lambda: len(told) == 21)
         assert told[-1][0] is None
         assert told[-1][1].code is ErrorCode.OFFSET_METADATA_TOO_LARGE
 
