@@ -8,6 +8,7 @@ member's heartbeat every three seconds and counts what is not a plain "go on".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import struct
 import subprocess
@@ -201,6 +202,8 @@ class Members:
     def __init__(self, connections: list[list[Connection]], groups: int) -> None:
         self._lanes = connections
         self._groups = groups
+        self._have_joined = asyncio.Event()
+        self._waiting: list[asyncio.Task[None]] = []
         self.all: list[Classic | Consumer] = []
         self.errors: dict[int, int] = {}
         self.slowest_s = 0.0
@@ -211,6 +214,8 @@ class Members:
         began = time.monotonic()
         names = iter([f"many-{number}" for number in range(self._groups)])
         await asyncio.wait_for(asyncio.gather(*(self._fill(lane, names) for lane in self._lanes)), JOIN_TIMEOUT_S)
+        self._have_joined.set()
+        await asyncio.gather(*self._waiting)
         return time.monotonic() - began
 
     async def _fill(self, lane: list[Connection], names: Any) -> None:
@@ -219,6 +224,20 @@ class Members:
             group = [kind(connection, group_id) for connection in lane]
             await settle(group)
             self.all += group
+            self._waiting += [asyncio.create_task(self._stay(member)) for member in group]
+
+    async def _stay(self, member: Classic | Consumer) -> None:
+        """Heartbeats of a member whose group is there before the last one is."""
+        while not self._have_joined.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._have_joined.wait(), HEARTBEAT_S)
+                return
+            self._count(await member.beat())
+
+    def _count(self, error: int) -> None:
+        self.beats += 1
+        if error:
+            self.errors[error] = self.errors.get(error, 0) + 1
 
     async def beat(self, seconds: float) -> None:
         """Heartbeats of all members, spread evenly over their interval."""
@@ -231,9 +250,7 @@ class Members:
             await asyncio.sleep(due - time.monotonic())
             error = await member.beat()
             self.slowest_s = max(self.slowest_s, time.monotonic() - due)
-            self.beats += 1
-            if error:
-                self.errors[error] = self.errors.get(error, 0) + 1
+            self._count(error)
             due += HEARTBEAT_S
 
 
