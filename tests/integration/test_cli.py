@@ -223,8 +223,8 @@ def test_a_reader_that_has_enough_is_no_error(broker: Running, cli: Cli) -> None
 
 def test_the_program_in_the_readme_runs(broker: Running) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    program = readme.partition("```python\n")[2].partition("```")[0]
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    program = "import rayka\n" + readme.partition("```python\nimport rayka\n")[2].partition("```")[0]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["acknowledged at offset 0", "1 0 b'kitchen' b'21.5'"], done.stderr
 
 
