@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -51,13 +52,20 @@ def new_topic(cluster: Cluster, name: str, partitions: int) -> str:
 
 @pytest.fixture
 def actor_pid(cluster: Cluster) -> Callable[[str, int], int]:
-    """`actor_pid(topic, partition)`: the process that leads a partition."""
+    """`actor_pid(topic, partition)`: the process that leads a partition, once it is there: it may be starting again."""
     import ray
 
     def find(topic: str, partition: int) -> int:
         image = cluster.admin().describe_topics([topic])[0].partitions[partition]
         actor = ray.get_actor(image.leader_actor, namespace="rayka")
-        pid: int = ray.get(actor.process_id.remote())
+        deadline_s = time.monotonic() + 30
+        while True:
+            try:
+                pid: int = ray.get(actor.process_id.remote())
+                break
+            except ray.exceptions.ActorUnavailableError:
+                assert time.monotonic() < deadline_s, f"{image.leader_actor} does not come back"
+                time.sleep(0.1)
         assert pid != os.getpid()
         return pid
 
