@@ -16,13 +16,12 @@ from typing import Final
 from rayka.errors import ErrorCode
 from rayka.gateway.context import Context
 from rayka.gateway.exchange import Exchange, finish_frame, response_head
-from rayka.gateway.handlers.produce_repeat import RESULT, RepeatedProduce
+from rayka.gateway.handlers.produce_repeat import FIRST_FLEXIBLE, RESULT, RepeatedProduce
 from rayka.gateway.leader_hints import LeaderHints
 from rayka.gateway.wire import INT16, INT32, Reader, uvarint_bytes
 from rayka.metadata.image import MetadataImage
 from rayka.types import AppendRequest, AppendResult, TopicPartition
 
-FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_MAGIC_2: Final = 3
 _FIRST_WITH_LOG_START: Final = 5
 _FIRST_WITH_ZSTD: Final = 7

@@ -17,7 +17,7 @@ from rayka.types import AppendResult, TopicPartition
 
 RESULT: Final = struct.Struct(">ihqqq")
 """Of a partition's answer, from version 5 on: index, error, base offset, log append time, log start offset."""
-_FIRST_FLEXIBLE: Final = 9
+FIRST_FLEXIBLE: Final = 9
 _CORRELATION_ID_POSITION: Final = 4
 # After the records: the ends of partition, topic and request.
 _ENDS: Final = {False: b"", True: b"\0\0\0"}
@@ -70,7 +70,7 @@ class RepeatedProduce:
             or frame[position:records_position] != self._head
         ):
             return None
-        flexible = self._version >= _FIRST_FLEXIBLE
+        flexible = self._version >= FIRST_FLEXIBLE
         reader = Reader(frame, records_position)
         size = reader.blob_size(flexible)
         end = reader.position + size
