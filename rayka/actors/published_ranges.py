@@ -245,7 +245,7 @@ class PublishedRanges:
 
 
 def _give_way() -> None:
-    """For the whole process: who holds the GIL gives it up within a tenth of a millisecond, instead of Python's five."""
+    """For the whole process: who holds the GIL gives it up within a tenth of a millisecond, not Python's five."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
