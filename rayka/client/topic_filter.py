@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from rayka.errors import ErrorCode, RaykaError
 
 
-class TopicFilter:
+class TopicFilter(ABC):
     """A regular expression (Python's) for whole names; as in Kafka 0.8 a comma stands for "or"."""
 
     def __init__(self, pattern: str) -> None:
@@ -21,9 +22,9 @@ class TopicFilter:
             reason = f"the filter {pattern!r} is no regular expression: {error}"
             raise RaykaError(ErrorCode.INVALID_REGULAR_EXPRESSION, reason) from None
 
+    @abstractmethod
     def allows(self, topic: str) -> bool:
         """Whether the filter lets the topic through."""
-        raise NotImplementedError
 
     def allowed(self, topics: Iterable[str]) -> tuple[str, ...]:
         """Those that the filter lets through, in order."""
