@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -248,7 +249,11 @@ def topic_creation(bootstrap: str, topic: str, partitions: int = 12, times: int 
 
 
 def serving(bootstrap: str, topic: str, began: float) -> Figures:
-    """Until a record is acknowledged on each partition and all old ones can be found; `began` is time.monotonic()."""
+    """Until a record is acknowledged on each partition and all old ones can be found; `began` is time.monotonic().
+
+    The producer is made when somebody listens: one that was refused tries again only once a second.
+    """
+    wait_for_listener(bootstrap)
     quick = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10, "log_level": 0}
     producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER, **quick, "linger.ms": 0})
     for partition in range(4):
@@ -257,6 +262,20 @@ def serving(bootstrap: str, topic: str, began: float) -> Figures:
         raise TimeoutError("the broker does not serve")
     elapsed = time.monotonic() - began
     return {"s": elapsed, "records": sum(end_offsets(bootstrap, topic).values()) - 4}
+
+
+def wait_for_listener(address: str) -> None:
+    """Until a connection to HOST:PORT is accepted. Raises TimeoutError."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+    raise TimeoutError(f"nobody listens at {address}")
 
 
 LOADS: dict[str, Callable[..., Any]] = {

@@ -33,6 +33,14 @@ STOP_TIMEOUT_S = 3.0
 _PORT_TIMEOUT_S = 2.0
 _PORT_RETRY_S = 0.1
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024
+_RAY_SETTINGS = {
+    # Ray runs workers at niceness 15, behind everything else on the machine. A broker is not background work.
+    "RAY_worker_niceness": "0",
+    # The raylet and its object store start side by side, and mostly the store's socket is not there yet when the
+    # raylet connects. It tries again after a whole second; here after 20 ms, for the same ten seconds in all.
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+}
 
 
 def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bool:
@@ -49,8 +57,8 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
     remove_ray_files(data_dir)
     temp_dir = _ray_dir(data_dir)
     os.makedirs(temp_dir, mode=0o700)
-    # Ray runs workers at niceness 15, behind everything else on the machine. A broker is not background work.
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in _RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
     ray.init(
         include_dashboard=dashboard,
         object_store_memory=_OBJECT_STORE_BYTES,
