@@ -142,9 +142,7 @@ class AbstractIndex:
 
     def _keep_below(self, relative_offset: int, field: int) -> None:
         memory, size, unpack = self.load(), self.ENTRY.size, self._unpack
-        last = self._search(
-            lambda slot: unpack(memory, slot * size), len(memory) // size, relative_offset - 1, field
-        )
+        last = self._search(lambda slot: unpack(memory, slot * size), len(memory) // size, relative_offset - 1, field)
         del memory[(last + 1) * size :]
         if self._written > len(memory):
             self._written = _NOTHING

@@ -38,6 +38,7 @@ SNAPSHOT_BYTES = 32 << 20
 SNAPSHOT_BYTES_FOR_EACH_PRODUCER = 4096
 """and so many more for each producer, so that it costs little even with many."""
 
+
 class Log:
     """A partition's log. Methods raise RaykaError; KAFKA_STORAGE_ERROR stands for every OSError."""
 
@@ -71,8 +72,14 @@ class Log:
         self._producers = loaded.producers
         self._epochs = loaded.leader_epochs
         self._local = LocalLog(
-            files, directory, config, loaded.segments, loaded.log_end_offset, loaded.recovery_point,
-            jitter_ms, loaded.is_synced,
+            files,
+            directory,
+            config,
+            loaded.segments,
+            loaded.log_end_offset,
+            loaded.recovery_point,
+            jitter_ms,
+            loaded.is_synced,
         )
         self._high_watermark_place = self._local.place_of(self.log_start_offset)
         self._flushed_ms = self._now_ms = now_ms
