@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rayka.cli.tables import table
 
 if TYPE_CHECKING:
-    from rayka.client.group_offsets import GroupDescription, GroupMember
+    from rayka.client.group_offsets import GroupDescription, GroupMember, GroupOffset
     from rayka.coordinator.requests import ListedGroup
     from rayka.types import TopicPartition
 
@@ -88,38 +88,34 @@ def group_fields(group: GroupDescription) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "type": group.group_type,
-        "state": group.state,
-        "assignor": group.assignor,
+        **_fields(group, "state", "assignor"),
         "coordinator": group.coordinator.broker_id,
-        "group_epoch": group.group_epoch,
-        "assignment_epoch": group.assignment_epoch,
+        **_fields(group, "group_epoch", "assignment_epoch"),
         "members": [_member_fields(member) for member in group.members],
-        "offsets": [
-            {
-                "topic": one.topic_partition.topic,
-                "partition": one.topic_partition.partition,
-                "leader_epoch": one.leader_epoch,
-                "current_offset": one.current_offset,
-                "log_end_offset": one.log_end_offset,
-                "lag": one.lag,
-                "consumer_id": one.member.member_id if one.member else None,
-            }
-            for one in group.offsets
-        ],
+        "offsets": [_offset_fields(offset) for offset in group.offsets],
     }
 
 
 def _member_fields(member: GroupMember) -> dict[str, Any]:
     return {
         "consumer_id": member.member_id,
-        "group_instance_id": member.group_instance_id,
-        "host": member.host,
-        "client_id": member.client_id,
-        "epoch": member.epoch,
-        "is_upgraded": member.is_upgraded,
+        **_fields(member, "group_instance_id", "host", "client_id", "epoch", "is_upgraded"),
         "assignment": _pairs(member.assignment),
         "target_assignment": _pairs(member.target),
     }
+
+
+def _offset_fields(offset: GroupOffset) -> dict[str, Any]:
+    return {
+        **offset.topic_partition._asdict(),
+        **_fields(offset, "leader_epoch", "current_offset", "log_end_offset", "lag"),
+        "consumer_id": offset.member.member_id if offset.member else None,
+    }
+
+
+def _fields(source: object, *names: str) -> dict[str, Any]:
+    """What goes by the same name in JSON."""
+    return {name: getattr(source, name) for name in names}
 
 
 def _pairs(partitions: Sequence[TopicPartition]) -> list[list[object]]:

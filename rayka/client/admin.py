@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from rayka.client.consumer import OffsetAndTimestamp
 from rayka.client.groups import GroupAdmin
-from rayka.client.loop import LoopThread, at_home, blocking
+from rayka.client.loop import Shell, at_home, blocking
 from rayka.client.offsets import look_up
 from rayka.config import ConfigEntry, describe_broker, describe_default_broker, describe_topic
 from rayka.errors import ErrorCode, RaykaError
@@ -229,12 +229,8 @@ class AsyncAdmin(GroupAdmin):
         raise RaykaError(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
 
 
-class Admin:
+class Admin(Shell[AsyncAdmin]):
     """The blocking form of `AsyncAdmin`; any number of threads may use it."""
-
-    def __init__(self, core: AsyncAdmin, loop: LoopThread) -> None:
-        self._core = core
-        self._loop = loop
 
     create_topic = blocking(AsyncAdmin.create_topic)
     create_topics = blocking(AsyncAdmin.create_topics)

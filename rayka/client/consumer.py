@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
+from rayka.client.closing import AsyncClosing, Closing
 from rayka.client.fetcher import Fetcher
-from rayka.client.loop import LoopThread, at_home, blocking
+from rayka.client.loop import Shell, at_home, blocking
 from rayka.client.offsets import look_up
 from rayka.client.positions import AssignedPartition
 from rayka.client.records import ConsumerRecord, RecordBatches
@@ -32,7 +32,7 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int
 
 
-class AsyncConsumer:
+class AsyncConsumer(AsyncClosing):
     """Reads partitions that the program assigns; to be awaited in any event loop.
 
     It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
@@ -212,14 +212,6 @@ class AsyncConsumer:
             raise StopAsyncIteration
         return self.pending.popleft()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
 
@@ -297,12 +289,8 @@ class AsyncConsumer:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "The consumer is closed")
 
 
-class Consumer:
+class Consumer(Shell[AsyncConsumer], Closing):
     """The blocking form of `AsyncConsumer`, for one thread at a time."""
-
-    def __init__(self, core: AsyncConsumer, loop: LoopThread) -> None:
-        self._core = core
-        self._loop = loop
 
     assign = blocking(AsyncConsumer.assign)
     assignment = blocking(AsyncConsumer.assignment)
@@ -333,14 +321,6 @@ class Consumer:
             if self._loop.run(self._core.fill()):
                 return self._core.pending.popleft()
             raise StopIteration from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _topic_partition(partition: tuple[str, int]) -> TopicPartition:

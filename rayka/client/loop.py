@@ -7,7 +7,7 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple
 
 import uvloop
 
@@ -108,6 +108,7 @@ class AtHome(Protocol):
 
 
 H = TypeVar("H", bound=AtHome)
+Core = TypeVar("Core")
 
 
 def at_home(
@@ -125,17 +126,18 @@ def at_home(
     return call
 
 
-class Shell(Protocol):
+class Shell(Generic[Core]):
     """The blocking form of a client: the asynchronous one and the thread of its loop."""
 
-    _core: Any
-    _loop: LoopThread
+    def __init__(self, core: Core, loop: LoopThread) -> None:
+        self._core = core
+        self._loop = loop
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     """The blocking form of an asynchronous client's method: same arguments, same documentation."""
 
-    def call(self: Shell, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Shell[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._loop.run(method(self._core, *args, **kwargs))
 
     call.__name__ = method.__name__

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from rayka.client.checkpoint import Checkpoint, PlannedBatch
+from rayka.client.closing import Closing
 from rayka.client.cluster import Cluster
 from rayka.client.offset_ranges import OffsetRange, Places, find_topics, plan_ranges
 from rayka.types import IsolationLevel, TopicPartition
@@ -45,7 +45,7 @@ class EndlessRead:
         return cls(named, pattern, starting, isolation, max_offsets)
 
 
-class MicroBatches:
+class MicroBatches(Closing):
     """The batches of one checkpoint directory, which this process holds until `close`."""
 
     def __init__(self, cluster: Cluster, read: EndlessRead, directory: str | os.PathLike[str]) -> None:
@@ -84,14 +84,6 @@ class MicroBatches:
     def close(self) -> None:
         """Let another process have the checkpoint."""
         self._checkpoint.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _pending(self, ends: Ends) -> Iterator[OffsetRange]:
         """What was not planned yet; a partition that is new is read from its beginning."""

@@ -12,11 +12,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rayka.client.accumulator import Accumulator, BatchFuture, Headers, ProducerBatch, RecordFuture
-from rayka.client.loop import LoopThread, at_home, blocking
+from rayka.client.closing import AsyncClosing, Closing
+from rayka.client.loop import Shell, at_home, blocking
 from rayka.client.partitioner import Partitioner
 from rayka.client.route import Routes, TopicRoute
 from rayka.client.sender import Sender
@@ -27,8 +27,6 @@ from rayka.gateway.ports import Broker
 from rayka.storage.batch import RECORD_BATCH_OVERHEAD
 from rayka.storage.builder import RecordBatchBuilder, max_record_size
 from rayka.types import TopicPartition
-
-logger = logging.getLogger(__name__)
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class BufferFull(RaykaError, BufferError):
     """The records that are not acknowledged yet fill `buffer_memory`, and `max_block_ms` are over."""
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncClosing):
     """Sends records to topics; to be awaited in any event loop.
 
     It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
@@ -166,14 +164,6 @@ class AsyncProducer:
         route = self._routes.get(topic)
         return set() if route is None else set(route.partitions)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     @at_home
     async def ready(self, topic: str) -> None:
         """Wait until the topic is known, and create it if the broker's settings say so."""
@@ -241,12 +231,8 @@ class AsyncProducer:
             ) from None
 
 
-class Producer:
+class Producer(Shell[AsyncProducer], Closing):
     """The blocking form of `AsyncProducer`; any number of threads may use it."""
-
-    def __init__(self, core: AsyncProducer, loop: LoopThread) -> None:
-        self._core = core
-        self._loop = loop
 
     def send(
         self,
@@ -281,14 +267,6 @@ class Producer:
     def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic; empty if it does not exist."""
         return self._core.partitions_for(topic)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _partitioner(given: Partitioner | type[Any] | None) -> Partitioner | None:

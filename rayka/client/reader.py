@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from rayka.client.loop import LoopThread, at_home, blocking
+from rayka.client.closing import AsyncClosing, Closing
+from rayka.client.loop import Shell, at_home, blocking
 from rayka.client.offsets import look_up
 from rayka.client.records import Chunk, ConsumerRecord
 from rayka.client.settings import ConsumerConfig, configure
@@ -42,7 +42,7 @@ class RecordSet(NamedTuple):
     log_start_offset: int
 
 
-class AsyncReader:
+class AsyncReader(AsyncClosing):
     """Reads what it is told to; to be awaited in any event loop.
 
     Of the settings of `ConsumerConfig` those count that say how records are read: isolation_level, check_crcs, the
@@ -102,14 +102,6 @@ class AsyncReader:
     async def close(self) -> None:
         """Let go of the files that are open."""
         self._files.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _offset(self, topic: str, partition: int, timestamp: int, timeout_ms: int) -> int:
         wanted = TopicPartition(topic, partition)
@@ -172,25 +164,13 @@ class AsyncReader:
         return data
 
 
-class Reader:
+class Reader(Shell[AsyncReader], Closing):
     """The blocking form of `AsyncReader`; any number of threads may use it."""
-
-    def __init__(self, core: AsyncReader, loop: LoopThread) -> None:
-        self._core = core
-        self._loop = loop
 
     fetch = blocking(AsyncReader.fetch)
     multifetch = blocking(AsyncReader.multifetch)
     get_offsets_before = blocking(AsyncReader.get_offsets_before)
     close = blocking(AsyncReader.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _require_valid(request: FetchRequest) -> None:

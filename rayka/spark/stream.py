@@ -14,11 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
+from rayka.client.closing import Closing
 from rayka.client.micro_batches import EndlessRead, Ends, MicroBatches, behind
 from rayka.client.offset_ranges import OffsetRange, Places, split
 from rayka.client.range_reader import COLUMNS
@@ -59,7 +58,7 @@ class _Frames:
     min_partitions: int
 
 
-class Stream:
+class Stream(Closing):
     """Runs one batch after the other: `process_available()` up to what there is now, `run()` on and on.
 
     `progress` has the last batches; str() of one is a line for people. A context manager that ends with `close`.
@@ -96,14 +95,6 @@ class Stream:
         """Stop, and let go of the checkpoint."""
         self.stop()
         self._batches.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _process_next(self, ends: Ends) -> Progress | None:
         started = time.monotonic()

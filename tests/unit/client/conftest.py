@@ -13,17 +13,25 @@ from tests.support.faulty_partitions import FaultyPartitions
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> Iterator[LocalConnection]:
+def broker_config() -> dict[str, str]:
+    """The broker's settings; a module of tests may have others."""
+    return {}
+
+
+@pytest.fixture
+def connection(tmp_path: Path, broker_config: dict[str, str]) -> Iterator[LocalConnection]:
     """The way to a broker of this test's own."""
-    connection = LocalConnection(str(tmp_path))
+    connection = LocalConnection(str(tmp_path), broker_config)
     yield connection
     connection.close()
 
 
 @pytest.fixture
-def cluster(connection: LocalConnection) -> Cluster:
+def cluster(connection: LocalConnection) -> Iterator[Cluster]:
     """The cluster of that broker."""
-    return Cluster(connection)
+    cluster = Cluster(connection)
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +21,22 @@ from rayka.client.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
+from tests.unit.client.grouped import FAST_GROUPS, write
 
-FAST = {
-    "group.consumer.min.heartbeat.interval.ms": "20",
-    "group.consumer.heartbeat.interval.ms": "20",
-    "group.consumer.unsettled.heartbeat.interval.ms": "10",
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.min.session.timeout.ms": "500",
-    "group.consumer.session.timeout.ms": "500",
-}
 SETTINGS: dict[str, Any] = {"auto_offset_reset": "earliest", "retry_backoff_ms": 10}
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> Iterator[LocalConnection]:
-    """A broker whose groups move fast."""
-    connection = LocalConnection(str(tmp_path), FAST)
-    yield connection
-    connection.close()
+def broker_config() -> dict[str, str]:
+    """Groups move fast."""
+    return FAST_GROUPS
 
 
 @pytest.fixture
-def cluster(connection: LocalConnection) -> Iterator[Cluster]:
+def cluster(cluster: Cluster) -> Cluster:
     """A cluster with a topic of four partitions."""
-    cluster = Cluster(connection)
     cluster.admin().create_topic("events", partitions=4)
-    yield cluster
-    cluster.close()
-
-
-def write(cluster: Cluster, count: int, topic: str = "events", first: int = 0) -> None:
-    """Numbered records, over all partitions."""
-    partitions = len(cluster.admin().describe_topics([topic])[0].partitions)
-    with cluster.producer() as producer:
-        for number in range(first, first + count):
-            producer.send(topic, b"%d" % number, partition=number % partitions)
+    return cluster
 
 
 def until(done: Callable[[], bool], *consumers: GroupConsumer, timeout_s: float = 10) -> list[ConsumerRecord]:

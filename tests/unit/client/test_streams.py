@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,27 +17,22 @@ from rayka.client.streams import ConsumerConnector, Stream
 from rayka.client.topic_filter import Blacklist, Whitelist
 from rayka.coordinator.assignors import ranges
 from rayka.errors import ErrorCode, RaykaError
-from tests.support.client_connection import LocalConnection
-from tests.unit.client.test_group_consumer import FAST, write
+from tests.unit.client.grouped import FAST_GROUPS, write
 
 SETTINGS: dict[str, Any] = {"auto_offset_reset": "earliest", "retry_backoff_ms": 10, "consumer_timeout_ms": 300}
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> Iterator[LocalConnection]:
-    """A broker whose groups move fast."""
-    connection = LocalConnection(str(tmp_path), FAST)
-    yield connection
-    connection.close()
+def broker_config() -> dict[str, str]:
+    """Groups move fast."""
+    return FAST_GROUPS
 
 
 @pytest.fixture
-def cluster(connection: LocalConnection) -> Iterator[Cluster]:
+def cluster(cluster: Cluster) -> Cluster:
     """A cluster with a topic of five partitions."""
-    cluster = Cluster(connection)
     cluster.admin().create_topic("events", partitions=5)
-    yield cluster
-    cluster.close()
+    return cluster
 
 
 def until(done: Callable[[], bool]) -> None:
