@@ -23,6 +23,8 @@ from rayka.types import AppendRequest
 class ActorLink:
     """Requests to one partition actor through its handle; calls start in the order in which they were made."""
 
+    is_in_process = False
+
     def __init__(self, actor_name: str, namespace: str) -> None:
         self._actor_name = actor_name
         self._namespace = namespace

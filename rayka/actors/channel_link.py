@@ -14,6 +14,8 @@ from rayka.types import AbortedTransaction, AppendRequest, AppendResult, FetchRe
 class ChannelLink:
     """Puts requests into frames and makes results of the answers."""
 
+    is_in_process = False
+
     def __init__(self, path: str) -> None:
         self._channel = LocalChannel(path)
 

@@ -10,7 +10,6 @@ from typing import Any
 from rayka.actors.channel import ChannelClosed
 from rayka.actors.controller_client import ControllerClient
 from rayka.actors.group_replicas import OFFSETS_TOPIC
-from rayka.actors.replica_server import ReplicaServer
 from rayka.actors.router import Router
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups import partition_for_group
@@ -73,12 +72,12 @@ class GroupRouter:
             missing = found is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise RaykaError(ErrorCode.NOT_COORDINATOR if missing else ErrorCode.COORDINATOR_NOT_AVAILABLE)
         actor_name, _ = found
-        is_own = isinstance(self._router.link(actor_name), ReplicaServer)
-        packed = arguments if is_own else pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
+        is_in_process = self._router.link(actor_name).is_in_process
+        packed = arguments if is_in_process else pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
         answer = await self._router.call(actor_name, "group", number, command, packed, timeout_s=_LONGEST_WAIT_S)
         if isinstance(answer, ChannelClosed):
             raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(answer))
-        response = answer if is_own else pickle.loads(answer)
+        response = answer if is_in_process else pickle.loads(answer)
         if isinstance(response, RaykaError):
             raise response
         return response

@@ -35,6 +35,10 @@ class FetchOrder(NamedTuple):
 class Link(Protocol):
     """Requests to one partition actor."""
 
+    @property
+    def is_in_process(self) -> bool:
+        """Whether the actor is in this process, so that `call` hands over objects as they are."""
+
     def append(self, requests: Sequence[AppendRequest], timeout_ms: int, done: AppendDone) -> None:
         """Append to partitions of this actor, in order; sent when this returns."""
 

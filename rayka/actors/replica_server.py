@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 class ReplicaServer:
     """Implements `Link`. `disk_failed` is called when an I/O error came up."""
 
+    is_in_process = True
+
     def __init__(self, replicas: Replicas, directory: LogDirectory, disk_failed: Callable[[], None]) -> None:
         self._replicas = replicas
         self._directory = directory
