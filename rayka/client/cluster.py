@@ -16,7 +16,7 @@ from rayka.client.group_consumer import AsyncGroupConsumer
 from rayka.client.loop import LoopThread
 from rayka.client.producer import AsyncProducer, Producer
 from rayka.client.reader import AsyncReader, Reader
-from rayka.client.streams import ConsumerConnector
+from rayka.client.streams import AsyncConsumerConnector, ConsumerConnector
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 
@@ -56,7 +56,7 @@ class Cluster:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._clients: WeakSet[AsyncProducer | AsyncConsumer | AsyncReader] = WeakSet()
+        self._clients: WeakSet[AsyncProducer | AsyncConsumer | AsyncReader | AsyncConsumerConnector] = WeakSet()
         self._members: WeakSet[GroupConsumer | ConsumerConnector] = WeakSet()
 
     @property
@@ -89,9 +89,9 @@ class Cluster:
         return consumer
 
     def consumer_connector(self, group_id: str, consumer_id: str | None = None, **config: Any) -> ConsumerConnector:
-        """The streams of Kafka's design papers. Settings: `GroupConsumerConfig`."""
-        connection = self._connection
-        connector = ConsumerConnector(connection.broker, connection.loop, group_id, consumer_id, **config)
+        """The streams of Kafka's design papers. Settings: `AsyncConsumerConnector`."""
+        core = self.async_consumer_connector(group_id, consumer_id, **config)
+        connector = ConsumerConnector(core, self._connection.loop)
         self._members.add(connector)
         return connector
 
@@ -127,6 +127,17 @@ class Cluster:
         consumer = AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
         self._clients.add(consumer)
         return consumer
+
+    def async_consumer_connector(
+        self, group_id: str, consumer_id: str | None = None, **config: Any
+    ) -> AsyncConsumerConnector:
+        """The streams to be awaited, in any event loop."""
+        connection = self._connection
+        connector = AsyncConsumerConnector(
+            connection.broker, connection.loop.loop, group_id=group_id, consumer_id=consumer_id, **config
+        )
+        self._clients.add(connector)
+        return connector
 
     def async_reader(self, **config: Any) -> AsyncReader:
         """The stateless reader to be awaited, in any event loop."""
@@ -164,7 +175,7 @@ class Cluster:
         members, self._members = list(self._members), WeakSet()
         for member in members:
             try:
-                member.close() if isinstance(member, GroupConsumer) else member.shutdown()
+                member.close()
             except Exception as error:
                 logger.warning("closing a consumer: %r", error)
         if self._clients:

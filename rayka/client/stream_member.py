@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from rayka.client.group_calls import OffsetAndMetadata
 from rayka.client.group_consumer import AsyncGroupConsumer
 from rayka.client.loop import at_home
 from rayka.client.positions import AssignedPartition
 from rayka.client.records import ConsumerRecord
 from rayka.client.subscription import Subscription
+from rayka.errors import RaykaError
 from rayka.gateway.ports import Broker
 
 _MIN_WAIT_S = 0.01
@@ -43,7 +43,7 @@ class StreamMember(AsyncGroupConsumer):
         )  # fmt: skip
         self._lock = threading.RLock()
         self._current: ConsumerRecord | None = None
-        self._reader: int | None = None
+        self._reader: object = None
         self._saver: asyncio.Task[None] | None = None
 
     @at_home
@@ -55,30 +55,35 @@ class StreamMember(AsyncGroupConsumer):
         self._member.subscribe(Subscription(tuple(topics)), {})
         self._member.start()
 
-    def take_next(self) -> ConsumerRecord | None:
-        """The next record that is here, from any thread; the one before it is read."""
+    def take_next(self, reader: object) -> ConsumerRecord | None:
+        """The next record that is here, for `reader`: a thread or a task. The one before it is read."""
         with self._lock:
-            self._reader = threading.get_ident()
+            self._reader = reader
             self._current = self.pending.popleft() if self.pending else None
             return self._current
 
-    def finish(self) -> None:
-        """The thread that reads the stream is doing something else: it is done with the last record."""
+    def finish(self, reader: object) -> None:
+        """If this one reads the stream, it is done with the last record."""
         with self._lock:
-            if self._reader == threading.get_ident():
+            if self._reader == reader:
                 self._current = None
 
     @at_home
     async def commit_given_out(self) -> None:
-        """Commit behind all records that were given out."""
+        """Commit behind all records that were given out; the last one counts as read from now on."""
         with self._lock:
-            given_out = {one.topic_partition: super(StreamMember, self)._position(one) for one in self._states(())}
-        await self._commits.commit({p: OffsetAndMetadata(at) for p, at in given_out.items() if at is not None})
+            self._current = None
+            given_out = self._positions()
+        await self._commits.commit(given_out)
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether there will be no more records."""
-        return self._is_closed or self._is_leaving
+    async def fill(self) -> bool:
+        """As for every consumer, and False when there will be no more records."""
+        try:
+            return await super().fill()
+        except RaykaError:
+            if self._is_closed or self._is_leaving:
+                return False
+            raise
 
     @at_home
     async def stop(self) -> None:

@@ -16,6 +16,7 @@ from rayka.client.blocking_group_consumer import GroupConsumer
 from rayka.client.cluster import Cluster
 from rayka.client.reader import FetchRequest
 from rayka.client.records import ConsumerRecord
+from rayka.client.streams import AsyncStream
 from rayka.client.topic_filter import Blacklist, Whitelist
 from rayka.coordinator.groups import partition_for_group
 from rayka.types import TopicPartition
@@ -301,6 +302,25 @@ def test_streams_by_filter_notice_new_topics_and_resume_after_a_restart(cluster:
         (stream,) = connector.create_message_streams_by_filter(Whitelist("clicks.*"))
         write(cluster, "clicks.de", range(7, 8))
         assert sorted(int(next(stream).value) for _ in range(2)) == [5, 7]
+
+
+def test_streams_in_the_tasks_of_an_event_loop(cluster: Cluster) -> None:
+    cluster.admin().create_topic("by-task", partitions=4)
+    write(cluster, "by-task", range(40))
+
+    async def read(stream: AsyncStream) -> list[tuple[int, int]]:
+        return [(record.partition, int(record.value)) async for record in stream]
+
+    async def program() -> list[list[tuple[int, int]]]:
+        settings = {**SETTINGS, "consumer_timeout_ms": 3000}
+        async with cluster.async_consumer_connector("by-task", **settings) as connector:
+            streams = await connector.create_message_streams({"by-task": 2})
+            return await asyncio.gather(*map(read, streams["by-task"]))
+
+    shares = asyncio.run(program())
+    assert [{partition for partition, _ in share} for share in shares] == [{0, 1}, {2, 3}]
+    assert sorted(number for share in shares for _, number in share) == [*range(40)]
+    assert {offset.current_offset for offset in cluster.admin().describe_group("by-task").offsets} == {10}
 
 
 def test_the_stateless_reader_outlives_leaders(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayka.client.cluster import Cluster
-from rayka.client.streams import ConsumerConnector, Stream
+from rayka.client.streams import AsyncStream, ConsumerConnector, Stream
 from rayka.client.topic_filter import Blacklist, Whitelist
 from rayka.coordinator.assignors import ranges
 from rayka.errors import ErrorCode, RaykaError
@@ -128,6 +129,61 @@ def test_a_record_in_work_is_not_committed_by_itself(cluster: Cluster) -> None:
     assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [3]
 
 
+def test_what_the_program_commits_is_not_taken_back(cluster: Cluster) -> None:
+    cluster.admin().create_topic("one")
+    write(cluster, 10, "one")
+    connector = cluster.consumer_connector("g", **SETTINGS)
+    (stream,) = connector.create_message_streams({"one": 1})["one"]
+    worker = threading.Thread(target=lambda: [next(stream) for _ in range(4)])
+    worker.start()
+    worker.join()
+    connector.commit_offsets()
+    connector.shutdown()
+    assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [4]
+
+
+def test_the_asynchronous_form(cluster: Cluster) -> None:
+    write(cluster, 40)
+    seen: list[int] = []
+
+    async def read(stream: AsyncStream) -> None:
+        while len(seen) < 40:
+            seen.extend([int(record.value) async for record in stream])
+
+    async def program() -> None:
+        async with asyncio.timeout(10), cluster.async_consumer_connector("g", "one", **SETTINGS) as connector:
+            (streams,) = (await connector.create_message_streams({"events": 2})).values()
+            (rest,) = await connector.create_message_streams_by_filter(Whitelist("other"))
+            await asyncio.gather(*map(read, streams))
+            await connector.commit_offsets()
+        assert [record async for record in rest] == []
+
+    asyncio.run(program())
+    assert sorted(seen) == [*range(40)]
+    assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [8] * 5
+
+
+@pytest.mark.parametrize(("in_a_task_of_its_own", "committed"), [(True, 3), (False, 4)])
+def test_a_record_that_another_task_works_on_is_not_committed(
+    cluster: Cluster, in_a_task_of_its_own: bool, committed: int
+) -> None:
+    cluster.admin().create_topic("one")
+    write(cluster, 10, "one")
+
+    async def program() -> None:
+        async with cluster.async_consumer_connector("g", **{**SETTINGS, "consumer_timeout_ms": None}) as connector:
+            (stream,) = (await connector.create_message_streams({"one": 1}))["one"]
+
+            async def work() -> None:
+                for _ in range(4):
+                    await anext(stream)
+
+            await (asyncio.create_task(work()) if in_a_task_of_its_own else work())
+
+    asyncio.run(asyncio.wait_for(program(), 10))
+    assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [committed]
+
+
 def test_a_stream_that_nobody_reads_stays_in_its_group_and_gives_way(cluster: Cluster) -> None:
     write(cluster, 50)
     first = cluster.consumer_connector("g", "a", **SETTINGS)
@@ -178,6 +234,9 @@ def test_leaving_the_cluster_shuts_connectors_down(cluster: Cluster) -> None:
     connector: ConsumerConnector = cluster.consumer_connector("g", **SETTINGS)
     connector.create_message_streams({"events": 1})
     until(lambda: len(owners(cluster)) == 1)
+    asynchronous = cluster.async_consumer_connector("g", **SETTINGS)
+    cluster._connection.loop.run(asynchronous.create_message_streams({"events": 1}))
+    until(lambda: len(owners(cluster)) == 2)
     admin = cluster.async_admin()
     cluster._close_clients()
     assert cluster._connection.loop.run(admin.describe_group("g")).members == ()
