@@ -118,10 +118,17 @@ def read_share(confluent: Confluent, topic: str, name: str, group: Members, *rea
     return [{int(value[-1:]) for value in reader.values[start:]} for reader, start in zip(readers, before, strict=True)]
 
 
-@pytest.mark.parametrize("kind", [JAVA, JAVA_CONSUMER])
-def test_a_java_instance_that_comes_back_in_time_has_what_it_had(
-    bootstrap: str, confluent: Confluent, new_topic: Callable[..., str], kind: str
+@pytest.mark.parametrize(
+    ("kind", "rebalanced", "refusal"),
+    [
+        (JAVA, "Successfully joined group", "FencedInstanceIdException"),
+        (JAVA_CONSUMER, "Reconciling assignment", "UnreleasedInstanceIdException"),
+    ],
+)
+def test_a_java_instance_comes_back_in_time_and_is_in_the_group_once(
+    bootstrap: str, confluent: Confluent, new_topic: Callable[..., str], kind: str, rebalanced: str, refusal: str
 ) -> None:
+    """Neither its return nor its double makes the other member rebalance; of two doubles one is refused."""
     require(lambda: command(kind, "b", "g", "t"))
     topic, group_id = new_topic(PARTITIONS), unique("static")
     with members(bootstrap) as group:
@@ -134,6 +141,15 @@ def test_a_java_instance_that_comes_back_in_time_has_what_it_had(
 
         wait_until(both_read, TIMEOUT_S, "two partitions each")
         had = read_share(confluent, topic, "had", group, first, second)
+        rebalances = second.errors().count(rebalanced)
+        assert rebalances
         first.leave()
         again = group.start(kind, group_id, topic, "one")
         assert read_share(confluent, topic, "again", group, again, second) == had
+
+        double = group.start(kind, group_id, topic, "one")
+        fenced, stays = (again, double) if kind == JAVA else (double, again)
+        fenced.process.wait(TIMEOUT_S)
+        assert refusal in fenced.errors()
+        assert read_share(confluent, topic, "double", group, stays, second) == had
+        assert second.errors().count(rebalanced) == rebalances

@@ -36,18 +36,20 @@ def _java(bootstrap: str, group: str, topic: str, protocol: str, instance_id: st
     if protocol == "classic":
         properties |= {"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": str(HEARTBEAT_MS)}
         properties["partition.assignment.strategy"] = "org.apache.kafka.clients.consumer.RoundRobinAssignor"
+    log_option = []
     if instance_id:
         properties["group.instance.id"] = instance_id
+        log_option = [f"-Dlog4j2.configurationFile={tools.HERE / 'java' / 'log4j2.properties'}"]
     options = [word for name, value in properties.items() for word in ("--command-property", f"{name}={value}")]
     what = ["--include", topic.removeprefix("^")] if topic.startswith("^") else ["--topic", topic]
     return tools.java(
-        "-Xmx256m", "-XX:+UseSerialGC", "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "-Xmx256m", "-XX:+UseSerialGC", *log_option, "org.apache.kafka.tools.consumer.ConsoleConsumer",
         "--bootstrap-server", bootstrap, "--group", group, *what, "--from-beginning", *options,
     )  # fmt: skip
 
 
 def command(kind: str, bootstrap: str, group: str, topic: str, instance_id: str = "") -> list[str]:
-    """The command line of a member; Java's may be static. Raises ToolMissing."""
+    """The command line of a member; Java's may be static, and tells its rebalances then. Raises ToolMissing."""
     if kind in LIBRARIES:
         return [sys.executable, "-m", "tests.clients.members.member", kind, bootstrap, group, topic]
     if kind == KAFKAJS:
@@ -82,8 +84,9 @@ class Member:
 
     def errors(self) -> str:
         """What it said on standard error."""
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")[-2000:]
+        # At an offset of its own: the process writes on where its file is.
+        fd = self._errors.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
 
     def pause(self) -> None:
         """Stop it for longer than its session lasts, say."""
@@ -126,7 +129,7 @@ class Members:
     def describe(self) -> str:
         """For the message of a failed test."""
         return "\n".join(
-            f"{member.kind}: {len(member.values)} records, exit {member.process.poll()} {member.errors()}"
+            f"{member.kind}: {len(member.values)} records, exit {member.process.poll()} {member.errors()[-2000:]}"
             for member in self.all
         )
 
