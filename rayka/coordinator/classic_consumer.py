@@ -151,29 +151,19 @@ class ClassicConsumer:
     def _known(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
     ) -> ConsumerMember:
-        member = group.members.get(member_id) if instance_id is None else group.static_member(instance_id)
-        if member is None:
-            raise unknown_member(member_id, group.group_id)
-        if instance_id is not None:
-            check_instance(member, member_id)
-        if member.classic is None:
-            raise unknown_member(member_id, group.group_id)
+        member = _classic_member(group, member_id, instance_id)
         if generation_id != member.member_epoch:
             reason = f"The generation id {generation_id} is not the member epoch {member.member_epoch} of {member_id}."
             raise RaykaError(ErrorCode.ILLEGAL_GENERATION, reason)
         return member
 
     def leaving(self, group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
-        """The classic member that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        """The classic member that leaves; an instance may go by its instance id alone. Raises as `_classic_member`."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
-        member = group.members.get(member_id) if instance_id is None else group.static_member(instance_id)
-        if member is None:
-            raise unknown_member(member_id, group.group_id)
-        if instance_id is not None and member_id != UNKNOWN_MEMBER_ID:
-            check_instance(member, member_id)
-        if member.classic is None:
-            raise unknown_member(member_id, group.group_id)
-        return member
+        current = group.static_member(instance_id)
+        if current is not None and member_id == UNKNOWN_MEMBER_ID:
+            member_id = current.member_id
+        return _classic_member(group, member_id, instance_id)
 
     def _keep_alive(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         assert member.classic is not None
@@ -183,6 +173,16 @@ class ClassicConsumer:
         key = TimerKey(Timer.MEMBER_JOIN, group.group_id, member.member_id)
         if key not in self._timers:
             self._timers.schedule(key, now.ms + member.rebalance_timeout_ms)
+
+
+def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+    """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance has another member id by now."""
+    member = group.members.get(member_id) if instance_id is None else group.static_member(instance_id)
+    if member is not None and instance_id is not None:
+        check_instance(member, member_id)
+    if member is None or member.classic is None:
+        raise unknown_member(member_id, group.group_id)
+    return member
 
 
 def _next_epoch(group: ConsumerGroup, own: ConsumerGroupSettings, now_ms: int) -> int:

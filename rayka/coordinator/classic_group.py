@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rayka.coordinator import consumer_protocol
@@ -23,27 +23,24 @@ from rayka.errors import ErrorCode
 
 
 class ClassicGroupState(enum.Enum):
-    """The state of a classic group, as DescribeGroups spells it."""
+    """The state of a classic group, as DescribeGroups spells it; one that is not there it calls Dead."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
-    DEAD = "Dead"
 
 
 EMPTY = ClassicGroupState.EMPTY
 PREPARING_REBALANCE = ClassicGroupState.PREPARING_REBALANCE
 COMPLETING_REBALANCE = ClassicGroupState.COMPLETING_REBALANCE
 STABLE = ClassicGroupState.STABLE
-DEAD = ClassicGroupState.DEAD
 
 TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
-    EMPTY: frozenset({PREPARING_REBALANCE, DEAD}),
-    PREPARING_REBALANCE: frozenset({COMPLETING_REBALANCE, EMPTY, DEAD}),
-    COMPLETING_REBALANCE: frozenset({STABLE, PREPARING_REBALANCE, DEAD}),
-    STABLE: frozenset({PREPARING_REBALANCE, DEAD}),
-    DEAD: frozenset({DEAD}),
+    EMPTY: frozenset({PREPARING_REBALANCE}),
+    PREPARING_REBALANCE: frozenset({COMPLETING_REBALANCE, EMPTY}),
+    COMPLETING_REBALANCE: frozenset({STABLE, PREPARING_REBALANCE}),
+    STABLE: frozenset({PREPARING_REBALANCE}),
 }
 
 
@@ -75,10 +72,6 @@ class ClassicMember:
         """The member's metadata for a protocol; empty if it does not support it."""
         return next((p.metadata for p in self.supported_protocols if p.name == protocol_name), b"")
 
-    def vote(self, candidates: set[str]) -> str:
-        """The candidate that the member likes best."""
-        return next(p.name for p in self.supported_protocols if p.name in candidates)
-
 
 class ClassicGroup:
     """The live state of one group. Methods change soft state only; `persisted` follows the log."""
@@ -86,7 +79,7 @@ class ClassicGroup:
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
         self.state = EMPTY
-        self.previous_state = DEAD
+        self.previous_state = EMPTY
         self.state_timestamp_ms = now_ms
         self.generation_id = 0
         self.protocol_type: str | None = None
@@ -254,10 +247,8 @@ class ClassicGroup:
         return self.protocol_type == protocol_type and any(self._supported[n] == len(self.members) for n in names)
 
     def select_protocol(self) -> str:
-        """The protocol that all support and most like best."""
-        candidates = {name for name, count in self._supported.items() if count == len(self.members)}
-        votes = Counter(member.vote(candidates) for member in self.members.values())
-        return votes.most_common(1)[0][0]
+        """The protocol of the next generation."""
+        return voted_protocol([member.supported_protocols for member in self.members.values()])
 
     def elect_joined_leader(self) -> bool:
         """Sees to it that the leader is one that joined; False if nobody did."""
@@ -317,6 +308,14 @@ class ClassicGroup:
     def _count(self, member: ClassicMember, change: int) -> None:
         for protocol in member.supported_protocols:
             self._supported[protocol.name] += change
+
+
+def voted_protocol(supported: Sequence[Iterable[Protocol]]) -> str:
+    """The protocol that all members support and most like best; each names those that it supports in that order."""
+    wishes = [[protocol.name for protocol in protocols] for protocols in supported]
+    candidates = set(wishes[0]).intersection(*wishes[1:])
+    votes = Counter(next(name for name in names if name in candidates) for names in wishes)
+    return votes.most_common(1)[0][0]
 
 
 def _loaded(member: MemberMetadata, protocol: str | None) -> ClassicMember:

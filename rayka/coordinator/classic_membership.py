@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayka.coordinator.classic_group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, ClassicGroup
+from rayka.coordinator.classic_group import EMPTY, PREPARING_REBALANCE, STABLE, ClassicGroup
 from rayka.coordinator.clock import Now
 from rayka.coordinator.rebalance import Rebalance, synced
 from rayka.coordinator.requests import (
@@ -74,9 +74,9 @@ class ClassicMembership:
         return LeaveGroupResponse(members=left)
 
     def _after_leaving(self, group: ClassicGroup, now: Now, outcome: Outcome) -> None:
-        if group.state in (STABLE, COMPLETING_REBALANCE):
-            self._rebalance.prepare(group, now, outcome)
-        elif group.state is PREPARING_REBALANCE and (group.previous_state is not EMPTY or not group.members):
+        """A group's first rebalance ends by its timer, so that more can come, unless nobody is left."""
+        is_first = group.state is PREPARING_REBALANCE and group.previous_state is EMPTY
+        if not is_first or not group.members:
             self._rebalance.after_removal(group, now, outcome)
 
     def _leave(self, group: ClassicGroup, identity: MemberIdentity, outcome: Outcome) -> LeftMember:

@@ -43,7 +43,6 @@ class ConsumerGroupState(enum.Enum):
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class ResolvedRegex(NamedTuple):

@@ -109,13 +109,8 @@ class ConsumerHeartbeat:
         changes.follow_topics(changes.update(member))
         changes.assign(own.assignment_interval_ms)
         moved = changes.reconcile(member.member_id, owned)
-        is_full = request.member_epoch == JOIN_EPOCH or (
-            request.rebalance_timeout_ms != -1
-            and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
-            and owned is not None
-        )
         answer = self.answer(group, moved, own, now)
-        if is_full or _numbers(moved) != _numbers(before):
+        if _tells_all(request) or _numbers(moved) != _numbers(before):
             return answer._replace(assignment=topic_partitions(moved.assigned))
         return answer
 
@@ -283,21 +278,34 @@ def _is_subset(owned: Assignment | None, member: ConsumerMember) -> bool:
     return all(numbers <= member.assigned.get(topic_id, {}).keys() for topic_id, numbers in owned.items())
 
 
+def _tells_all(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the member may know nothing, as after a join or a lost answer: then it is told its assignment anew."""
+    return request.member_epoch == JOIN_EPOCH or (
+        request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and request.topic_partitions is not None
+    )
+
+
 def _updated(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
-    timeout_ms = request.rebalance_timeout_ms
+    """The member with what it tells of itself; what it leaves out is as before."""
+    names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
     return replace(
         member,
-        instance_id=request.instance_id if request.instance_id is not None else member.instance_id,
-        rack_id=request.rack_id if request.rack_id is not None else member.rack_id,
-        rebalance_timeout_ms=timeout_ms if timeout_ms != -1 else member.rebalance_timeout_ms,
-        server_assignor=request.server_assignor if request.server_assignor is not None else member.server_assignor,
-        subscribed_topic_names=frozenset(names) if names is not None else member.subscribed_topic_names,
-        subscribed_topic_regex=regex if regex is not None else member.subscribed_topic_regex,
+        instance_id=_told(request.instance_id, member.instance_id),
+        rack_id=_told(request.rack_id, member.rack_id),
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        server_assignor=_told(request.server_assignor, member.server_assignor),
+        subscribed_topic_names=member.subscribed_topic_names if names is None else frozenset(names),
+        subscribed_topic_regex=_told(request.subscribed_topic_regex, member.subscribed_topic_regex),
         client_id=request.client_id,
         client_host=request.client_host,
         classic=None,
     )
+
+
+def _told(text: str | None, before: str | None) -> str | None:
+    return before if text is None else text
 
 
 def _numbers(member: ConsumerMember) -> dict[object, frozenset[int]]:

@@ -244,6 +244,6 @@ class GroupCoordinator:
         for group_id, group in self.registry.groups.items():
             expired = list(self.registry.offsets.expired(group_id, self.registry.rules(group), now.wall_ms))
             records.extend(tombstone(group_id, partition) for partition in expired)
-            if group.is_unused and self.registry.offsets.count(group_id) == len(expired):
+            if group.is_unused and self.registry.offsets.has_only(group_id, expired):
                 records.extend(self.registry.tombstones(group_id))
         return Result(None, tuple(records)) if records else None

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from rayka.coordinator import consumer_protocol
-from rayka.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
+from rayka.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember, voted_protocol
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_member import ConsumerMember, Partitions
 from rayka.coordinator.records import (
@@ -129,7 +129,7 @@ def downgrade(draft: ConsumerGroup, topics: Topics, now_ms: int) -> list[Record]
 
     It has no leader yet, which tells a coordinator that loads the record that the rebalance is still to come.
     """
-    protocol = _voted(draft)
+    protocol = voted_protocol([protocols_of(member) for member in draft.members.values()])
     value = GroupMetadataValue(
         protocol_type=consumer_protocol.PROTOCOL_TYPE,
         generation=draft.epoch,
@@ -139,13 +139,6 @@ def downgrade(draft: ConsumerGroup, topics: Topics, now_ms: int) -> list[Record]
         members=tuple(_classic_member(member, protocol, topics) for member in draft.members.values()),
     )
     return [*draft.tombstones(), Record(GroupMetadataKey(draft.group_id), value)]
-
-
-def _voted(group: ConsumerGroup) -> str:
-    supported = [[p.name for p in protocols_of(member)] for member in group.members.values()]
-    candidates = set(supported[0]).intersection(*supported[1:])
-    votes = Counter(next(name for name in names if name in candidates) for names in supported)
-    return votes.most_common(1)[0][0]
 
 
 def protocols_of(member: ConsumerMember) -> tuple[Protocol, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
-from rayka.coordinator.classic_group import COMPLETING_REBALANCE, DEAD, STABLE, ClassicGroup
+from rayka.coordinator.classic_group import COMPLETING_REBALANCE, STABLE, ClassicGroup
 from rayka.coordinator.records import OffsetCommitValue
 from rayka.coordinator.requests import CommittedOffset, OffsetCommitRequest
 from rayka.errors import ErrorCode
@@ -24,15 +24,20 @@ class CommitCheck(NamedTuple):
 class OffsetRules(Protocol):
     """The rules of one kind of group."""
 
-    def commit(self, request: OffsetCommitRequest, is_transactional: bool) -> CommitCheck: ...
+    def commit(self, request: OffsetCommitRequest, is_transactional: bool) -> CommitCheck:
+        """Whether these offsets may be committed by who asks."""
 
-    def fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode: ...
+    def fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Whether who asks may see the offsets; None and -1 if it does not say who it is."""
 
-    def delete(self) -> ErrorCode: ...
+    def delete(self) -> ErrorCode:
+        """Whether offsets may be deleted now, of topics that nobody subscribes to."""
 
-    def delete_group(self) -> ErrorCode: ...
+    def delete_group(self) -> ErrorCode:
+        """Whether the group may go, with all its offsets."""
 
-    def is_subscribed_to(self, topic: str) -> bool: ...
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member may be reading the topic."""
 
     def retained_since(self, offset: OffsetCommitValue) -> int | None:
         """When the retention of an offset began, in milliseconds; None: it does not expire now."""
@@ -47,8 +52,6 @@ class ClassicOffsetRules:
     def commit(self, request: OffsetCommitRequest, is_transactional: bool) -> CommitCheck:
         """A transactional commit may also come from outside the group, and in the middle of a rebalance (KIP-447)."""
         group, generation_id = self._group, request.generation_id_or_member_epoch
-        if group.state is DEAD:
-            return CommitCheck(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if generation_id < 0 and group.is_empty:
             return CommitCheck()
         if generation_id >= 0 or request.member_id or request.group_instance_id is not None:
@@ -75,8 +78,6 @@ class ClassicOffsetRules:
 
     def delete_group(self) -> ErrorCode:
         """Only an empty group goes."""
-        if self._group.state is DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
         return NONE if self._group.is_empty else ErrorCode.NON_EMPTY_GROUP
 
     def is_subscribed_to(self, topic: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from rayka.coordinator.codec import ZERO_UUID
@@ -139,9 +139,9 @@ class Offsets:
             return now_ms >= offset.expire_timestamp
         return now_ms - since_ms >= self.settings.offsets_retention_ms
 
-    def count(self, group_id: str) -> int:
-        """How many partitions the group has offsets for, those in open transactions included."""
-        return len(self._partitions_of(group_id)) + (group_id in self._open_transactions)
+    def has_only(self, group_id: str, partitions: Collection[tuple[str, int]]) -> bool:
+        """Whether the group has no other offsets than these, nor an open transaction that may bring some."""
+        return group_id not in self._open_transactions and self._partitions_of(group_id).issubset(partitions)
 
     def replay(
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, record_offset: int, producer_id: int
