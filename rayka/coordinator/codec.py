@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 _INT8 = struct.Struct(">b")
@@ -185,7 +186,8 @@ class Schema(Generic[T]):
     def __init__(self, value: type[T], *fields: Field) -> None:
         self._value = value
         self._plain = tuple(field for field in fields if field.tag is None)
-        self._tagged = {field.tag: field for field in fields if field.tag is not None}
+        tagged = [(field.tag, field) for field in fields if field.tag is not None]
+        self._tagged = dict(sorted(tagged, key=itemgetter(0)))
 
     def read(self, reader: Reader, version: int, flexible: bool) -> T:
         """The value at the cursor. Fields that `version` lacks keep the defaults of the class."""
@@ -217,7 +219,7 @@ class Schema(Generic[T]):
     def _write_tagged(self, out: bytearray, value: T, version: int) -> None:
         present = [
             (tag, field)
-            for tag, field in sorted(self._tagged.items())
+            for tag, field in self._tagged.items()
             if field.since <= version <= field.until and getattr(value, field.name) != field.default
         ]
         write_uvarint(out, len(present))

@@ -8,6 +8,7 @@ Source: the message definitions of Kafka's group-coordinator module, and the rec
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any, NamedTuple
 
@@ -55,6 +56,7 @@ from rayka.coordinator.records import (
 )
 
 _INT16 = struct.Struct(">h")
+_KEYS_REMEMBERED = 10_000
 
 
 class _Format(NamedTuple):
@@ -219,15 +221,23 @@ _BY_TYPE[0] = _OFFSET_COMMIT  # the oldest offset commits; same fields
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
     """The key and value bytes of a record; the value of a tombstone is None."""
-    form = FORMATS[type(record.key)]
-    key = bytearray(_INT16.pack(form.type))
-    form.key.write(key, record.key, 0, flexible=False)
+    key = _encode_key(record.key)
     if record.value is None:
-        return bytes(key), None
+        return key, None
+    form = FORMATS[type(record.key)]
     version = _written_version(form, record.value)
     value = bytearray(_INT16.pack(version))
     form.value.write(value, record.value, version, flexible=version >= form.flexible)
-    return bytes(key), bytes(value)
+    return key, bytes(value)
+
+
+@functools.lru_cache(maxsize=_KEYS_REMEMBERED, typed=True)
+def _encode_key(key: Any) -> bytes:
+    """The same keys are written again and again."""
+    form = FORMATS[type(key)]
+    encoded = bytearray(_INT16.pack(form.type))
+    form.key.write(encoded, key, 0, flexible=False)
+    return bytes(encoded)
 
 
 def _written_version(form: _Format, value: Any) -> int:

@@ -40,7 +40,7 @@ class BusyPoll:
         return self._is_awake
 
     def request_came(self, size: int) -> None:
-        """A request with `size` bytes of records is about to be handled."""
+        """A request with so many bytes is about to be handled."""
         self._came_soon = size <= SMALL_BYTES and self._clock() - self._answered_s <= WINDOW_S
 
     def answered(self) -> None:

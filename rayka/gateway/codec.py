@@ -79,14 +79,19 @@ def entity_reader(cls: type) -> ReadField:
     """A function that reads an entity of this class. It raises MalformedFrame."""
     flexible = bool(cls.__dict__["__flexible__"])
     shapes = list(_shapes(cls))
-    steps = [_run_reader(run) if run[0].struct_code else _step_reader(run[0], flexible) for run in _runs(shapes)]
+    runs = list(_runs(shapes))
+    steps = [_run_reader(run) if run[0].struct_code else _field_reader(run[0], flexible) for run in runs]
+    names = [tuple(shape.name for shape in run) if run[0].struct_code else run[0].name for run in runs]
     tagged = {shape.tag: (shape.name, _field_reader(shape, True)) for shape in shapes if shape.tag is not None}
     defaults = {shape.name: _default(shape) for shape in shapes if shape.tag is not None}
 
     def read_entity(reader: Reader) -> Any:
-        values: dict[str, Any] = dict(defaults)
-        for step in steps:
-            step(reader, values)
+        values: dict[str, Any] = defaults.copy()
+        for name, read in zip(names, steps, strict=True):
+            if isinstance(name, str):
+                values[name] = read(reader)
+            else:
+                values.update(zip(name, read(reader), strict=True))
         if flexible:
             _read_tags(reader, tagged, values)
         return cls(**values)
@@ -111,23 +116,11 @@ def _runs(shapes: list[_Shape]) -> Iterator[list[_Shape]]:
         yield run
 
 
-def _run_reader(run: list[_Shape]) -> Callable[[Reader, dict[str, Any]], None]:
+def _run_reader(run: list[_Shape]) -> Callable[[Reader], tuple[Any, ...]]:
+    """Fields of fixed size, with one call."""
     layout = struct.Struct(">" + "".join(shape.struct_code or "" for shape in run))
-    names = [shape.name for shape in run]
-
-    def read_run(reader: Reader, values: dict[str, Any]) -> None:
-        values.update(zip(names, layout.unpack_from(reader.buffer, reader.take(layout.size)), strict=True))
-
-    return read_run
-
-
-def _step_reader(shape: _Shape, flexible: bool) -> Callable[[Reader, dict[str, Any]], None]:
-    read, name = _field_reader(shape, flexible), shape.name
-
-    def read_step(reader: Reader, values: dict[str, Any]) -> None:
-        values[name] = read(reader)
-
-    return read_step
+    unpack_from, size = layout.unpack_from, layout.size
+    return lambda reader: unpack_from(reader.buffer, reader.take(size))
 
 
 def _read_tags(reader: Reader, tagged: dict[int, tuple[str, ReadField]], values: dict[str, Any]) -> None:
@@ -162,7 +155,7 @@ def _value_reader(shape: _Shape, flexible: bool, nullable: bool) -> ReadField:
         return (lambda reader: None if reader.int8() < 0 else read_entity(reader)) if nullable else read_entity
     kind = shape.kafka_type
     if kind == "string":
-        return lambda reader: reader.string(flexible) if nullable else reader.required_string(flexible)
+        return _string_reader(flexible, nullable)
     if kind in ("bytes", "records"):
         return _blob_reader(flexible, nullable)
     if kind == "uuid":
@@ -171,6 +164,12 @@ def _value_reader(shape: _Shape, flexible: bool, nullable: bool) -> ReadField:
     if kind in _DURATIONS:
         return _duration_reader(layout)
     return lambda reader: layout.unpack_from(reader.buffer, reader.take(layout.size))[0]
+
+
+def _string_reader(flexible: bool, nullable: bool) -> ReadField:
+    if nullable:
+        return lambda reader: reader.string(flexible)
+    return lambda reader: reader.required_string(flexible)
 
 
 def _duration_reader(layout: struct.Struct) -> ReadField:

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from rayka.gateway.context import SCRATCH_BYTES, Context
 from rayka.gateway.exchange import Api, Call, Exchange, Response, finish_frame, response_head
+from rayka.gateway.first_step import begin
 from rayka.gateway.handlers.produce_repeat import RepeatedProduce
 from rayka.gateway.header import parse_header
 from rayka.gateway.limits import logger
@@ -228,19 +229,20 @@ class Connection(asyncio.BufferedProtocol):
             if api.handle_frame is not None:
                 api.handle_frame(self._context, exchange)
             else:
-                self._start_task(api, exchange)
+                self._start_call(api, exchange)
         except MalformedFrame as error:
             exchange.refuse(str(error))
         except Exception:
             logger.exception("failed at %s from %s", exchange.describe(), self.client)
             exchange.refuse("internal error")
 
-    def _start_task(self, api: Api, exchange: Exchange) -> None:
-        """Decode the request and handle it in a task."""
+    def _start_call(self, api: Api, exchange: Exchange) -> None:
+        """Decode the request and handle it, in a task if that takes waiting."""
         messages = schema(api.key, exchange.version)
         request = messages.read(Reader(exchange.frame, exchange.position))
         call = Call(self._context, exchange.version, request, messages.types, exchange.client_id, self.client_host)
-        exchange.waiting = self._loop.create_task(self._serve(call, exchange))
+        self._context.busy_poll.request_came(exchange.size)
+        exchange.waiting = begin(self._serve(call, exchange), self._loop)
 
     async def _serve(self, call: Call, exchange: Exchange) -> None:
         api = exchange.api
@@ -250,6 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             out = response_head(exchange.correlation_id, api.is_flexible(exchange.version))
             schema(api.key, exchange.version).write(out, response)
             exchange.answer(finish_frame(out))
+            self._context.busy_poll.answered()
         except Exception:
             logger.exception("failed at %s from %s", exchange.describe(), self.client)
             exchange.refuse("internal error")

@@ -1,0 +1,46 @@
+"""A coroutine is begun at once, and becomes a task only if it has to wait.
+
+Most requests find all that they need in this process and never wait. A task would cost them a turn of the event loop,
+which is as much as many of them take. What runs before the first wait is in no task: it cannot be
+cancelled, and `asyncio.current_task()` is None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+
+class _Begun:
+    """The rest of a coroutine that waits for `pending`."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], pending: Any) -> None:
+        self._coroutine = coroutine
+        self._pending = pending
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        pending = self._pending
+        while True:
+            try:
+                try:
+                    value = yield pending
+                except BaseException as error:
+                    pending = self._coroutine.throw(error)
+                else:
+                    pending = self._coroutine.send(value)
+            except StopIteration:
+                return
+
+
+async def _finish(begun: _Begun) -> None:
+    await begun
+
+
+def begin(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
+    """Run the coroutine until it first waits; the task for the rest, None if it has ended. Raises what it raises."""
+    try:
+        pending = coroutine.send(None)
+    except StopIteration:
+        return None
+    return loop.create_task(_finish(_Begun(coroutine, pending)))
