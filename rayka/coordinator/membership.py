@@ -18,8 +18,9 @@ from rayka.coordinator.clock import Now
 from rayka.coordinator.consumer_changes import ConsumerChanges
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_heartbeat import ConsumerHeartbeat, check_request
-from rayka.coordinator.consumer_member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember, MemberState
+from rayka.coordinator.consumer_member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember
 from rayka.coordinator.conversion import Conversion, proposed
+from rayka.coordinator.deadlines import Deadlines
 from rayka.coordinator.rebalance import Rebalance, Timer, TimerKey
 from rayka.coordinator.records import GroupMetadataKey, Record
 from rayka.coordinator.registry import NO_METADATA, Group, Registry
@@ -44,7 +45,6 @@ from rayka.coordinator.timers import TimerQueue
 from rayka.errors import ErrorCode, RaykaError
 
 NONE = ErrorCode.NONE
-RETRY_BACKOFF_MS = 500
 
 
 class Membership:
@@ -61,6 +61,7 @@ class Membership:
         self._consumer = ConsumerHeartbeat(settings, timers)
         self._classic_consumer = ClassicConsumer(self._consumer, timers)
         self._conversion = Conversion(settings, registry, self._consumer, self.rebalance)
+        self._deadlines = Deadlines(registry, timers, self.rebalance, self._consumer, self._conversion)
         self._handles = itertools.count(1)
 
     def join_group(self, request: JoinGroupRequest, now: Now) -> Result[JoinGroupResponse]:
@@ -290,46 +291,8 @@ class Membership:
         return proposed(changes, answer, lambda: None, ConsumerGroupHeartbeatResponse)
 
     def expire(self, key: TimerKey, argument: Any, now: Now) -> Result[None] | None:
-        """A deadline of a group or of a member has come; None if that brings nothing about."""
-        group = self._registry.groups.get(key.group_id)
-        if isinstance(group, ClassicGroup):
-            return self._expire_classic(group, key, argument, now)
-        if not isinstance(group, ConsumerGroup) or not self._is_overdue(group, key, argument):
-            return None
-        if key.timer is Timer.SESSION and argument is not None:
-            self._consumer.missed(key, argument, now)
-            return None
-        result = self._conversion.fence(group, {key.member_id}, None, lambda _: None, now)
-        return dataclasses.replace(result, on_rollback=lambda _: self._retry(key, argument, now))
-
-    def _retry(self, key: TimerKey, argument: Any, now: Now) -> Result[None]:
-        """What a deadline brought about could not be appended: it comes again."""
-        self._timers.schedule(key, now.ms + RETRY_BACKOFF_MS, argument)
-        return Result(None)
-
-    def _expire_classic(self, group: ClassicGroup, key: TimerKey, argument: Any, now: Now) -> Result[None] | None:
-        outcome = Outcome()
-        match key.timer:
-            case Timer.SESSION:
-                self.rebalance.expire_session(group, key.member_id, now, outcome)
-            case Timer.JOIN:
-                self.rebalance.expire_join(group, argument, now, outcome)
-            case Timer.SYNC:
-                self.rebalance.expire_sync(group, argument, now, outcome)
-        return outcome.notice() if outcome.records or outcome.completions else None
-
-    def _is_overdue(self, group: ConsumerGroup, key: TimerKey, argument: Any) -> bool:
-        """Whether the member is still in the state whose deadline has come."""
-        member = group.members.get(key.member_id)
-        if member is None:
-            return False
-        match key.timer:
-            case Timer.REBALANCE:
-                return member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch == argument
-            case Timer.MEMBER_JOIN | Timer.MEMBER_SYNC:
-                return member.classic is not None
-            case timer:
-                return timer is Timer.SESSION
+        """See `Deadlines.expire`."""
+        return self._deadlines.expire(key, argument, now)
 
     def loaded(self, now: Now) -> None:
         """Sessions and deadlines begin anew. Classic groups that cannot go on as they are rebalance."""
