@@ -273,7 +273,7 @@ def test_a_member_that_dies_is_replaced(cluster: Cluster, connection: LocalConne
     first = cluster.consumer("g", ["events"], auto_commit_interval_ms=60_000, **SETTINGS)
     take(40, first)
     core: Any = first
-    connection.loop.run(core._core._member.close())
+    connection.loop.run(core._core.stop())
     second = cluster.consumer("g", ["events"], **SETTINGS)
     assert numbers(take(40, second)) == [*range(40)]
 
