@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -35,8 +35,17 @@ def parse_headers(text: str) -> Headers:
     return tuple((name, None if value == "NULL" else value.encode()) for name, _, value in parts)
 
 
-def take(length: int, data: bytes) -> tuple[bytes | None, bytes]:
-    return (None, data) if length < 0 else (data[:length], data[length:])
+def parse_records(data: bytes) -> Iterator[Record]:
+    """The records of an output in the form of `OUTPUT`."""
+    position = 0
+    while position < len(data):
+        end = data.index(b"\x1e", position)
+        place, timestamp, key_length, value_length, headers = data[position:end].decode().split(" ", 4)
+        value_at = end + 1 + max(int(key_length), 0)
+        position = value_at + max(int(value_length), 0)
+        key = None if int(key_length) < 0 else data[end + 1 : value_at]
+        value = None if int(value_length) < 0 else data[value_at:position]
+        yield Record(key, value, parse_headers(headers), int(timestamp), int(place))
 
 
 class Kcat:
@@ -84,13 +93,7 @@ class Kcat:
         data = self.run(
             "-C", "-q", "-t", topic, "-p", str(partition), "-o", str(offset), "-c", str(count), "-e", "-f", OUTPUT
         )  # fmt: skip
-        records: list[Record] = []
-        while data:
-            line, _, data = data.partition(b"\x1e")
-            place, timestamp, key_length, value_length, headers = line.decode().split(" ", 4)
-            key, data = take(int(key_length), data)
-            value, data = take(int(value_length), data)
-            records.append(Record(key, value, parse_headers(headers), int(timestamp), int(place)))
+        records = list(parse_records(data))
         assert len(records) == count, f"{len(records)} of {count} records came"
         return records
 
