@@ -23,24 +23,27 @@ from rayka.errors import ErrorCode
 
 
 class ClassicGroupState(enum.Enum):
-    """The state of a classic group, as DescribeGroups spells it; one that is not there it calls Dead."""
+    """The state of a classic group, as DescribeGroups spells it. One that was deleted, or never was, is Dead."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
+    DEAD = "Dead"
 
 
 EMPTY = ClassicGroupState.EMPTY
 PREPARING_REBALANCE = ClassicGroupState.PREPARING_REBALANCE
 COMPLETING_REBALANCE = ClassicGroupState.COMPLETING_REBALANCE
 STABLE = ClassicGroupState.STABLE
+DEAD = ClassicGroupState.DEAD
 
 TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
-    EMPTY: frozenset({PREPARING_REBALANCE}),
+    EMPTY: frozenset({PREPARING_REBALANCE, DEAD}),
     PREPARING_REBALANCE: frozenset({COMPLETING_REBALANCE, EMPTY}),
     COMPLETING_REBALANCE: frozenset({STABLE, PREPARING_REBALANCE}),
     STABLE: frozenset({PREPARING_REBALANCE}),
+    DEAD: frozenset(),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 
-from rayka.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
+from rayka.coordinator.classic_group import DEAD, STABLE, ClassicGroup, ClassicMember
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_member import ConsumerMember
 from rayka.coordinator.registry import Group
@@ -45,7 +45,7 @@ def describe_classic(group_id: str, group: Group | None) -> DescribedGroup:
     """A classic group; metadata and assignments are told only while they are settled."""
     if not isinstance(group, ClassicGroup):
         reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
-        return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason)
+        return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason, DEAD.value)
     is_stable = group.state is STABLE
     return DescribedGroup(
         group_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from rayka.coordinator.classic_group import ClassicGroup
+from rayka.coordinator.classic_group import DEAD, ClassicGroup
 from rayka.coordinator.consumer_group import ConsumerGroup
 from rayka.coordinator.consumer_offset_rules import ConsumerOffsetRules
 from rayka.coordinator.offset_rules import ClassicOffsetRules, OffsetRules
@@ -49,6 +49,7 @@ class Registry:
         group = self.groups.get(group_id)
         if value is None:
             if isinstance(group, ClassicGroup):
+                group.state = DEAD  # for whoever has it in hand
                 del self.groups[group_id]
         elif isinstance(group, ClassicGroup) and not self.is_loading:
             group.persisted = value

@@ -249,7 +249,7 @@ class DescribedGroup(NamedTuple):
     group_id: str
     error: ErrorCode = NONE
     error_message: str | None = None
-    group_state: str = "Dead"
+    group_state: str = ""
     protocol_type: str = ""
     protocol_data: str = ""
     members: tuple[DescribedMember, ...] = ()

@@ -24,7 +24,7 @@ async def handle_describe(call: Call) -> Any:
 
 def _described(call: Call, group_id: str, group: DescribedGroup | RaykaError) -> Any:
     if isinstance(group, RaykaError):
-        group = DescribedGroup(group_id, group.code, group.message, group_state="")
+        group = DescribedGroup(group_id, group.code, group.message)
     is_told = group.error != ErrorCode.GROUP_ID_NOT_FOUND or call.version >= _FIRST_DESCRIBE_WITH_NOT_FOUND
     error = group.error if is_told else ErrorCode.NONE
     asked = call.field("include_authorized_operations", False) and error == ErrorCode.NONE
