@@ -7,8 +7,10 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 
+import ray
 from pyspark.sql import SparkSession
 
 from rayka.actors.spec import DEFAULT_NAMESPACE
@@ -30,6 +32,10 @@ _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", _EXECUTOR_OPTIONS, "spark.ray.raydp_app_master.extraJavaOptions")
 _COLLECTOR = "-XX:+UseParallelGC"
 """Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
+_STOP_TIMEOUT_S = 30.0
+_STOP_POLL_S = 0.05
+_masters: list[str] = []
+"""RayDP's actors that were started here: they end some time after Spark, and their names are taken until then."""
 
 
 def session(
@@ -47,12 +53,14 @@ def session(
     Raises INVALID_CONFIG where Java is missing.
     """
     import raydp
+    from raydp.spark.ray_cluster_master import RAYDP_SPARK_MASTER_SUFFIX
 
     prepare_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     ray_cluster = RayCluster.here(namespace)
     require_java_on_ray()
     _in_background(lambda: _prepare_leaders(ray_cluster))
+    _masters.append(f"{app_name}{RAYDP_SPARK_MASTER_SUFFIX}")
     settings = {**_DEFAULTS, NAMESPACE: namespace, **(configs or {})}
     for name in _JAVA_OPTIONS:
         settings[name] = f"{java_options()} {settings.get(name, '')}".strip()
@@ -72,11 +80,19 @@ def ray_cluster_of(spark: SparkSession) -> RayCluster:
 
 
 def stop() -> None:
-    """Stop Spark and its executors; Ray and the broker go on."""
+    """Stop Spark and its executors, and wait until another one can be started; Ray and the broker go on."""
     import raydp
 
     raydp.stop_spark()
     leave()
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+    while _masters and ray.is_initialized() and time.monotonic() < deadline_s:
+        try:
+            ray.get_actor(_masters[-1])
+            time.sleep(_STOP_POLL_S)
+        except ValueError:
+            _masters.pop()
+    _masters.clear()
 
 
 def _prepare_leaders(ray_cluster: RayCluster) -> None:

@@ -1,4 +1,4 @@
-"""One broker and one Spark for each module."""
+"""One broker and one Spark for all of these tests."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from pyspark.sql import SparkSession
 import rayka.spark
 from rayka.client.cluster import Cluster
 from tests.support.embedded import embedded
+from tests.support.quick_java import QUICK_JAVA
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with embedded(tmp_path_factory.mktemp("rayka")) as started:
-        yield started
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUICK_JAVA.items():
+            patch.setenv(name, value)
+        with embedded(tmp_path_factory.mktemp("rayka"), cpus=6) as started:
+            yield started
+            rayka.spark.stop()
 
 
-@pytest.fixture(scope="module")
-def spark(cluster: Cluster) -> Iterator[SparkSession]:
-    session = rayka.spark.session(
+@pytest.fixture
+def spark(cluster: Cluster) -> SparkSession:
+    """The Spark of the tests before this one; a test that stops it lets the next one start another."""
+    return SparkSession.getActiveSession() or rayka.spark.session(
         executor_memory="700m", configs={"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"}
     )
-    yield session
-    rayka.spark.stop()
 
 
 @pytest.fixture

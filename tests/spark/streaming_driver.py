@@ -1,6 +1,7 @@
 """A Spark driver that streams a topic into Parquet, to be killed: `ADDRESS TOPIC CHECKPOINT OUTPUT MAX_OFFSETS`.
 
-It says "ready" when Spark has started and a line for each batch that is done, and ends when there is nothing new.
+It says "ready" when Spark has started, begins when it gets a line, says one for each batch that is done, and ends when
+there is nothing new.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def main() -> None:
     settings = {"spark.driver.memory": "600m", "spark.sql.shuffle.partitions": "2"}
     spark = rayka.spark.session(executor_cores=1, executor_memory="600m", configs=settings)
     print("ready", flush=True)
+    sys.stdin.readline()
     write = parquet_sink(output)
 
     def sink(frame: DataFrame, batch_id: int) -> None:
@@ -31,6 +33,7 @@ def main() -> None:
         spark, topic, checkpoint=checkpoint, sink=sink, max_offsets_per_trigger=int(max_offsets)
     ) as stream:
         stream.process_available()
+    rayka.spark.stop()
     print("done", flush=True)
 
 

@@ -15,7 +15,6 @@ import pyarrow.dataset
 import pytest
 import ray
 
-import rayka.spark
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark import parquet_sink, stream_topic
 
@@ -31,6 +30,8 @@ def fill(cluster, topic, count, start=0):
 
 def written(output):
     """How often the sink has each record."""
+    if not list(output.glob("batch_id=*")):
+        return Counter()
     table = pyarrow.dataset.dataset(os.fspath(output), format="parquet").to_table(["partition", "offset"])
     return Counter(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
 
@@ -103,30 +104,48 @@ def test_a_checkpoint_belongs_to_one_stream(spark, cluster, topic, tmp_path):
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-@pytest.mark.timeout(900)
+class Driver:
+    """A process that streams, once it is told to begin: Spark starts in it while the one before is at work."""
+
+    def __init__(self, log, *arguments):
+        self._log = log
+        command = [sys.executable, "-m", "tests.spark.streaming_driver", *map(os.fspath, arguments)]
+        with log.open("w") as stderr:
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr, text=True, cwd=ROOT)
+        self.lines = iter(self._process.stdout.readline, "")
+
+    def begin(self):
+        assert "ready\n" in self.lines, self._log.read_text()[-3000:]
+        self._process.stdin.write("begin\n")
+        self._process.stdin.flush()
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait(60)
+
+
+@pytest.mark.timeout(120 + 30 * CRASHES)
 def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
-    """Runs last in this module, because the Spark of the other tests has to go first."""
-    rayka.spark.stop()
     max_offsets = 300
-    count = 4 * max_offsets * (CRASHES + 1)  # more batches than are done between two crashes
+    count = 5 * max_offsets * (CRASHES + 1)  # more batches than are done between two crashes
     fill(cluster, topic, count)
     address = ray.get_runtime_context().gcs_address
-    command = [sys.executable, "-m", "tests.spark.streaming_driver", address, topic]
-    command += [os.fspath(tmp_path / "checkpoint"), os.fspath(tmp_path / "out"), str(max_offsets)]
+    arguments = (address, topic, tmp_path / "checkpoint", tmp_path / "out", str(max_offsets))
     chance = random.Random(5)
-    for crash in range(CRASHES + 1):
-        with (tmp_path / f"driver-{crash}.log").open("w") as log:
-            driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
-        lines = iter(driver.stdout.readline, "")
-        assert any(line == "ready\n" for line in lines), (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
-        if crash < CRASHES:
-            for _ in range(chance.randint(1, 3)):
-                line = next(lines)
-                assert line.startswith("batch "), line
-            time.sleep(chance.uniform(0, 0.5))  # somewhere in the batch after these
-            driver.kill()
-        else:
-            assert list(lines)[-1] == "done\n", (tmp_path / f"driver-{crash}.log").read_text()[-3000:]
-        driver.wait(60)
-        assert set(written(tmp_path / "out").values()) == {1}
+    waiting = Driver(tmp_path / "driver-0.log", *arguments)
+    for crash in range(1, CRASHES + 1):
+        driver, waiting = waiting, Driver(tmp_path / f"driver-{crash}.log", *arguments)
+        driver.begin()
+        for _ in range(chance.randint(0, 2)):
+            line = next(driver.lines)
+            assert line.startswith("batch "), line
+        time.sleep(chance.uniform(0, 0.5))  # somewhere in the batch after these
+        driver.kill()
+        assert set(written(tmp_path / "out").values()) <= {1}
+    waiting.begin()
+    rest = list(waiting.lines)
+    assert rest[0].startswith("batch "), "all was done before the last crash"
+    assert rest[-1] == "done\n", (tmp_path / f"driver-{CRASHES}.log").read_text()[-3000:]
+    waiting.kill()
     assert written(tmp_path / "out") == once(count)

@@ -7,6 +7,7 @@ from tests.support.readme import program
 
 
 def test_the_tour_in_the_readme(cluster, tmp_path, capfd):
+    rayka.spark.stop()  # that of the tests before: a program has one
     for topic in ("clicks", "pages"):
         cluster.admin().create_topic(topic, partitions=2)
     with cluster.producer() as producer:
