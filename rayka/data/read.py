@@ -27,6 +27,9 @@ _NODE_LABEL = "ray.io/node-id"
 """Ray's own label. Reading and a `map_batches` after it stay one task with it."""
 _RECORD_BYTES = 200
 """What a record is taken to need in memory, which nobody knows before it has been decoded."""
+_BLOCKS_PER_TASK = 8
+"""So many blocks of every task that may run at once are to fit into the object store."""
+_MIN_BLOCK_BYTES = 1024 * 1024
 
 
 def read_topic(
@@ -60,6 +63,8 @@ def read_topic(
         )
         for node_id, each in by_node.items()
     ]
+    for part in parts:
+        _limit_blocks(part.context)
     whole: ray.data.Dataset = parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
     return whole
 
@@ -81,6 +86,14 @@ def _is_store_small() -> bool:
     resources: dict[str, float] = cast(Any, ray).cluster_resources()
     block_bytes = ray.data.DataContext.get_current().target_max_block_size or 0
     return resources.get("CPU", 1.0) * block_bytes > resources.get("object_store_memory", 0.0) / 2
+
+
+def _limit_blocks(context: ray.data.DataContext) -> None:
+    """Cut blocks, which have 128 MB by default, so that a small object store has room for several of each task."""
+    resources: dict[str, float] = cast(Any, ray).cluster_resources()
+    limit = int(resources.get("object_store_memory", 0.0) / max(resources.get("CPU", 1.0), 1.0) / _BLOCKS_PER_TASK)
+    if context.target_max_block_size is not None:
+        context.target_max_block_size = min(context.target_max_block_size, max(limit, _MIN_BLOCK_BYTES))
 
 
 class TopicDatasource(Datasource):

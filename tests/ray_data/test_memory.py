@@ -1,0 +1,107 @@
+"""A topic ten times larger than the object store is read at a steady footprint, once its processes have started."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from confluent_kafka import Producer
+
+from rayka.cli.processes import descendants
+from rayka.data import read_topic
+from tests.support.embedded import embedded
+
+STORE_BYTES = 80 * 1024 * 1024
+VALUE_BYTES = 2_000
+COUNT = 420_000
+MARGIN = 0.05
+SAMPLE_S = 0.1
+
+
+@pytest.fixture(scope="module")
+def large_topic(tmp_path_factory):
+    """On a cluster of its own with a small store; read once, so that every process has loaded what it needs."""
+    with embedded(tmp_path_factory.mktemp("rayka"), store_bytes=STORE_BYTES, cpus=2) as cluster:
+        cluster.admin().create_topic("large", 4)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "lz4"})
+        value = os.urandom(VALUE_BYTES // 20) * 20
+        for _ in range(0, COUNT, 10_000):
+            producer.produce_batch("large", [{"value": value}] * 10_000)
+            assert producer.flush(60) == 0
+        assert sum(map(len, blocks("large"))) == COUNT
+        yield "large"
+
+
+def blocks(topic):
+    return read_topic(topic).iter_batches(batch_size=None, batch_format="pyarrow")
+
+
+def lengths(batch):
+    return pa.table({"rows": [batch.num_rows], "bytes": [pc.sum(pc.binary_length(batch["value"])).as_py()]})
+
+
+def memory():
+    """What all processes of the cluster use, in MB, with the store: memory that several share counts once."""
+    total = 0
+    for pid in (os.getpid(), *descendants(os.getpid())):
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:  # it has just ended
+            continue
+        total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return total / 1024
+
+
+class Footprint:
+    """Samples of `memory` while a topic is read, of the first half of its records and of the second."""
+
+    def __init__(self):
+        self.rows = self.bytes = 0
+        self.samples = defaultdict(list)
+        self._before = memory()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._thread.join()
+
+    def add(self, sums):
+        self.rows += pc.sum(sums["rows"]).as_py()
+        self.bytes += pc.sum(sums["bytes"]).as_py()
+
+    def check(self):
+        """All is read, the second half took no more memory than the first, and the whole little more than was there."""
+        assert (self.rows, self.bytes) == (COUNT, COUNT * VALUE_BYTES)
+        first, second = self.samples[False], self.samples[True]
+        assert statistics.mean(second) <= statistics.mean(first) * (1 + MARGIN)
+        assert max(first + second) <= self._before + 2 * STORE_BYTES / 2**20  # a worker that Ray starts has 60 MB
+
+    def _sample(self):
+        while not self._done.wait(SAMPLE_S):
+            self.samples[self.rows >= COUNT / 2].append(memory())
+
+
+def test_iter_batches(large_topic):
+    with Footprint() as footprint:
+        for block in blocks(large_topic):
+            footprint.add(lengths(block))
+    footprint.check()
+
+
+def test_map_batches(large_topic):
+    with Footprint() as footprint:
+        mapped = read_topic(large_topic, min_splits=40).map_batches(lengths, batch_format="pyarrow")
+        for sums in mapped.iter_batches(batch_size=None, batch_format="pyarrow"):
+            footprint.add(sums)
+    footprint.check()
