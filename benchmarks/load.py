@@ -251,11 +251,13 @@ def topic_creation(bootstrap: str, topic: str, partitions: int = 12, times: int 
 def serving(bootstrap: str, topic: str, began: float) -> Figures:
     """Until a record is acknowledged on each partition and all old ones can be found; `began` is time.monotonic().
 
-    The producer is made when somebody listens: one that was refused tries again only once a second.
+    Nothing here waits for the client's own timers: the producer is made when somebody listens, for one that was refused
+    tries again only once a second; and it is not idempotent, for its id is asked for in steps of half a second.
     """
     wait_for_listener(bootstrap)
-    quick = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10, "log_level": 0}
-    producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER, **quick, "linger.ms": 0})
+    quick = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10}
+    settings = {**PRODUCER, **quick, "enable.idempotence": False, "linger.ms": 0}
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
     for partition in range(4):
         producer.produce(topic, b"serving", partition=partition)
     if producer.flush(TIMEOUT_S):
