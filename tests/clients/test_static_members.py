@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.conftest import require, unique
-from tests.clients.members.process import JAVA, JAVA_CONSUMER, Member, Members, command, members
+from tests.clients.members.process import JAVA, JAVA_CONSUMER, STATIC_SESSION_MS, Member, Members, command, members
 from tests.clients.record import Record
 from tests.faults.running import wait_until
 
@@ -118,6 +119,15 @@ def read_share(confluent: Confluent, topic: str, name: str, group: Members, *rea
     return [{int(value[-1:]) for value in reader.values[start:]} for reader, start in zip(readers, before, strict=True)]
 
 
+def set_session(bootstrap: str, group_id: str, session_ms: int) -> None:
+    """The session timeout of one group of the consumer protocol."""
+    entry = ConfigEntry("consumer.session.timeout.ms", str(session_ms), incremental_operation=AlterConfigOpType.SET)
+    group = ConfigResource(ResourceType.GROUP, group_id, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for changed in admin.incremental_alter_configs([group]).values():
+        changed.result(TIMEOUT_S)
+
+
 @pytest.mark.parametrize(
     ("kind", "rebalanced", "refusal"),
     [
@@ -131,6 +141,8 @@ def test_a_java_instance_comes_back_in_time_and_is_in_the_group_once(
     """Neither its return nor its double makes the other member rebalance; of two doubles one is refused."""
     require(lambda: command(kind, "b", "g", "t"))
     topic, group_id = new_topic(PARTITIONS), unique("static")
+    if kind == JAVA_CONSUMER:
+        set_session(bootstrap, group_id, STATIC_SESSION_MS)
     with members(bootstrap) as group:
         first, second = (group.start(kind, group_id, topic, instance_id) for instance_id in ("one", "two"))
         rounds = iter(range(1000))

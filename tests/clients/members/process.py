@@ -21,6 +21,8 @@ JAVA_CONSUMER = "Java-consumer"
 CLASSIC = ("confluent-kafka", "kafka-python", "aiokafka", KAFKAJS, KCAT, JAVA)
 CONSUMER = ("confluent-kafka-consumer", JAVA_CONSUMER)
 LEAVE_TIMEOUT_S = 20.0
+STATIC_SESSION_MS = 20_000
+"""An instance has that long to come back: a Java process that starts on a busy machine takes its time."""
 
 
 def _kcat(bootstrap: str, group: str, topic: str) -> list[str]:
@@ -34,7 +36,8 @@ def _kcat(bootstrap: str, group: str, topic: str) -> list[str]:
 def _java(bootstrap: str, group: str, topic: str, protocol: str, instance_id: str = "") -> list[str]:
     properties = {"group.protocol": protocol, "auto.commit.interval.ms": "200", "metadata.max.age.ms": str(METADATA_MS)}
     if protocol == "classic":
-        properties |= {"session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": str(HEARTBEAT_MS)}
+        session_ms = STATIC_SESSION_MS if instance_id else SESSION_MS
+        properties |= {"session.timeout.ms": str(session_ms), "heartbeat.interval.ms": str(HEARTBEAT_MS)}
         properties["partition.assignment.strategy"] = "org.apache.kafka.clients.consumer.RoundRobinAssignor"
     log_option = []
     if instance_id:
