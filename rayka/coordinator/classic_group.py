@@ -40,10 +40,10 @@ DEAD = ClassicGroupState.DEAD
 
 TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
     EMPTY: frozenset({PREPARING_REBALANCE, DEAD}),
-    PREPARING_REBALANCE: frozenset({COMPLETING_REBALANCE, EMPTY}),
-    COMPLETING_REBALANCE: frozenset({STABLE, PREPARING_REBALANCE}),
-    STABLE: frozenset({PREPARING_REBALANCE}),
-    DEAD: frozenset(),
+    PREPARING_REBALANCE: frozenset({COMPLETING_REBALANCE, EMPTY, DEAD}),
+    COMPLETING_REBALANCE: frozenset({STABLE, PREPARING_REBALANCE, DEAD}),
+    STABLE: frozenset({PREPARING_REBALANCE, DEAD}),
+    DEAD: frozenset({DEAD}),
 }
 
 

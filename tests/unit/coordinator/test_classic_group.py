@@ -315,6 +315,7 @@ def test_the_protocol_that_most_like_best_is_taken() -> None:
 
 def test_every_transition_ends_where_another_begins() -> None:
     assert set(TRANSITIONS) == set(ClassicGroupState)
+    assert all(ClassicGroupState.DEAD in after for after in TRANSITIONS.values())
     assert set[ClassicGroupState]().union(*TRANSITIONS.values()) == set(ClassicGroupState)
 
 
