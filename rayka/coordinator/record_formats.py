@@ -233,7 +233,7 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 
 @functools.lru_cache(maxsize=_KEYS_REMEMBERED, typed=True)
 def _encode_key(key: Any) -> bytes:
-    """The same keys are written again and again."""
+    """The same keys are written again and again. By type as well: keys of two types with the same fields are equal."""
     form = FORMATS[type(key)]
     encoded = bytearray(_INT16.pack(form.type))
     form.key.write(encoded, key, 0, flexible=False)
