@@ -9,33 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import types
 from collections.abc import Coroutine, Generator
 from typing import Any
 
 
-class _Begun:
-    """The rest of a coroutine that waits for `pending`."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None], pending: Any) -> None:
-        self._coroutine = coroutine
-        self._pending = pending
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        pending = self._pending
-        while True:
+@types.coroutine
+def _rest(coroutine: Coroutine[Any, Any, None], pending: Any) -> Generator[Any, Any, None]:
+    """What is left of a coroutine that waits for `pending`."""
+    while True:
+        try:
             try:
-                try:
-                    value = yield pending
-                except BaseException as error:
-                    pending = self._coroutine.throw(error)
-                else:
-                    pending = self._coroutine.send(value)
-            except StopIteration:
-                return
+                value = yield pending
+            except BaseException as error:
+                pending = coroutine.throw(error)
+            else:
+                pending = coroutine.send(value)
+        except StopIteration:
+            return
 
 
-async def _finish(begun: _Begun) -> None:
-    await begun
+async def _finish(coroutine: Coroutine[Any, Any, None], pending: Any) -> None:
+    await _rest(coroutine, pending)
 
 
 def begin(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
@@ -47,4 +42,4 @@ def begin(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop)
         pending = coroutine.send(None)
     except StopIteration:
         return None
-    return loop.create_task(_finish(_Begun(coroutine, pending)))
+    return loop.create_task(_finish(coroutine, pending))
