@@ -52,7 +52,7 @@ def measure(data: list[Record], batch_size: int, codec: Codec) -> None:
         what = "all columns" if columns is COLUMNS else ", ".join(columns)
         duration = seconds(lambda columns=columns: read_columns(log, topic="events", partition=0, columns=columns))  # type: ignore[misc]
         show(f"read {what} ({label})", len(data), size, duration)
-    table = read_columns(log, topic="events", partition=0)
+    table = read_columns(log, topic="events", partition=0).batch
     duration = seconds(lambda: list(write_columns(table, now_ms=NOW, codec=codec, max_batch_size=batch_size)))
     show(f"write ({label})", len(data), size, duration)
 

@@ -42,7 +42,7 @@ _MIN_TABLES = 16
 """For so many there is to be room: each reader has two in hand and asks for the next two meanwhile."""
 _MAX_LOG_BYTES = 32 * 1024 * 1024
 _TABLES_PER_ANSWER = 2
-_PART_OF_STORE = 0.6
+_PART_OF_STORE = 0.45
 _LEFT_BYTES = 64 * 1024 * 1024
 """Of a small store so much is left to others, down to a tenth: where Ray has to spill for each table all wait."""
 _FIRST_RATIO = 8.0
@@ -173,9 +173,11 @@ class PublishedRanges:
         committed = isolation is IsolationLevel.READ_COMMITTED
         aborted = log.aborted_transactions(start_offset, file_slice) if committed else None
         wanted = (start_offset, end_offset)
-        arguments = (partition.topic_partition, file_slice, wanted, key.columns, aborted)
-        published = await asyncio.get_running_loop().run_in_executor(self._decoder, self._decode, *arguments)
-        self._ratios[ratio_key] = max(published.size / file_slice.size, 0.01)
+        arguments = (partition.topic_partition, file_slice, wanted, key.columns, aborted, table_bytes)
+        published, size_in_log = await asyncio.get_running_loop().run_in_executor(
+            self._decoder, self._decode, *arguments
+        )
+        self._ratios[ratio_key] = max(published.size / max(size_in_log, 1), 0.01)
         self._hold(key, published)
         return published
 
@@ -186,19 +188,16 @@ class PublishedRanges:
         wanted: tuple[int, int],
         columns: Sequence[str],
         aborted: tuple[AbortedTransaction, ...] | None,
-    ) -> PublishedRange:
-        """In the thread: from bytes in a segment to a table in the object store."""
-        from rayka.storage.batch import iter_headers
+        table_bytes: int,
+    ) -> tuple[PublishedRange, int]:
+        """In the thread: from bytes in a segment to a table in the object store, and how many bytes those were."""
         from rayka.storage.columns import read_columns
 
         began = time.perf_counter()
         records = self._reader.read(file_slice)
         was_read = time.perf_counter()
         start_offset, end_offset = wanted
-        read_offset = start_offset
-        for _, header in iter_headers(records):
-            read_offset = header.next_offset
-        batch = read_columns(
+        batch, next_offset, size_in_log = read_columns(
             records,
             topic=topic_partition.topic,
             partition=topic_partition.partition,
@@ -206,6 +205,7 @@ class PublishedRanges:
             start_offset=start_offset,
             end_offset=end_offset,
             aborted_transactions=aborted,
+            max_bytes=table_bytes,
         )
         decoded = time.perf_counter()
         ref = self._put(batch)
@@ -214,7 +214,7 @@ class PublishedRanges:
         done.read_s += was_read - began
         done.decode_s += decoded - was_read
         done.put_s += time.perf_counter() - decoded
-        return PublishedRange(start_offset, min(read_offset, end_offset), batch.nbytes, ref)
+        return PublishedRange(start_offset, min(next_offset, end_offset), batch.nbytes, ref), size_in_log
 
     def _hold(self, key: _Key, published: PublishedRange) -> None:
         limit = self._max_bytes()

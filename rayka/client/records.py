@@ -50,7 +50,7 @@ class RecordBatches(NamedTuple):
 
     def visible(self) -> Iterator[tuple[int, BatchHeader]]:
         """Place in `data` and header of each batch that has records for a reader. Raises CORRUPT_MESSAGE."""
-        for place, header in iter_visible(self.data, self.aborted_transactions):
+        for place, header in iter_visible(self.data, iter_headers(self.data), self.aborted_transactions):
             if header.next_offset > self.position:
                 yield place, header
 

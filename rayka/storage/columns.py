@@ -11,9 +11,9 @@ pyarrow: the extra `columns` of the package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from rayka.storage.batch import (
     BatchHeader,
     Buffer,
     ensure_intact,
+    iter_headers,
 )
 from rayka.storage.columns_build import (
     HEADERS_TYPE,
@@ -64,10 +65,19 @@ END = 2**63 - 1
 
 _MIN_RECORD_SIZE = 7
 _CREATE_TIME = -1
-_MAX_PLAIN_RUN = 1 << 20
-_MAX_COMPRESSED_RUN = 128 * 1024
+_MAX_PLAIN_CHUNK = 1 << 20
+_MAX_JOINED_CHUNK = 1 << 19
 
 _PositionedHeader = tuple[int, BatchHeader]
+_Batch = TypeVar("_Batch")
+
+
+class Columns(NamedTuple):
+    """The records that were read, the offset behind the last batch, and the bytes of the log up to there."""
+
+    batch: pa.RecordBatch
+    next_offset: int
+    size_in_log: int
 
 
 class _Chunk(NamedTuple):
@@ -102,16 +112,20 @@ def read_columns(
     end_offset: int = END,
     aborted_transactions: Sequence[AbortedTransaction] | None = None,
     check_crcs: bool = True,
-) -> pa.RecordBatch:
+    max_bytes: int = END,
+) -> Columns:
     """The records of all complete batches in `buffer` with offsets from `start_offset` up to `end_offset`.
 
     Control batches are left out, and under read_committed (`aborted_transactions` not None) aborted ones too.
-    Raises CORRUPT_MESSAGE where the bytes are not as the format says, and the errors of `decompress`.
+    A read whose columns have `max_bytes` of memory, or a little more, ends there, with a whole batch; what only headers
+    count is not limited. Raises CORRUPT_MESSAGE where the bytes are not as the format says, and the errors of
+    `decompress`.
     """
     built = [_new_column(name, topic, partition) for name in columns]
+    headers = list(iter_headers(buffer))
     batches = [
         (position, header)
-        for position, header in iter_visible(buffer, aborted_transactions)
+        for position, header in iter_visible(buffer, headers, aborted_transactions)
         if header.next_offset > start_offset and header.base_offset < end_offset
     ]
     if check_crcs:
@@ -119,16 +133,22 @@ def read_columns(
             ensure_intact(buffer, position, header)
     constant = [column for column in built if isinstance(column, ConstantColumn)]
     if len(constant) == len(built):
-        batches = _count_whole(batches, start_offset, end_offset, constant)
+        batches, max_bytes = _count_whole(batches, start_offset, end_offset, constant), END
     room, done = _Room(), 0
     for chunk in _chunks(buffer, batches):
         done += len(chunk.headers)
         records = _locate(chunk, start_offset, end_offset, room, done / len(batches))
         for column in built:
             column.append(records)
+        if sum(column.size for column in built) >= max_bytes:
+            break
     arrays = [column.finish() for column in built]
     fields = [SCHEMA.field(name).with_type(array.type) for name, array in zip(columns, arrays, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    if not headers:
+        return Columns(batch, start_offset, 0)
+    position, last = headers[-1] if done == len(batches) else batches[done - 1]
+    return Columns(batch, last.next_offset, position + last.size_in_bytes)
 
 
 _NEW_COLUMN: Mapping[str, Callable[[], Column]] = {
@@ -170,38 +190,45 @@ def _count_whole(
 
 def _chunks(buffer: Buffer, batches: Sequence[_PositionedHeader]) -> Iterator[_Chunk]:
     """The batches in chunks: slices of the buffer itself if none is compressed."""
-    is_plain = not any(header.attributes & CODEC_MASK for _, header in batches)
-    for run in _runs(batches, _MAX_PLAIN_RUN if is_plain else _MAX_COMPRESSED_RUN):
-        yield _slice(buffer, run) if is_plain else _join(buffer, run)
+    if any(header.attributes & CODEC_MASK for _, header in batches):
+        return _joined(buffer, batches)
+    return _sliced(buffer, batches)
 
 
-def _runs(batches: Sequence[_PositionedHeader], max_size: int) -> Iterator[Sequence[_PositionedHeader]]:
+def _sliced(buffer: Buffer, batches: Sequence[_PositionedHeader]) -> Iterator[_Chunk]:
+    for run in _runs(batches, lambda batch: batch[1].size_in_bytes, _MAX_PLAIN_CHUNK):
+        (first, _), (last, last_header) = run[0], run[-1]
+        spans = [
+            (position - first + RECORD_BATCH_OVERHEAD, position - first + header.size_in_bytes)
+            for position, header in run
+        ]
+        data = _bytes(buffer, first, last - first + last_header.size_in_bytes)
+        yield _Chunk(data, [header for _, header in run], spans)
+
+
+def _joined(buffer: Buffer, batches: Sequence[_PositionedHeader]) -> Iterator[_Chunk]:
+    decompressed = ((header, record_bytes(buffer, position, header)) for position, header in batches)
+    for run in _runs(decompressed, lambda batch: len(batch[1]), _MAX_JOINED_CHUNK):
+        parts = [part for _, part in run]
+        ends = list(accumulate(map(len, parts)))
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        yield _Chunk(_bytes(data, 0, len(data)), [header for header, _ in run], spans)
+
+
+def _runs(batches: Iterable[_Batch], size_of: Callable[[_Batch], int], max_size: int) -> Iterator[list[_Batch]]:
     """Neighbours of together at most `max_size` bytes, but at least one batch."""
-    first = size = 0
-    for index, (_, header) in enumerate(batches):
-        if index > first and size + header.size_in_bytes > max_size:
-            yield batches[first:index]
-            first, size = index, 0
-        size += header.size_in_bytes
-    if batches:
-        yield batches[first:]
-
-
-def _slice(buffer: Buffer, run: Sequence[_PositionedHeader]) -> _Chunk:
-    first = run[0][0]
-    spans = [
-        (position - first + RECORD_BATCH_OVERHEAD, position - first + header.size_in_bytes) for position, header in run
-    ]
-    headers = [header for _, header in run]
-    return _Chunk(_bytes(buffer, first, run[-1][0] - first + headers[-1].size_in_bytes), headers, spans)
-
-
-def _join(buffer: Buffer, run: Sequence[_PositionedHeader]) -> _Chunk:
-    parts = [record_bytes(buffer, position, header) for position, header in run]
-    ends = list(accumulate(map(len, parts)))
-    data = parts[0] if len(parts) == 1 else b"".join(parts)
-    spans = list(zip([0, *ends[:-1]], ends, strict=True))
-    return _Chunk(_bytes(data, 0, len(data)), [header for _, header in run], spans)
+    run: list[_Batch] = []
+    size = 0
+    for batch in batches:
+        batch_size = size_of(batch)
+        if run and size + batch_size > max_size:
+            yield run
+            run, size = [], 0
+        run.append(batch)
+        size += batch_size
+    if run:
+        yield run
 
 
 def _bytes(buffer: Buffer, start: int, size: int) -> Bytes:

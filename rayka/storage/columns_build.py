@@ -57,6 +57,10 @@ class Records(NamedTuple):
 class Column(Protocol):
     """One column in the making."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of the column so far, or nearly."""
+
     def append(self, records: Records) -> None:
         """Take over the column's part of a chunk, whose memory is used again afterwards."""
 
@@ -65,11 +69,16 @@ class Column(Protocol):
 
 
 class _Growing:
-    """An array that gets longer. What is beyond `size` is not memory yet, only addresses."""
+    """An array that gets longer. What is beyond `size` elements is not memory yet, only addresses."""
 
     def __init__(self, dtype: type[np.generic]) -> None:
         self._array: npt.NDArray[Any] = np.empty(0, dtype)
         self.size = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self._array.itemsize
 
     def extend(self, count: int, progress: float) -> npt.NDArray[Any]:
         """`count` more elements, to be written."""
@@ -94,6 +103,11 @@ class _Binary:
         self._offsets = _Growing(np.int64)
         self._is_valid = _Growing(np.uint8)
         self._offsets.extend(1, 1.0)[0] = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fields and of the offsets to them."""
+        return self._copied.nbytes + self._offsets.nbytes
 
     def append(self, data: Bytes, fields: Fields, progress: float) -> None:
         rows = len(fields.lengths)
@@ -122,6 +136,11 @@ class KeyColumn:
     def __init__(self) -> None:
         self._binary = _Binary()
 
+    @property
+    def size(self) -> int:
+        """See `Column`."""
+        return self._binary.nbytes
+
     def append(self, records: Records) -> None:
         """See `Column`."""
         self._binary.append(records.data, records.keys, records.progress)
@@ -139,50 +158,58 @@ class ValueColumn(KeyColumn):
         self._binary.append(records.data, records.values, records.progress)
 
 
-class OffsetColumn:
+class _NumberColumn:
+    """A number of each record."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._numbers = _Growing(dtype)
+
+    @property
+    def size(self) -> int:
+        """See `Column`."""
+        return self._numbers.nbytes
+
+    def finish(self) -> pa.Array:
+        """See `Column`."""
+        return pa.array(self._numbers.finish())
+
+
+class OffsetColumn(_NumberColumn):
     """The offsets, as int64."""
 
     def __init__(self) -> None:
-        self._offsets = _Growing(np.int64)
+        super().__init__(np.int64)
 
     def append(self, records: Records) -> None:
         """See `Column`."""
-        self._offsets.extend(len(records.offsets), records.progress)[:] = records.offsets
-
-    def finish(self) -> pa.Array:
-        """See `Column`."""
-        return pa.array(self._offsets.finish())
+        self._numbers.extend(len(records.offsets), records.progress)[:] = records.offsets
 
 
-class TimestampColumn:
+class TimestampColumn(_NumberColumn):
     """The timestamps in microseconds since the epoch, UTC."""
 
     def __init__(self) -> None:
-        self._timestamps = _Growing(np.int64)
+        super().__init__(np.int64)
 
     def append(self, records: Records) -> None:
         """See `Column`."""
-        rows = len(records.timestamps)
-        np.multiply(records.timestamps, _MICROSECONDS, out=self._timestamps.extend(rows, records.progress))
+        timestamps = records.timestamps
+        np.multiply(timestamps, _MICROSECONDS, out=self._numbers.extend(len(timestamps), records.progress))
 
     def finish(self) -> pa.Array:
         """See `Column`."""
-        return pa.array(self._timestamps.finish()).view(TIMESTAMP_TYPE)
+        return super().finish().view(TIMESTAMP_TYPE)
 
 
-class TimestampTypeColumn:
+class TimestampTypeColumn(_NumberColumn):
     """0 for the producer's time, 1 for the log's, as int32."""
 
     def __init__(self) -> None:
-        self._types = _Growing(np.int32)
+        super().__init__(np.int32)
 
     def append(self, records: Records) -> None:
         """See `Column`."""
-        self._types.extend(len(records.timestamp_types), records.progress)[:] = records.timestamp_types
-
-    def finish(self) -> pa.Array:
-        """See `Column`."""
-        return pa.array(self._types.finish())
+        self._numbers.extend(len(records.timestamp_types), records.progress)[:] = records.timestamp_types
 
 
 class ConstantColumn:
@@ -190,7 +217,13 @@ class ConstantColumn:
 
     def __init__(self, value: pa.Scalar) -> None:
         self._value = value
+        self._value_size: int = pa.repeat(value, 1).nbytes
         self._rows = 0
+
+    @property
+    def size(self) -> int:
+        """See `Column`."""
+        return self._rows * self._value_size
 
     def append(self, records: Records) -> None:
         """See `Column`."""
@@ -214,6 +247,11 @@ class HeadersColumn:
         self._ends = _Growing(np.int32)
         self._ends.extend(1, 1.0)[0] = 0
         self._count = 0
+
+    @property
+    def size(self) -> int:
+        """See `Column`."""
+        return self._keys.nbytes + self._values.nbytes + self._ends.nbytes
 
     def append(self, records: Records) -> None:
         """See `Column`; raises CORRUPT_MESSAGE."""

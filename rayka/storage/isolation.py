@@ -6,23 +6,25 @@ left out from there on, until the abort marker of the same producer (KIP-98).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from rayka.storage.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, Buffer, iter_headers
+from rayka.storage.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, Buffer
 from rayka.storage.control import ControlType, read_control_type
 from rayka.types import AbortedTransaction
 
 
 def iter_visible(
-    buffer: Buffer, aborted_transactions: Sequence[AbortedTransaction] | None = None
+    buffer: Buffer,
+    headers: Iterable[tuple[int, BatchHeader]],
+    aborted_transactions: Sequence[AbortedTransaction] | None = None,
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each complete batch of records that a reader may see.
+    """Those of the batches of `buffer`, given by position and header, that a reader may see.
 
-    `aborted_transactions` is None under read_uncommitted. Errors as `iter_headers`.
+    `aborted_transactions` is None under read_uncommitted.
     """
     to_come = sorted(aborted_transactions or (), key=lambda transaction: transaction.first_offset, reverse=True)
     aborting: set[int] = set()
-    for position, header in iter_headers(buffer):
+    for position, header in headers:
         while to_come and to_come[-1].first_offset <= header.last_offset:
             aborting.add(to_come.pop().producer_id)
         if header.attributes & CONTROL_FLAG:

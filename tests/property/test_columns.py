@@ -57,7 +57,7 @@ def rows(records: list[Record]) -> list[dict[str, Any]]:
 
 
 def read(log: bytes | bytearray, **arguments: Any) -> pa.RecordBatch:
-    columns = read_columns(log, topic="orders", partition=7, **arguments)
+    columns = read_columns(log, topic="orders", partition=7, **arguments).batch
     columns.validate(full=True)
     return columns
 

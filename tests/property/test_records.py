@@ -124,7 +124,7 @@ def read_everything(log: bytes) -> None:
         lambda: validate(log, 0, read_header(log)),
         lambda: list(read_records(log, include_control=True)),
         lambda: list(iter_headers(log)),
-        lambda: list(iter_visible(log, [AbortedTransaction(-1, 0)])),
+        lambda: list(iter_visible(log, iter_headers(log), [AbortedTransaction(-1, 0)])),
         lambda: records_without_key(log, 0, read_header(log)),
         lambda: recompress(log, 0, read_header(log), Codec.NONE),
     ):

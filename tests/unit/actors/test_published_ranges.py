@@ -10,6 +10,7 @@ import pytest
 
 from rayka.actors.published_ranges import TTL_S, PublishedRanges
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.compression import Codec
 from rayka.storage.partition import Partition
 from rayka.storage.replicas import Replicas
 from rayka.types import IsolationLevel, TopicPartition
@@ -99,6 +100,21 @@ def test_the_cache_is_bounded_in_bytes(published):
         await published.read(1)
         assert 0 < published.cache.size <= whole // 2
         assert offsets(await published.read()) == list(range(COUNT))
+
+    asyncio.run(check())
+
+
+def test_a_table_is_bounded_however_well_its_log_compresses(published):
+    values = [b"x" * 100_000] * 10
+    for _ in range(40):
+        append(published.log, *values, codec=Codec.ZSTD)
+    end = COUNT + 400
+
+    async def check():
+        published.max_bytes = 16 << 20
+        assert offsets(await published.read(COUNT, end)) == list(range(COUNT, end))
+        assert len(published.made) > 10
+        assert max(table.nbytes for table in published.made) <= 3 << 20
 
     asyncio.run(check())
 

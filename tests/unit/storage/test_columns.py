@@ -28,7 +28,7 @@ RECORDS = [
 
 
 def read(log: bytes | bytearray, **arguments: object) -> pa.RecordBatch:
-    columns = read_columns(log, topic="orders", partition=3, **arguments)  # type: ignore[arg-type]
+    columns = read_columns(log, topic="orders", partition=3, **arguments).batch  # type: ignore[arg-type]
     columns.validate(full=True)
     return columns
 
@@ -169,6 +169,35 @@ def test_columns_of_other_types_are_written() -> None:
         Record(1, 77, None, b"def"),
         Record(2, 5, "ö".encode(), b"ghi"),
     ]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_limited_read_ends_with_a_batch_and_the_next_goes_on_there(codec: Codec) -> None:
+    batches, batch_records, value = 60, 50, b"x" * 1000
+    data = [Record(0, NOW, b"key", value)] * batch_records
+    log = b"".join(build_batch(data, base_offset=i * batch_records, codec=codec) for i in range(batches))
+    limit = 400_000
+    pieces, offset, position = [], 0, 0
+    while position < len(log):
+        piece = read_columns(
+            log[position:],
+            topic="orders",
+            partition=3,
+            columns=("value", "offset"),
+            start_offset=offset,
+            max_bytes=limit,
+        )
+        assert piece.batch.nbytes < 4 * limit
+        offset, position = piece.next_offset, position + piece.size_in_log
+        assert offset % batch_records == 0
+        pieces.extend(piece.batch.column("offset").to_pylist())
+    assert pieces == list(range(batches * batch_records))
+    assert offset == batches * batch_records
+
+
+def test_of_nothing_no_record_and_no_progress_is_read() -> None:
+    columns = read_columns(build_batch(RECORDS)[:-1], topic="orders", partition=3, start_offset=7)
+    assert (columns.batch.num_rows, columns.next_offset, columns.size_in_log) == (0, 7, 0)
 
 
 def test_missing_columns_are_null_and_now() -> None:

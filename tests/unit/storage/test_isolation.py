@@ -36,7 +36,11 @@ def aborted_in(log: Buffer) -> list[AbortedTransaction]:
 
 
 def values(log: Buffer, aborted: list[AbortedTransaction] | None) -> list[bytes | None]:
-    return [r.value for position, header in iter_visible(log, aborted) for r in read_batch(log, position, header)]
+    return [
+        r.value
+        for position, header in iter_visible(log, iter_headers(log), aborted)
+        for r in read_batch(log, position, header)
+    ]
 
 
 def test_the_markers_of_kafka_are_read() -> None:
@@ -90,7 +94,7 @@ def test_our_marker_is_the_marker_of_kafka() -> None:
 def test_unknown_control_types_are_skipped_and_broken_ones_refused() -> None:
     unknown = build_batch([Record(0, 0, b"\x00\x00\x00\x63", b"")], is_control=True)
     assert read_control_type(unknown, 0, read_header(unknown)) is ControlType.UNKNOWN
-    assert list(iter_visible(unknown, [])) == []
+    assert list(iter_visible(unknown, iter_headers(unknown), [])) == []
     for records in ([Record(0, 0, None, None)], [Record(0, 0, b"\x00", b"\x00")], []):
         broken = build_batch(records, is_control=True)
         with pytest.raises(RaykaError):
