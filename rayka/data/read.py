@@ -27,7 +27,9 @@ _NODE_LABEL = "ray.io/node-id"
 """Ray's own label. Reading and a `map_batches` after it stay one task with it."""
 _RECORD_BYTES = 200
 """What a record is taken to need in memory, which nobody knows before it has been decoded."""
-_BLOCKS_PER_TASK = 8
+_PART_OF_STORE = 0.3
+"""For Ray Data's blocks. With what partition actors hold it is below the 80 % at which Ray begins to spill."""
+_BLOCKS_PER_TASK = 32
 """So many blocks of every task that may run at once are to fit into the object store."""
 _MIN_BLOCK_BYTES = 1024 * 1024
 
@@ -57,14 +59,14 @@ def read_topic(
     by_node = _by_node(cluster, splits)
     parts = [
         ray.data.read_datasource(
-            TopicDatasource(ray_cluster, each, tuple(columns), isolation, _is_store_small()),
+            TopicDatasource(ray_cluster, each, tuple(columns), isolation),
             override_num_blocks=max(len(each), 1),
             label_selector={_NODE_LABEL: node_id} if len(by_node) > 1 else None,
         )
         for node_id, each in by_node.items()
     ]
     for part in parts:
-        _limit_blocks(part.context)
+        _limit_memory(part.context)
     whole: ray.data.Dataset = parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
     return whole
 
@@ -81,15 +83,13 @@ def _by_node(cluster: Cluster, splits: Sequence[OffsetRange]) -> dict[str, list[
     return found or {here: []}
 
 
-def _is_store_small() -> bool:
-    """Whether the blocks that Ray Data gathers in its tasks, mapped, would fill half of the object store."""
-    resources: dict[str, float] = cast(Any, ray).cluster_resources()
-    block_bytes = ray.data.DataContext.get_current().target_max_block_size or 0
-    return resources.get("CPU", 1.0) * block_bytes > resources.get("object_store_memory", 0.0) / 2
+def _limit_memory(context: ray.data.DataContext) -> None:
+    """Leave the partition actors their part of the object store, and have room for several blocks of each task.
 
-
-def _limit_blocks(context: ray.data.DataContext) -> None:
-    """Cut blocks, which have 128 MB by default, so that a small object store has room for several of each task."""
+    Blocks have 128 MB by default. What the user set in the context is kept, if it is less.
+    """
+    if context.override_object_store_memory_limit_fraction is None:
+        context.override_object_store_memory_limit_fraction = _PART_OF_STORE
     resources: dict[str, float] = cast(Any, ray).cluster_resources()
     limit = int(resources.get("object_store_memory", 0.0) / max(resources.get("CPU", 1.0), 1.0) / _BLOCKS_PER_TASK)
     if context.target_max_block_size is not None:
@@ -97,7 +97,7 @@ def _limit_blocks(context: ray.data.DataContext) -> None:
 
 
 class TopicDatasource(Datasource):
-    """Reads exactly these ranges. With `copies` a block is memory of the task's own and keeps nothing of the store."""
+    """Reads exactly these ranges."""
 
     def __init__(
         self,
@@ -105,10 +105,8 @@ class TopicDatasource(Datasource):
         splits: Sequence[OffsetRange],
         columns: tuple[str, ...],
         isolation: IsolationLevel,
-        copies: bool,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._copies = copies
         self._ray_cluster = ray_cluster
         self._splits = splits
         self._columns = columns
@@ -136,7 +134,7 @@ class TopicDatasource(Datasource):
         splits: Sequence[OffsetRange | None] = self._splits or [None]
         return [
             ReadTask(
-                SplitRead(self._ray_cluster, each, columns, self._isolation, self._copies),
+                SplitRead(self._ray_cluster, each, columns, self._isolation),
                 BlockMetadata(None, len(each or ()) * _RECORD_BYTES, None, None),
                 per_task_row_limit=per_task_row_limit,
             )
@@ -152,7 +150,6 @@ class SplitRead:
     offsets: OffsetRange | None
     columns: tuple[str, ...]
     isolation: IsolationLevel
-    copies: bool
 
     def __call__(self) -> Iterator[pa.Table]:
         from rayka.storage.columns import SCHEMA
@@ -165,12 +162,4 @@ class SplitRead:
         broker = self.ray_cluster.connection().broker
         reader = RangeReader(broker, columns, self.isolation, namespace=self.ray_cluster.namespace)
         for batch in reader.read(self.offsets):
-            yield _copy(batch) if self.copies else pa.Table.from_batches([batch])
-
-
-def _copy(batch: pa.RecordBatch) -> pa.Table:
-    """The batch in memory of this process."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return pa.ipc.open_stream(sink.getvalue()).read_all()
+            yield pa.Table.from_batches([batch])
