@@ -43,6 +43,7 @@ _MIN_TABLES = 16
 _MAX_LOG_BYTES = 32 * 1024 * 1024
 _TABLES_PER_ANSWER = 2
 _PART_OF_STORE = 0.45
+"""Ray begins to write objects to disk at 80 %; `rayka.data` lets Ray Data have 30 % beside it."""
 _LEFT_BYTES = 64 * 1024 * 1024
 """Of a small store so much is left to others, down to a tenth: where Ray has to spill for each table all wait."""
 _FIRST_RATIO = 8.0

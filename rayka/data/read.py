@@ -86,7 +86,7 @@ def _by_node(cluster: Cluster, splits: Sequence[OffsetRange]) -> dict[str, list[
 def _limit_memory(context: ray.data.DataContext) -> None:
     """Leave the partition actors their part of the object store, and have room for several blocks of each task.
 
-    Blocks have 128 MB by default. What the user set in the context is kept, if it is less.
+    A part of the store that the user has set in the context is kept; blocks, of 128 MB by default, only get smaller.
     """
     if context.override_object_store_memory_limit_fraction is None:
         context.override_object_store_memory_limit_fraction = _PART_OF_STORE
