@@ -3,12 +3,13 @@
 The records come in chunks, each an array of bytes below 2 GiB, and the outputs here are those of one chunk.
 A field is a position in the chunk and a length, -1 for null. `locate` finds the fields of the records,
 `locate_headers` those of their headers, and `gather` copies the fields of one column to where an Arrow
-array wants them. Nothing is raised in here: a broken format is a return value.
+array wants them. Nothing is raised in here: a broken format is a return value. Numbers are `Any` where
+numpy's releases differ in what they say an operation with an int gives.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +30,10 @@ _BIT_63_CLEAR = 0x7FFF_FFFF_FFFF_FFFF
 @compiled
 def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """The zig-zag varint at `position` and the position after it, -1 if it does not end before `end`."""
-    number = np.int64(0)
-    shift = np.int64(0)
+    number: Any = np.int64(0)
+    shift: Any = np.int64(0)
     while position < end and shift <= _LAST_SHIFT:
-        byte = np.int64(data[position])
+        byte: Any = np.int64(data[position])
         position += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -171,12 +172,12 @@ def gather(
     The indices are unsigned because numba lets negative ones count from the end, and the compiler can make
     one block copy of the loop only without that: ten times as fast.
     """
-    end = np.uint64(0)
+    end: Any = np.uint64(0)
     for row in range(len(positions)):
         is_valid[row] = lengths[row] >= 0
         if lengths[row] > 0:
             length = np.uint64(lengths[row])
-            position = np.uint64(positions[row])
+            position: Any = np.uint64(positions[row])
             for i in range(length):
                 copied[end + i] = data[position + i]
             end += length

@@ -6,7 +6,7 @@ begins with 61 bytes that are left for its header. Indices are unsigned where by
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,8 @@ def write_varint(out: Bytes, position: int, number: int) -> int:
 def write_field(out: Bytes, position: int, data: Bytes, start: int, length: int) -> int:
     """Write length and bytes of a field; the position after it."""
     position = write_varint(out, position, length)
-    to, source = np.uint64(position), np.uint64(start)
+    to: Any = np.uint64(position)
+    source: Any = np.uint64(start)
     for i in range(np.uint64(max(length, 0))):
         out[to + i] = data[source + i]
     return position + max(length, 0)
