@@ -27,8 +27,6 @@ _NODE_LABEL = "ray.io/node-id"
 """Ray's own label. Reading and a `map_batches` after it stay one task with it."""
 _RECORD_BYTES = 200
 """What a record is taken to need in memory, which nobody knows before it has been decoded."""
-_PART_OF_STORE = 0.3
-"""For Ray Data's blocks. With what partition actors hold it is below the 80 % at which Ray begins to spill."""
 _BLOCKS_PER_TASK = 32
 """So many blocks of every task that may run at once are to fit into the object store."""
 _MIN_BLOCK_BYTES = 1024 * 1024
@@ -66,7 +64,7 @@ def read_topic(
         for node_id, each in by_node.items()
     ]
     for part in parts:
-        _limit_memory(part.context)
+        _limit_blocks(part.context)
     whole: ray.data.Dataset = parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
     return whole
 
@@ -83,13 +81,8 @@ def _by_node(cluster: Cluster, splits: Sequence[OffsetRange]) -> dict[str, list[
     return found or {here: []}
 
 
-def _limit_memory(context: ray.data.DataContext) -> None:
-    """Leave the partition actors their part of the object store, and have room for several blocks of each task.
-
-    A part of the store that the user has set in the context is kept; blocks, of 128 MB by default, only get smaller.
-    """
-    if context.override_object_store_memory_limit_fraction is None:
-        context.override_object_store_memory_limit_fraction = _PART_OF_STORE
+def _limit_blocks(context: ray.data.DataContext) -> None:
+    """Cut blocks, which have 128 MB by default, so that the object store has room for many of each task."""
     resources: dict[str, float] = cast(Any, ray).cluster_resources()
     limit = int(resources.get("object_store_memory", 0.0) / max(resources.get("CPU", 1.0), 1.0) / _BLOCKS_PER_TASK)
     if context.target_max_block_size is not None:
