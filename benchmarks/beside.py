@@ -29,9 +29,9 @@ def decode_on(address: str) -> None:
     """Read the topic on and on, from another offset each time: no table is there already. Prints records/s."""
     import ray
 
+    from rayka.client.consumer.range_reader import COLUMNS, RangeReader
     from rayka.client.joined import RayCluster
-    from rayka.client.offset_ranges import OffsetRange, plan_ranges
-    from rayka.client.range_reader import COLUMNS, RangeReader
+    from rayka.ranges.plan import OffsetRange, plan_ranges
 
     ray.init(address=address, log_to_driver=False)
     cluster = RayCluster.here()

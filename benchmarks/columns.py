@@ -11,11 +11,11 @@ import statistics
 import time
 from collections.abc import Callable
 
-from rayka.storage.builder import build_batches
-from rayka.storage.columns import COLUMNS, read_columns
-from rayka.storage.columns_write import write_columns
-from rayka.storage.compression import Codec
-from rayka.storage.records import Record, read_records
+from rayka.storage.columns.read import COLUMNS, read_columns
+from rayka.storage.columns.write import write_columns
+from rayka.storage.format.builder import build_batches
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, read_records
 
 ROUNDS = 7
 NOW = 1_700_000_000_000

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import ray
 
-from rayka.actors.spec import DEFAULT_NAMESPACE
-from rayka.cli.processes import descendants
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.cli.daemon.processes import descendants
 from rayka.client.cluster import Cluster
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

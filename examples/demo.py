@@ -32,10 +32,10 @@ from group_readers import GroupReaders
 from report import Report, check
 
 import rayka
-from rayka.cli import processes
 from rayka.cli.attached import find
+from rayka.cli.daemon import processes
 from rayka.cli.progress import Progress
-from rayka.coordinator.groups import partition_for_group
+from rayka.coordinator.groups.coordinator import partition_for_group
 from rayka.spark.java import prepare_java
 
 TOPIC = "flights"

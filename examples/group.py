@@ -6,7 +6,7 @@ import sys
 import threading
 
 import rayka
-from rayka.client.blocking_group_consumer import GroupConsumer
+from rayka.client.group.blocking import GroupConsumer
 from rayka.types import TopicPartition
 
 TOPIC, COUNT = "measures", 1000

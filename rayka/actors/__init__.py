@@ -1,1 +1,1 @@
-
+"""The Ray shells around the cores, and the channel between them."""

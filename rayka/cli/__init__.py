@@ -1,1 +1,1 @@
-
+"""The `rayka` command."""

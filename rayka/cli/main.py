@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rayka import __version__
-from rayka.cli import configs, consume, groups, log, produce, status, topics, tree, up
+from rayka.cli.commands import configs, consume, groups, log, produce, status, topics, tree, up
 from rayka.cli.exits import CliError, Exit
 from rayka.errors import ErrorCode, RaykaError
 

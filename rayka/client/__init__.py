@@ -1,1 +1,1 @@
-
+"""Python clients on actor handles."""

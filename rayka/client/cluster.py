@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Any, Protocol, Self, overload
 from weakref import WeakSet
 
-from rayka.client.admin import Admin, AsyncAdmin
-from rayka.client.blocking_group_consumer import GroupConsumer
-from rayka.client.consumer import AsyncConsumer, Consumer
-from rayka.client.group_consumer import AsyncGroupConsumer
+from rayka.client.admin.admin import Admin, AsyncAdmin
+from rayka.client.consumer.consumer import AsyncConsumer, Consumer
+from rayka.client.consumer.reader import AsyncReader, Reader
+from rayka.client.group.blocking import GroupConsumer
+from rayka.client.group.consumer import AsyncGroupConsumer
 from rayka.client.loop import LoopThread
-from rayka.client.producer import AsyncProducer, Producer
-from rayka.client.reader import AsyncReader, Reader
-from rayka.client.streams import AsyncConsumerConnector, ConsumerConnector
+from rayka.client.producer.producer import AsyncProducer, Producer
+from rayka.client.streams.streams import AsyncConsumerConnector, ConsumerConnector
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import ray
 
-from rayka.actors.cluster_view import ClusterView
-from rayka.actors.image_watch import ImageWatch, find_controller
-from rayka.actors.node import Node, lock_data_dir, node_spec, remove_ray_files, start_node, start_ray
-from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.actors.controller.watch import ImageWatch, find_controller
+from rayka.actors.node.node import Node, lock_data_dir, node_spec, remove_ray_files, start_node, start_ray
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.actors.node.view import ClusterView
 from rayka.client import runtime
 from rayka.client.loop import LoopThread
 

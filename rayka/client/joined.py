@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import ray
 
-from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.cluster import Cluster
 from rayka.client.connection import Connection, connect
 

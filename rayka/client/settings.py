@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, TypeVar
 
-from rayka.client.partitioner import Partitioner
+from rayka.client.producer.partitioner import Partitioner
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.compression import Codec
+from rayka.storage.format.compression import Codec
 from rayka.types import IsolationLevel
 
 Serializer: TypeAlias = Callable[[Any], bytes | None]

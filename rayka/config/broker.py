@@ -7,7 +7,7 @@ from typing import Any
 
 from rayka.config.broker_settings import BROKER_CONFIGS
 from rayka.config.definition import UpdateMode
-from rayka.config.left_aside import reason_left_aside
+from rayka.config.ignored import reason_left_aside
 from rayka.config.listeners import Listener, client_listeners
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError

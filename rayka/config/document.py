@@ -7,7 +7,7 @@ from itertools import groupby
 
 from rayka.config.broker_settings import BROKER_CONFIGS
 from rayka.config.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType
-from rayka.config.left_aside import LEFT_ASIDE
+from rayka.config.ignored import IGNORED_CONFIGS
 from rayka.config.topic import TOPIC_CONFIGS
 
 _INTRODUCTION = """\
@@ -49,7 +49,7 @@ def _lines(broker: Mapping[str, ConfigDef]) -> Iterator[str]:
     public = (definition for definition in TOPIC_CONFIGS.values() if not definition.name.startswith("internal."))
     yield from _table(("Config", "Type", "Default", "Valid", "Broker setting", "Meaning"), map(_topic_row, public))
     yield _LEFT_ASIDE
-    for reason, patterns in LEFT_ASIDE.items():
+    for reason, patterns in IGNORED_CONFIGS.items():
         yield f"- {reason} {', '.join(f'`{pattern}`' for pattern in patterns)}"
     yield ""
 

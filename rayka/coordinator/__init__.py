@@ -1,1 +1,1 @@
-"""The core of the group coordinator: classic groups, consumer groups and committed offsets. Pure: no Ray, no clock."""
+"""What every coordinator shares (pure): results, timers, clock, record codec."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rayka.coordinator.records import Record
+from rayka.coordinator.groups.records import Record
 from rayka.errors import ErrorCode
 
 R = TypeVar("R")

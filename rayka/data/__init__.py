@@ -12,9 +12,9 @@ extra `rayka[data]`.
 
 from __future__ import annotations
 
-from rayka.client.offset_ranges import Timestamp
 from rayka.data.endless import iter_topic
 from rayka.data.read import read_topic
 from rayka.data.write import write_topic
+from rayka.ranges.plan import Timestamp
 
 __all__ = ["Timestamp", "iter_topic", "read_topic", "write_topic"]

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from rayka.actors.spec import DEFAULT_NAMESPACE
-from rayka.client.checkpoint import PlannedBatch
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.client.consumer.range_reader import COLUMNS, RangeReader
 from rayka.client.joined import RayCluster
-from rayka.client.micro_batches import EndlessRead, MicroBatches
-from rayka.client.offset_ranges import Places
-from rayka.client.range_reader import COLUMNS, RangeReader
+from rayka.ranges.batches import EndlessRead, MicroBatches
+from rayka.ranges.checkpoint import PlannedBatch
+from rayka.ranges.plan import Places
 
 _BLOCK_OFFSETS = 100_000
 

@@ -15,11 +15,11 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.cluster import Cluster
+from rayka.client.consumer.range_reader import COLUMNS, RangeReader
 from rayka.client.joined import RayCluster, node_ids
-from rayka.client.offset_ranges import OffsetRange, Places, find_topics, plan_ranges, split
-from rayka.client.range_reader import COLUMNS, RangeReader
+from rayka.ranges.plan import OffsetRange, Places, find_topics, plan_ranges, split
 from rayka.types import IsolationLevel
 
 _CHEAPEST_COLUMN = "partition"
@@ -145,7 +145,7 @@ class SplitRead:
     isolation: IsolationLevel
 
     def __call__(self) -> Iterator[pa.Table]:
-        from rayka.storage.columns import SCHEMA
+        from rayka.storage.columns.read import SCHEMA
 
         schema = pa.schema([SCHEMA.field(name) for name in self.columns])
         if self.offsets is None:

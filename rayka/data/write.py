@@ -10,9 +10,9 @@ import ray.data
 from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
 
-from rayka.actors.spec import DEFAULT_NAMESPACE
-from rayka.client.arrow_records import COLUMNS, send
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster
+from rayka.client.producer.arrow_records import COLUMNS, send
 from rayka.errors import ErrorCode, RaykaError
 
 _LINGER_MS = 5

@@ -8,26 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rayka.gateway.exchange import Api
-from rayka.gateway.handlers import (
-    api_versions,
-    classic_groups,
-    cluster,
-    configs,
-    consumer_groups,
-    coordinators,
-    fetch,
-    groups,
-    metadata,
-    offset_commit,
-    offset_fetch,
-    offsets,
-    produce,
-    producers,
-    records,
-    topics,
-)
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.handlers import api_versions, cluster, configs, metadata, offsets, producers, records, topics
+from rayka.gateway.handlers.fetch import handler as fetch
+from rayka.gateway.handlers.groups import classic, consumer, describe, find_coordinator, offset_commit, offset_fetch
+from rayka.gateway.handlers.produce import handler as produce
+from rayka.gateway.server.request import Api
+from rayka.gateway.wire.schema import ApiKey
 
 
 def table(*rows: Api) -> Mapping[int, Api]:
@@ -44,13 +30,13 @@ APIS: Final = table(
     Api(ApiKey.METADATA, 0, 13, 9, metadata.handle),
     Api(ApiKey.OFFSET_COMMIT, 0, 10, 8, offset_commit.handle),
     Api(ApiKey.OFFSET_FETCH, 0, 10, 6, offset_fetch.handle),
-    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, coordinators.handle),
-    Api(ApiKey.JOIN_GROUP, 0, 9, 6, classic_groups.handle_join),
-    Api(ApiKey.HEARTBEAT, 0, 4, 4, classic_groups.handle_heartbeat),
-    Api(ApiKey.LEAVE_GROUP, 0, 5, 4, classic_groups.handle_leave),
-    Api(ApiKey.SYNC_GROUP, 0, 5, 4, classic_groups.handle_sync),
-    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, groups.handle_describe),
-    Api(ApiKey.LIST_GROUPS, 0, 5, 3, groups.handle_list),
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, find_coordinator.handle),
+    Api(ApiKey.JOIN_GROUP, 0, 9, 6, classic.handle_join),
+    Api(ApiKey.HEARTBEAT, 0, 4, 4, classic.handle_heartbeat),
+    Api(ApiKey.LEAVE_GROUP, 0, 5, 4, classic.handle_leave),
+    Api(ApiKey.SYNC_GROUP, 0, 5, 4, classic.handle_sync),
+    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, describe.handle_describe),
+    Api(ApiKey.LIST_GROUPS, 0, 5, 3, describe.handle_list),
     Api(ApiKey.API_VERSIONS, 0, 5, 3, handle_frame=api_versions.handle),
     Api(ApiKey.CREATE_TOPICS, 0, 7, 5, topics.handle_create),
     Api(ApiKey.DELETE_TOPICS, 0, 6, 4, topics.handle_delete),
@@ -61,12 +47,12 @@ APIS: Final = table(
     Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, configs.handle_alter),
     Api(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, 2, records.handle_describe_log_dirs),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, topics.handle_create_partitions),
-    Api(ApiKey.DELETE_GROUPS, 0, 3, 2, groups.handle_delete),
+    Api(ApiKey.DELETE_GROUPS, 0, 3, 2, describe.handle_delete),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, configs.handle_incremental_alter),
     Api(ApiKey.OFFSET_DELETE, 0, 0, 1, offset_commit.handle_delete),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, cluster.handle_describe_cluster),
-    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer_groups.handle_heartbeat),
-    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer_groups.handle_describe),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer.handle_heartbeat),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer.handle_describe),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0, configs.handle_list_resources),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0, cluster.handle_describe_topic_partitions),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from rayka.gateway.api import APIS
-from rayka.gateway.exchange import Api
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.server.request import Api
+from rayka.gateway.wire.schema import ApiKey
 
 HEAD = """\
 # What a Kafka client finds

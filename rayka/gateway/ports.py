@@ -113,9 +113,10 @@ class Groups(Protocol):
         """
 
     async def execute(self, group_id: str, command: str, *arguments: Any) -> Any:
-        """Carry out a command of `rayka.coordinator.groups.GroupCoordinator`, such as `join_group`, at the group's
-        coordinator, with the arguments that come before `now_ms`; returns the response. A join or sync takes as
-        long as the group does.
+        """Carry out a command of `GroupCoordinator`, such as `join_group`, at the group's coordinator.
+
+        `arguments` are those that come before `now_ms`; returns the response. A join or sync takes as long as the group
+        does.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
         """

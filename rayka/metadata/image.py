@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rayka.metadata.draft import Draft
+from rayka.metadata.delta import MetadataDelta
 from rayka.metadata.records import ConfigResource, MetadataRecord, ResourceType
 from rayka.metadata.values import ActorImage, BrokerImage, PartitionImage, TopicImage
 from rayka.types import TopicPartition
@@ -81,7 +81,7 @@ class MetadataImage:
 
         Raises ValueError if a record speaks of something that does not exist: the log is damaged.
         """
-        draft = Draft(self)
+        delta = MetadataDelta(self)
         for record in records:
-            draft.replay(record)
-        return replace(draft.finish(), version=self.version + 1)
+            delta.replay(record)
+        return replace(delta.finish(), version=self.version + 1)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rayka.config import BrokerConfig, check_topic_configs, describe_topic
 from rayka.errors import ErrorCode, RaykaError
-from rayka.metadata.assignments import check_assignment, check_consecutive
 from rayka.metadata.commands import NewPartitions, NewTopic, Result, TopicResult
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.placement import Placement
+from rayka.metadata.placement_checks import check_assignment, check_consecutive
 from rayka.metadata.records import (
     ConfigRecord,
     MetadataRecord,

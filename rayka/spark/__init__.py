@@ -13,7 +13,7 @@ It needs the extra `rayka[spark]`.
 
 from __future__ import annotations
 
-from rayka.client.offset_ranges import Timestamp
+from rayka.ranges.plan import Timestamp
 from rayka.spark.decoding import arrow_values, avro_values, json_values
 from rayka.spark.java import prepare_java
 from rayka.spark.read import read_topic

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rayka.client.connection import Connection
+from rayka.client.consumer.range_reader import RangeReader
 from rayka.client.joined import RayCluster
-from rayka.client.offset_ranges import OffsetRange
-from rayka.client.range_reader import RangeReader
+from rayka.ranges.plan import OffsetRange
 from rayka.types import IsolationLevel
 
 BATCH_ROWS = 8_192
@@ -84,7 +84,7 @@ class Rehearsal:
     ray_cluster: RayCluster
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from rayka.storage.columns import SCHEMA
+        from rayka.storage.columns.read import SCHEMA
 
         _connect(self.ray_cluster)
         for _ in batches:

@@ -26,10 +26,10 @@ from pyspark.sql.types import (
 )
 
 from rayka.client.cluster import Cluster
+from rayka.client.consumer.range_reader import COLUMNS
 from rayka.client.joined import node_hosts
-from rayka.client.offset_ranges import OffsetRange, Places, find_topics, plan_ranges, split
-from rayka.client.range_reader import COLUMNS
 from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.plan import OffsetRange, Places, find_topics, plan_ranges, split
 from rayka.spark.decoding import Decoding
 from rayka.spark.executor import SPLIT, SplitReader
 from rayka.spark.sessions import ray_cluster_of

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 import ray
 from pyspark.sql import SparkSession
 
-from rayka.actors.spec import DEFAULT_NAMESPACE
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.client.consumer.range_reader import prepare_leaders
 from rayka.client.joined import RayCluster, leave
-from rayka.client.range_reader import prepare_leaders
 from rayka.spark.executor import REHEARSED, Rehearsal
 from rayka.spark.java import java_options, prepare_java, require_java_on_ray
 

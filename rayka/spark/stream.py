@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from rayka.client.closing import Closing
-from rayka.client.micro_batches import EndlessRead, Ends, MicroBatches, behind
-from rayka.client.offset_ranges import OffsetRange, Places, split
-from rayka.client.range_reader import COLUMNS
+from rayka.client.consumer.range_reader import COLUMNS
+from rayka.ranges.batches import EndlessRead, Ends, MicroBatches, behind
+from rayka.ranges.plan import OffsetRange, Places, split
 from rayka.spark.decoding import Decoding
 from rayka.spark.read import read_splits
 from rayka.spark.sessions import ray_cluster_of

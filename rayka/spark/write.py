@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from rayka.client.arrow_records import COLUMNS, send
 from rayka.client.joined import RayCluster
+from rayka.client.producer.arrow_records import COLUMNS, send
 from rayka.spark.sessions import ray_cluster_of
 
 _CASTS = {"value": "binary", "key": "binary", "timestamp": "timestamp", "partition": "int"}

@@ -1,1 +1,1 @@
-
+"""The log and its files (pure): formats, segments, producers' state, log directories, Arrow columns."""

@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 
-from rayka.storage.batch import Buffer
+from rayka.storage.format.batch import Buffer
 
 
 class RealFiles:

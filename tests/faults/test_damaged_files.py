@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rayka.storage.batch import iter_headers
-from rayka.storage.log import Log
+from rayka.storage.format.batch import iter_headers
+from rayka.storage.log.log import Log
 from tests.support.logs import NOW_MS, append, check_indexes, directory_bytes, open_log, read_batches
 
 CONFIG = {"segment_bytes": 700, "index_interval_bytes": 100}

@@ -13,9 +13,9 @@ import pytest
 
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
-from rayka.storage.log import Log
-from rayka.storage.log_directory import LogDirectory
+from rayka.storage.log.log import Log
 from tests.support.faulty_files import CrashingFiles, FaultyFiles, ShortWrites
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, open_log, read_values
 
@@ -79,8 +79,8 @@ def test_a_failure_at_any_call(
 
     With calls that fail for good the files are as kill -9 leaves them between two calls.
     """
-    monkeypatch.setattr("rayka.storage.index.WRITE_BYTES", 16)
-    monkeypatch.setattr("rayka.storage.recovery.CHECKED_BYTES", 50)
+    monkeypatch.setattr("rayka.storage.log.index.WRITE_BYTES", 16)
+    monkeypatch.setattr("rayka.storage.log.recovery.CHECKED_BYTES", 50)
     for fail_at in range(1, calls_of_a_run(tmp_path / "dry") + 1):
         directory = tmp_path / str(fail_at)
         acknowledged: dict[int, bytes] = {}

@@ -23,8 +23,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from benchmarks import many_groups
-from rayka.coordinator.record_formats import decode
-from rayka.coordinator.records import (
+from rayka.coordinator.groups.record_formats import decode
+from rayka.coordinator.groups.records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     GroupMetadataKey,

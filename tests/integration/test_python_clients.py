@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 import rayka
 from rayka.client.cluster import Cluster
-from rayka.client.records import ConsumerRecord
+from rayka.client.consumer.records import ConsumerRecord
 
 
 @pytest.fixture(scope="module")

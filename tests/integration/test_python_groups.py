@@ -12,13 +12,13 @@ import ray
 from confluent_kafka import Consumer as WireConsumer
 
 import rayka
-from rayka.client.blocking_group_consumer import GroupConsumer
 from rayka.client.cluster import Cluster
-from rayka.client.reader import FetchRequest
-from rayka.client.records import ConsumerRecord
-from rayka.client.streams import AsyncStream
-from rayka.client.topic_filter import Blacklist, Whitelist
-from rayka.coordinator.groups import partition_for_group
+from rayka.client.consumer.reader import FetchRequest
+from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.group.blocking import GroupConsumer
+from rayka.client.streams.streams import AsyncStream
+from rayka.client.streams.topic_filter import Blacklist, Whitelist
+from rayka.coordinator.groups.coordinator import partition_for_group
 from rayka.types import TopicPartition
 from tests.support.embedded import embedded
 

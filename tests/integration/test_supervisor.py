@@ -27,7 +27,7 @@ def read(bootstrap: str, count: int) -> list[bytes]:
     return values
 
 
-@pytest.mark.parametrize("victim", ["rayka.cli.reaper", "rayka.cli.serve"])
+@pytest.mark.parametrize("victim", ["rayka.cli.daemon.reaper", "rayka.cli.daemon.serve"])
 def test_a_process_between_is_killed_and_the_broker_comes_back(tmp_path: Path, victim: str) -> None:
     broker = Running(tmp_path)
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from rayka.storage.compression import Codec
-from rayka.storage.records import Record
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record
 
 SIZES = st.one_of(st.binary(max_size=20), st.integers(60, 70).map(bytes), st.integers(8180, 8200).map(bytes))
 FIELDS = st.none() | SIZES

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayka.coordinator.assignors import AssignorMember, assign_range, assign_uniform, ranges
-from rayka.coordinator.consumer_member import Assignment
+from rayka.coordinator.groups.consumer.assignors import AssignorMember, assign_range, assign_uniform, ranges
+from rayka.coordinator.groups.consumer.member import Assignment
 
 TOPICS = [uuid.UUID(int=number) for number in range(1, 5)]
 Members = dict[str, AssignorMember]

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.errors import RaykaError
-from rayka.storage.batch import HEADER, RECORD_BATCH_OVERHEAD, read_header, seal, valid_prefix
-from rayka.storage.builder import build_batches
-from rayka.storage.columns import COLUMNS, read_columns
-from rayka.storage.columns_write import write_columns
-from rayka.storage.compression import Codec
-from rayka.storage.records import Record, build_batch, read_records
+from rayka.storage.columns.read import COLUMNS, read_columns
+from rayka.storage.columns.write import write_columns
+from rayka.storage.format.batch import HEADER, RECORD_BATCH_OVERHEAD, read_header, seal, valid_prefix
+from rayka.storage.format.builder import build_batches
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.types import TimestampType
 from tests.property.record_strategies import CODECS, record_lists
 

@@ -14,13 +14,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rayka.coordinator.classic_group import ClassicGroup
-from rayka.coordinator.consumer_group import ConsumerGroup
-from rayka.coordinator.offset_rules import NONE
-from rayka.coordinator.record_formats import decode
-from rayka.coordinator.registry import Registry
-from rayka.coordinator.requests import CommittedOffset, OffsetCommitRequest
-from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.groups.classic.group import ClassicGroup
+from rayka.coordinator.groups.consumer.group import ConsumerGroup
+from rayka.coordinator.groups.offset_rules import NONE
+from rayka.coordinator.groups.record_formats import decode
+from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest
+from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.groups.state import Registry
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ClassicClient, ConsumerClient, topic_id

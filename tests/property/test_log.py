@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rayka.storage.batch import iter_headers
-from rayka.storage.compression import Codec
-from rayka.storage.log import Log
-from rayka.storage.reader import SegmentReader
+from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.compression import Codec
+from rayka.storage.log.log import Log
+from rayka.storage.log.reader import SegmentReader
 from rayka.types import FileSlice
 from tests.support.logs import NOW_MS, batch, check_indexes, open_log
 

@@ -8,11 +8,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rayka.client.member_values import Action, Held, Identity
-from rayka.client.membership import Membership, MemberState
-from rayka.client.subscription import Subscription
-from rayka.coordinator.requests import ConsumerGroupHeartbeatRequest
-from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
+from rayka.client.group.member_values import Action, Identity, TopicIdPartition
+from rayka.client.group.membership import Membership, MemberState
+from rayka.client.group.subscription import Subscription
+from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest
+from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError
 from tests.unit.coordinator.shell import Shell
@@ -101,7 +101,7 @@ class Network(RuleBasedStateMachine):
 
     @invariant()
     def a_partition_has_one_owner(self) -> None:
-        held: list[Held] = [one for member in self.members for one in member.held]
+        held: list[TopicIdPartition] = [one for member in self.members for one in member.held]
         coming = [one for number, action in self.actions.items() for one in action.partitions]
         assert len(held) == len(set(held))
         assert len(set(held) | set(coming)) <= 16

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.errors import RaykaError
-from rayka.storage.batch import (
+from rayka.storage.format.batch import (
     HEADER,
     RECORD_BATCH_OVERHEAD,
     ensure_intact,
@@ -18,12 +18,12 @@ from rayka.storage.batch import (
     valid_prefix,
     validate,
 )
-from rayka.storage.builder import build_batches
-from rayka.storage.compression import Codec, compress, decompress
-from rayka.storage.isolation import iter_visible
-from rayka.storage.recompression import recompress
-from rayka.storage.records import Record, build_batch, read_records, rebuild_batch, records_without_key
-from rayka.storage.varint import decode_varint, encode_varint
+from rayka.storage.format.builder import build_batches
+from rayka.storage.format.compression import Codec, compress, decompress
+from rayka.storage.format.isolation import iter_visible
+from rayka.storage.format.recompression import recompress
+from rayka.storage.format.records import Record, build_batch, read_records, rebuild_batch, records_without_key
+from rayka.storage.format.varint import decode_varint, encode_varint
 from rayka.types import AbortedTransaction
 from tests.property.record_strategies import CODECS, record_lists
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 
-from rayka.cli.processes import descendants
+from rayka.cli.daemon.processes import descendants
 from rayka.data import read_topic
 from tests.support.embedded import embedded
 

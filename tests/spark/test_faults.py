@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from rayka.cli.processes import descendants
+from rayka.cli.daemon.processes import descendants
 from rayka.spark import read_topic
 from tests.spark.test_read import COUNT, fill
 

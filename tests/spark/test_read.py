@@ -9,8 +9,8 @@ import signal
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from rayka.client.offset_ranges import Timestamp
 from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.plan import Timestamp
 from rayka.spark import read_topic, write_topic
 from rayka.spark.read import SCHEMA
 from rayka.types import OffsetSpec

@@ -6,8 +6,8 @@ import errno
 import os
 import random
 
-from rayka.storage.batch import Buffer
 from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import Buffer
 
 _CALLS = ("open", "write", "truncate", "sync", "rename", "remove", "make_directory", "list", "size", "read")
 

@@ -32,10 +32,10 @@ from rayka.metadata.commands import (
 )
 from rayka.metadata.controller import Controller
 from rayka.metadata.image import MetadataImage
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.files import RealFiles
-from rayka.storage.log import Log
-from rayka.storage.partition import Partition
-from rayka.storage.replicas import Replicas
+from rayka.storage.log.log import Log
 from rayka.types import (
     AppendRequest,
     AppendResult,
@@ -238,7 +238,7 @@ class LocalBroker:
 
 async def serve(port: int, directory: str, configs: Mapping[str, str]) -> None:
     """Listen until cancelled."""
-    from rayka.gateway.listener import Listener
+    from rayka.gateway.server.listener import Listener
 
     broker = LocalBroker(directory, configs)
     listener = Listener(broker, "127.0.0.1", port)

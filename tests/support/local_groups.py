@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rayka.config.groups import GROUP_CONFIGS
 from rayka.coordinator.clock import Now
-from rayka.coordinator.groups import GroupCoordinator, partition_for_group
-from rayka.coordinator.record_formats import decode, encode
+from rayka.coordinator.groups.coordinator import GroupCoordinator, partition_for_group
+from rayka.coordinator.groups.record_formats import decode, encode
+from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.result import Pending, Result
-from rayka.coordinator.settings import GroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import RaykaError
 from rayka.metadata.image import BrokerImage, MetadataImage

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rayka.config import LogConfig
-from rayka.storage.batch import iter_headers
 from rayka.storage.files import RealFiles
-from rayka.storage.log import Log
-from rayka.storage.reader import SegmentReader
-from rayka.storage.records import Record, build_batch, read_records
+from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.log.log import Log
+from rayka.storage.log.reader import SegmentReader
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 NOW_MS = 1_700_000_000_000

@@ -1,1 +1,1 @@
-"""Handlers: one small file for each family of APIs."""
+"""One file for each API or family of APIs."""

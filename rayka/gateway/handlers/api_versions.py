@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 
 from rayka.errors import ErrorCode
-from rayka.gateway.context import Context
-from rayka.gateway.exchange import Api, Exchange, finish_frame, response_head
-from rayka.gateway.handlers.replies import NO_THROTTLE
+from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.ports import Broker
-from rayka.gateway.schema import ApiKey, ResponseTypes, schema
-from rayka.gateway.wire import Reader
+from rayka.gateway.server.context import Context
+from rayka.gateway.server.request import Api, PendingRequest, finish_frame, response_head
+from rayka.gateway.wire.reader import Reader
+from rayka.gateway.wire.schema import ApiKey, ResponseTypes, schema
 from rayka.metadata.image import MetadataImage
 
 _FIRST_WITH_FEATURES = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(context: Context, exchange: Exchange) -> None:
+def handle(context: Context, exchange: PendingRequest) -> None:
     """Answer at once."""
     api = exchange.api
     served = api.min_version <= exchange.version <= api.max_version

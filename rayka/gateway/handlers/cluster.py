@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rayka.errors import ErrorCode
-from rayka.gateway.exchange import Call
 from rayka.gateway.handlers.metadata import offline_replicas
-from rayka.gateway.handlers.replies import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
+from rayka.gateway.handlers.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
+from rayka.gateway.server.request import Call
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.types import NO_LEADER
 

@@ -16,8 +16,8 @@ from rayka.config.describe import (
 )
 from rayka.config.groups import GROUP_CONFIGS, broker_synonym
 from rayka.errors import ErrorCode, RaykaError
-from rayka.gateway.exchange import Call
-from rayka.gateway.handlers.replies import NO_THROTTLE
+from rayka.gateway.handlers.responses import NO_THROTTLE
+from rayka.gateway.server.request import Call
 from rayka.metadata.commands import ConfigAlteration, ConfigOperation, ConfigReplacement, ConfigResult
 from rayka.metadata.records import ConfigResource, ResourceType
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.gateway.exchange import Call
-from rayka.gateway.handlers.replies import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
+from rayka.gateway.handlers.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
+from rayka.gateway.server.request import Call
 from rayka.metadata.commands import NewTopic
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.types import NO_LEADER

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 from rayka.errors import ErrorCode
-from rayka.gateway.exchange import Call
-from rayka.gateway.handlers.replies import NO_THROTTLE
+from rayka.gateway.handlers.responses import NO_THROTTLE
+from rayka.gateway.server.request import Call
 from rayka.types import (
     NO_LEADER_EPOCH,
     EpochEndOffset,

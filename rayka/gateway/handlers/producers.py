@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.gateway.exchange import Call
-from rayka.gateway.handlers.replies import NO_THROTTLE
+from rayka.gateway.handlers.responses import NO_THROTTLE
+from rayka.gateway.server.request import Call
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.gateway.exchange import Call
-from rayka.gateway.handlers.replies import NO_THROTTLE, message_of, milliseconds
+from rayka.gateway.handlers.responses import NO_THROTTLE, message_of, milliseconds
+from rayka.gateway.server.request import Call
 from rayka.metadata.commands import NewPartitions, NewTopic, TopicResult
 
 Asked = TypeVar("Asked")

@@ -6,15 +6,15 @@ import asyncio
 import uuid
 from pathlib import Path
 
-from rayka.actors.coordinator_log import CoordinatorLog, Entry, Marker
-from rayka.actors.replica_server import ReplicaServer
+from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
+from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
-from rayka.storage.control import ControlType, build_end_transaction_marker
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
+from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
-from rayka.storage.log_directory import LogDirectory
-from rayka.storage.partition import Partition
-from rayka.storage.records import Record, build_batch
-from rayka.storage.replicas import Replicas
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
+from rayka.storage.format.records import Record, build_batch
 from rayka.types import TopicPartition
 
 NAME = TopicPartition("__consumer_offsets", 0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayka.actors.frames import FrameBuffer, encode
+from rayka.actors.channel.frames import FrameBuffer, encode
 
 FRAMES = st.lists(
     st.tuples(

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from rayka.actors.channel import ChannelServer, LocalChannel
-from rayka.actors.coordinator_log import CoordinatorLog
-from rayka.actors.frame_service import FrameService
-from rayka.actors.frames import Operation, encode
-from rayka.actors.group_replica import GroupReplica
-from rayka.coordinator.requests import (
+from rayka.actors.channel.frames import Operation, encode
+from rayka.actors.channel.service import FrameService
+from rayka.actors.channel.socket import ChannelServer, LocalChannel
+from rayka.actors.coordinator.context import CoordinatorContext
+from rayka.actors.coordinator.log import CoordinatorLog
+from rayka.coordinator.groups.requests import (
     DescribedGroup,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -26,7 +26,7 @@ from rayka.coordinator.requests import (
     Protocol,
     SyncGroupRequest,
 )
-from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
 from tests.unit.actors.test_coordinator_log import open_partition
@@ -40,7 +40,7 @@ class Coordinator:
 
     def __init__(self, path: Path) -> None:
         partition, server = open_partition(path / "log")
-        self.replica = GroupReplica(CoordinatorLog(partition, server), SETTINGS, {})
+        self.replica = CoordinatorContext(CoordinatorLog(partition, server), SETTINGS, {})
         server.offer("group", self._serve)
         self.path = str(path / "c.sock")
         self.server = ChannelServer(self.path, FrameService(server).serve)

@@ -7,9 +7,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from rayka.actors.group_replicas import GroupReplicas
+from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig
-from rayka.coordinator.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigResource, ResourceType
 from tests.unit.actors.test_coordinator_log import open_partition
@@ -25,7 +25,7 @@ class Groups:
 
     def __init__(self, path: Path, configs: dict[ConfigResource, dict[str, str]]) -> None:
         partition, server = open_partition(path)
-        self.replicas = GroupReplicas(server, BrokerConfig.parse({"group.consumer.max.size": "100"}), BROKER_ID)
+        self.replicas = CoordinatorRuntime(server, BrokerConfig.parse({"group.consumer.max.size": "100"}), BROKER_ID)
         self.image = MetadataImage()
         self.configure(configs)
         self.replicas.leads(partition)

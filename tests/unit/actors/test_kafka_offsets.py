@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from rayka.actors.coordinator_log import CoordinatorLog
-from rayka.actors.group_replica import GroupReplica
-from rayka.actors.replica_server import ReplicaServer
+from rayka.actors.coordinator.context import CoordinatorContext
+from rayka.actors.coordinator.log import CoordinatorLog
+from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
-from rayka.coordinator.consumer_protocol import read_assignment
-from rayka.coordinator.requests import DescribedGroup, OffsetFetchRequest, OffsetFetchResponse, OffsetPartition
-from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.groups.consumer.protocol import read_assignment
+from rayka.coordinator.groups.requests import DescribedGroup, OffsetFetchRequest, OffsetFetchResponse, OffsetPartition
+from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
+from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
-from rayka.storage.log_directory import LogDirectory
-from rayka.storage.partition import Partition
-from rayka.storage.replicas import Replicas
 from rayka.types import TopicPartition
 
 DATA = Path(__file__).parents[2] / "data" / "kafka-offsets"
@@ -66,7 +66,7 @@ class Loaded:
         replicas = Replicas()
         replicas.add(self.partition)
         self.server = ReplicaServer(replicas, directory, lambda: None)
-        self.replica = GroupReplica(CoordinatorLog(self.partition, self.server), GroupSettings(), {})
+        self.replica = CoordinatorContext(CoordinatorLog(self.partition, self.server), GroupSettings(), {})
 
     async def ask(self, command: str, *arguments: Any) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

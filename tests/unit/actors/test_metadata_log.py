@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayka.actors.metadata_log import MetadataLog
+from rayka.actors.controller.log import MetadataLog
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import RegisterBrokerRecord
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from rayka.cli.commands.group_offsets import parse_duration, reset_of, topics_of
+from rayka.cli.commands.groups import STATES, chosen, remark_on
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.group_offsets import parse_duration, reset_of, topics_of
-from rayka.cli.group_tables import assignment_text, group_fields, list_text, members_text, offsets_text, state_text
-from rayka.cli.groups import STATES, chosen, remark_on
 from rayka.cli.main import parser
-from rayka.client.group_offsets import GroupDescription, GroupMember, GroupOffset, OffsetReset
-from rayka.coordinator.requests import ListedGroup
+from rayka.cli.text.group_tables import assignment_text, group_fields, list_text, members_text, offsets_text, state_text
+from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset, OffsetReset
+from rayka.coordinator.groups.requests import ListedGroup
 from rayka.metadata.image import BrokerImage
 from rayka.types import TopicPartition
 

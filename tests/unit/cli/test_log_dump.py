@@ -10,9 +10,9 @@ import pytest
 from crc32c import crc32c
 
 from rayka.cli.main import main
-from rayka.storage.batch import RECORD_BATCH_OVERHEAD, read_header
-from rayka.storage.compression import Codec
-from rayka.storage.records import Record, build_batch
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, build_batch
 
 SEGMENT = "00000000000000000100.log"
 RECORDS_PER_BATCH = 3

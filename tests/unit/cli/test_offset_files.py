@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.offset_files import parse_plan, parse_zookeeper_export, plan_lines
+from rayka.cli.text.offset_files import parse_plan, parse_zookeeper_export, plan_lines
 from rayka.types import TopicPartition
 
 EXPORT = """\

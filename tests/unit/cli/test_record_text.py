@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.record_text import Headers, formatter, from_json, parse_pairs, parse_time, time_text, to_json
+from rayka.cli.text.record_text import Headers, formatter, from_json, parse_pairs, parse_time, time_text, to_json
 
 
 class Read(NamedTuple):

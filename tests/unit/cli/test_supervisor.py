@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from rayka.cli import processes
-from rayka.cli.supervisor import Policy
+from rayka.cli.daemon import processes
+from rayka.cli.daemon.supervisor import Policy
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 RUNNER = """
 import sys
-from rayka.cli.supervisor import Policy, Supervisor
+from rayka.cli.daemon.supervisor import Policy, Supervisor
 policy = Policy(max_failures=3, first_delay_s=0.01, stop_timeout_s=0.5)
 command = [sys.executable, *sys.argv[1:]]
 sys.exit(Supervisor(command, {"listen": "127.0.0.1:0"}, policy).run())

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rayka.cli import up
 from rayka.cli.attached import find
+from rayka.cli.commands import up
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.main import main
-from rayka.cli.properties import parse_assignments, parse_properties
+from rayka.cli.text.properties import parse_assignments, parse_properties
 from rayka.client import runtime
 
 

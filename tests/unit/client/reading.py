@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rayka.client.cluster import Cluster
-from rayka.client.records import ConsumerRecord
+from rayka.client.consumer.records import ConsumerRecord
 
 
 def read_all(cluster: Cluster, topic: str, **config: Any) -> list[ConsumerRecord]:

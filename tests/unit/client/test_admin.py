@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayka.client.admin import Admin, AsyncAdmin
+from rayka.client.admin.admin import Admin, AsyncAdmin
 from rayka.client.cluster import Cluster
 from rayka.config import ConfigSource
 from rayka.errors import ErrorCode, RaykaError

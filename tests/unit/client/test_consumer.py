@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.consumer import AsyncConsumer, Consumer
-from rayka.client.records import ConsumerRecord
+from rayka.client.consumer.consumer import AsyncConsumer, Consumer
+from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.batch import iter_headers
-from rayka.storage.records import read_batch
+from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.records import read_batch
 from rayka.types import FetchPartition, TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import FaultyPartitions

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from rayka.client.blocking_group_consumer import GroupConsumer
 from rayka.client.cluster import Cluster
-from rayka.client.group_calls import OffsetAndMetadata
-from rayka.client.records import ConsumerRecord
+from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.group.blocking import GroupConsumer
+from rayka.client.group.coordinator import OffsetAndMetadata
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection

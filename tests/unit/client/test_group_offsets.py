@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rayka.client.group_offsets import Bounds, GroupMember, GroupOffset, OffsetReset, offsets_of
+from rayka.client.admin.group_offsets import Bounds, GroupMember, GroupOffset, OffsetReset, offsets_of
 from rayka.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rayka.client.admin import Admin
+from rayka.client.admin.admin import Admin
+from rayka.client.admin.group_offsets import OffsetReset
 from rayka.client.cluster import Cluster
-from rayka.client.group_offsets import OffsetReset
-from rayka.coordinator.requests import JoinGroupRequest, ListedGroup, Protocol
+from rayka.coordinator.groups.requests import JoinGroupRequest, ListedGroup, Protocol
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection

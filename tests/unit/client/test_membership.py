@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rayka.client.member_values import Action, Held, Identity, Kind
-from rayka.client.membership import Membership, MemberState
-from rayka.client.subscription import Subscription
-from rayka.coordinator.records import TargetPartitions
-from rayka.coordinator.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.client.group.member_values import Action, Identity, Kind, TopicIdPartition
+from rayka.client.group.membership import Membership, MemberState
+from rayka.client.group.subscription import Subscription
+from rayka.coordinator.groups.records import TargetPartitions
+from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 
@@ -31,9 +31,9 @@ def member(instance_id: str | None = None) -> Membership:
     return membership
 
 
-def held(*numbers: int) -> frozenset[Held]:
+def held(*numbers: int) -> frozenset[TopicIdPartition]:
     """Partitions of the topic."""
-    return frozenset(Held(TOPIC, TopicPartition("events", number)) for number in numbers)
+    return frozenset(TopicIdPartition(TOPIC, TopicPartition("events", number)) for number in numbers)
 
 
 def answer(epoch: int, *numbers: int) -> ConsumerGroupHeartbeatResponse:
@@ -297,4 +297,4 @@ def test_a_topic_made_anew_under_its_name_is_another_one() -> None:
     membership.answered(answer(2)._replace(assignment=(TargetPartitions(again, (0,)),)), INTERVAL_MS)
     assert act(membership) == Action(Kind.REVOKE, tuple(held(0)))
     action = membership.next_action({again: "events"}.get)
-    assert action == Action(Kind.ASSIGN, (Held(again, TopicPartition("events", 0)),))
+    assert action == Action(Kind.ASSIGN, (TopicIdPartition(again, TopicPartition("events", 0)),))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rayka.client.checkpoint import Checkpoint, PlannedBatch
-from rayka.client.micro_batches import EndlessRead, MicroBatches, behind
-from rayka.client.offset_ranges import OffsetRange, split
 from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.batches import EndlessRead, MicroBatches, behind
+from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
+from rayka.ranges.plan import OffsetRange, split
 from rayka.types import TopicPartition
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.partitioner import key_partition
-from rayka.client.producer import AsyncProducer, BufferFull
+from rayka.client.producer.partitioner import key_partition
+from rayka.client.producer.producer import AsyncProducer, BufferFull
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.builder import RecordBatchBuilder
+from rayka.storage.format.builder import RecordBatchBuilder
 from rayka.types import TimestampType
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import NO_LEADER, Fault, FaultyPartitions

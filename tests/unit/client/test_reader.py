@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.reader import FetchRequest
+from rayka.client.consumer.reader import FetchRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec
 from tests.support.faulty_partitions import FaultyPartitions

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayka.client.records import Chunk, ConsumerRecord
+from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.batch import read_header
-from rayka.storage.compression import Codec
-from rayka.storage.control import ControlType, build_end_transaction_marker
-from rayka.storage.records import Headers, Record, build_batch, read_batch, rebuild_batch
+from rayka.storage.format.batch import read_header
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
+from rayka.storage.format.records import Headers, Record, build_batch, read_batch, rebuild_batch
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
 
 EVENTS = TopicPartition("events", 3)
@@ -45,7 +45,7 @@ def marker(offset: int, producer_id: int, control_type: ControlType) -> bytes:
 
 def offsets(data: bytes, fetch_offset: int = 0, aborted: tuple[AbortedTransaction, ...] | None = None) -> list[int]:
     """The offsets of the records that a reader gets."""
-    chunk = Chunk(EVENTS, fetch_offset, data, aborted, ConsumerConfig())
+    chunk = CompletedFetch(EVENTS, fetch_offset, data, aborted, ConsumerConfig())
     taken: list[ConsumerRecord] = []
     while records := chunk.take(3):
         taken += records
@@ -59,7 +59,7 @@ def test_a_fetch_in_the_middle_of_a_batch() -> None:
 def test_a_truncated_last_batch_is_left_for_the_next_fetch() -> None:
     data = batch(0, 5) + batch(5, 5)
     for cut in (1, 30, 70):
-        chunk = Chunk(EVENTS, 0, data[:-cut], None, ConsumerConfig())
+        chunk = CompletedFetch(EVENTS, 0, data[:-cut], None, ConsumerConfig())
         assert chunk.next_offset == 5
         assert len(chunk.batches.data) == len(batch(0, 5))
         assert offsets(data[:-cut]) == [0, 1, 2, 3, 4]
@@ -73,7 +73,7 @@ def test_a_first_batch_that_is_truncated_is_an_error() -> None:
 def test_control_batches_are_never_seen() -> None:
     data = batch(0, 2, producer_id=1) + marker(2, 1, ControlType.COMMIT) + batch(3, 1)
     assert offsets(data) == offsets(data, aborted=()) == [0, 1, 3]
-    assert Chunk(EVENTS, 0, data[: -len(batch(3, 1))], None, ConsumerConfig()).next_offset == 3
+    assert CompletedFetch(EVENTS, 0, data[: -len(batch(3, 1))], None, ConsumerConfig()).next_offset == 3
 
 
 def test_aborted_transactions_are_left_out_under_read_committed() -> None:
@@ -98,7 +98,7 @@ def test_compaction_leaves_gaps_that_are_passed_over() -> None:
     data = bytes(rebuild_batch(read_header(whole), kept))
     assert offsets(data) == [2, 5]
     assert offsets(data, fetch_offset=3) == [5]
-    assert Chunk(EVENTS, 0, data, None, ConsumerConfig()).next_offset == 10
+    assert CompletedFetch(EVENTS, 0, data, None, ConsumerConfig()).next_offset == 10
 
 
 def test_a_flipped_bit_is_found() -> None:
@@ -129,7 +129,7 @@ def test_any_records_come_out_as_they_went_in(
 ) -> None:
     records = [Record(0, 10**12 - time, key, value, headers) for time, key, value, headers in fields]
     data = bytes(build_batch(records, base_offset=base_offset, codec=codec, timestamp_type=timestamp_type))
-    chunk = Chunk(EVENTS, base_offset, data, None, ConsumerConfig())
+    chunk = CompletedFetch(EVENTS, base_offset, data, None, ConsumerConfig())
     taken = chunk.take(100)
     assert [(record.key, record.value, record.headers) for record in taken] == [tuple(one[1:]) for one in fields]
     assert [record.offset for record in taken] == [*range(base_offset, base_offset + len(fields))]
@@ -155,7 +155,7 @@ def test_damaged_records_are_never_taken_for_others(place: int, byte: int) -> No
     except RaykaError:
         expected = None
     try:
-        taken = Chunk(EVENTS, 0, bytes(data), None, ConsumerConfig(check_crcs=False)).take(10)
+        taken = CompletedFetch(EVENTS, 0, bytes(data), None, ConsumerConfig(check_crcs=False)).take(10)
     except RaykaError:
         assert expected is None
     else:

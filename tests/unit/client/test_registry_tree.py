@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from rayka.client.group_offsets import GroupDescription, GroupMember, GroupOffset
-from rayka.client.registry_tree import is_below, registry
+from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset
+from rayka.client.admin.registry_tree import is_below, registry
 from rayka.metadata.image import BrokerImage, PartitionImage, TopicImage
 from rayka.types import TopicPartition
 

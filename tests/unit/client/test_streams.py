@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayka.client.cluster import Cluster
-from rayka.client.streams import AsyncStream, ConsumerConnector, Stream
-from rayka.client.topic_filter import Blacklist, Whitelist
-from rayka.coordinator.assignors import ranges
+from rayka.client.streams.streams import AsyncStream, ConsumerConnector, Stream
+from rayka.client.streams.topic_filter import Blacklist, Whitelist
+from rayka.coordinator.groups.consumer.assignors import ranges
 from rayka.errors import ErrorCode, RaykaError
 from tests.unit.client.grouped import FAST_GROUPS, write
 

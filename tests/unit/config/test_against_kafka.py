@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayka.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef, LogConfig
-from rayka.config.left_aside import LEFT_ASIDE, reason_left_aside
+from rayka.config.ignored import IGNORED_CONFIGS, reason_left_aside
 from rayka.config.log import resolve
 
 OURS = {
@@ -94,7 +94,7 @@ def test_every_broker_setting_of_kafka_is_honoured_or_left_aside_for_a_reason() 
 
 
 def test_no_setting_is_both_honoured_and_left_aside_by_name() -> None:
-    named = {pattern for patterns in LEFT_ASIDE.values() for pattern in patterns}
+    named = {pattern for patterns in IGNORED_CONFIGS.values() for pattern in patterns}
     assert named.isdisjoint(BROKER_CONFIGS)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from rayka.coordinator.consumer_member import assignment_of, topic_partitions
-from rayka.coordinator.consumer_protocol import (
+from rayka.coordinator.groups.consumer.member import assignment_of, topic_partitions
+from rayka.coordinator.groups.consumer.protocol import (
     Assignment,
     Subscription,
     TopicPartitions,
@@ -15,8 +15,8 @@ from rayka.coordinator.consumer_protocol import (
     write_assignment,
     write_subscription,
 )
-from rayka.coordinator.records import TargetPartitions
-from rayka.coordinator.requests import (
+from rayka.coordinator.groups.records import TargetPartitions
+from rayka.coordinator.groups.requests import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     Protocol,

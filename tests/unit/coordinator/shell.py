@@ -6,11 +6,11 @@ import itertools
 from typing import Any
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.consumer_protocol import Subscription, write_subscription
-from rayka.coordinator.groups import GroupCoordinator
-from rayka.coordinator.record_formats import decode, encode
-from rayka.coordinator.records import Record
-from rayka.coordinator.requests import (
+from rayka.coordinator.groups.consumer.protocol import Subscription, write_subscription
+from rayka.coordinator.groups.coordinator import GroupCoordinator
+from rayka.coordinator.groups.record_formats import decode, encode
+from rayka.coordinator.groups.records import Record
+from rayka.coordinator.groups.requests import (
     CommittedOffset,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -28,8 +28,8 @@ from rayka.coordinator.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.result import Pending, Result
-from rayka.coordinator.settings import GroupSettings
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rayka.coordinator.classic_group import TRANSITIONS, ClassicGroupState
-from rayka.coordinator.requests import JoinGroupResponse, MemberIdentity
-from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.groups.classic.group import TRANSITIONS, ClassicGroupState
+from rayka.coordinator.groups.requests import JoinGroupResponse, MemberIdentity
+from rayka.coordinator.groups.settings import GroupSettings
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.shell import REBALANCE_MS, SESSION_MS, Shell, protocols
 

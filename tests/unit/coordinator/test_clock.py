@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rayka.coordinator.records import OffsetCommitKey
+from rayka.coordinator.groups.records import OffsetCommitKey
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ConsumerClient, topics
 from tests.unit.coordinator.shell import SESSION_MS, Shell

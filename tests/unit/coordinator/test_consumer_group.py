@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rayka.coordinator.groups import GroupCoordinator
-from rayka.coordinator.records import ConsumerGroupRegularExpressionKey, TargetPartitions
-from rayka.coordinator.requests import ConsumerGroupHeartbeatRequest, OffsetFetchRequest
-from rayka.coordinator.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.groups.coordinator import GroupCoordinator
+from rayka.coordinator.groups.records import ConsumerGroupRegularExpressionKey, TargetPartitions
+from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, OffsetFetchRequest
+from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ConsumerClient, topic_id, topics
 from tests.unit.coordinator.shell import Shell

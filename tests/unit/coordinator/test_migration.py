@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from rayka.coordinator.consumer_member import ConsumerMember
-from rayka.coordinator.settings import MigrationPolicy
+from rayka.coordinator.groups.consumer.member import ConsumerMember
+from rayka.coordinator.groups.settings import MigrationPolicy
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ClassicClient, ConsumerClient, topics
 from tests.unit.coordinator.shell import Shell, join_request, protocols

@@ -6,14 +6,14 @@ import uuid
 
 import pytest
 
-from rayka.coordinator.requests import (
+from rayka.coordinator.groups.requests import (
     CommittedOffset,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetPartition,
 )
-from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.groups.settings import GroupSettings
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import topics
 from tests.unit.coordinator.shell import Shell, protocols

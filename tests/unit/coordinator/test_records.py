@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rayka.coordinator.record_formats import FORMATS, decode, encode
-from rayka.coordinator.records import (
+from rayka.coordinator.groups.record_formats import FORMATS, decode, encode
+from rayka.coordinator.groups.records import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupMemberMetadataKey,
@@ -25,8 +25,8 @@ from rayka.coordinator.records import (
     OffsetCommitValue,
     Record,
 )
-from rayka.coordinator.registry import Registry
-from rayka.coordinator.settings import GroupSettings
+from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.groups.state import Registry
 
 KAFKA_RECORDS = [
     (bytes.fromhex(key), None if value is None else bytes.fromhex(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayka.config.groups import GROUP_CONFIGS, GROUP_COORDINATOR_CONFIGS, broker_synonym, checked_group_config
-from rayka.coordinator.settings import GroupSettings, MigrationPolicy
+from rayka.coordinator.groups.settings import GroupSettings, MigrationPolicy
 from rayka.errors import ErrorCode, RaykaError
 
 

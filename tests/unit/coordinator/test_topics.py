@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from rayka.coordinator.groups import java_hash, partition_for_group
+from rayka.coordinator.groups.coordinator import java_hash, partition_for_group
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError
 

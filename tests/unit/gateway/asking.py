@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rayka.errors import ErrorCode
-from rayka.gateway.schema import ApiKey, schema
+from rayka.gateway.wire.schema import ApiKey, schema
 from rayka.metadata.commands import NewTopic
-from rayka.storage.records import Record, build_batch
+from rayka.storage.format.records import Record, build_batch
 from rayka.types import AppendRequest, TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.wire_client import WireClient, connected

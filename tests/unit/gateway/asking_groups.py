@@ -6,10 +6,10 @@ import datetime
 import uuid
 from typing import Any
 
-from rayka.coordinator.consumer_protocol import Subscription, write_subscription
+from rayka.coordinator.groups.consumer.protocol import Subscription, write_subscription
 from rayka.errors import ErrorCode
 from rayka.gateway.api import APIS
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.wire.schema import ApiKey
 from tests.unit.gateway.asking import make
 from tests.unit.gateway.wire_client import WireClient
 

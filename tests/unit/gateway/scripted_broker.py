@@ -9,8 +9,8 @@ from typing import Any
 
 from rayka.config import BrokerConfig
 from rayka.gateway.api import APIS
-from rayka.gateway.connection import Connection
-from rayka.gateway.context import Context
+from rayka.gateway.server.connection import Connection
+from rayka.gateway.server.context import Context
 from rayka.metadata.image import MetadataImage
 from rayka.types import AppendRequest, AppendResult, FetchPartition, FetchResult, OffsetAnswer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rayka.gateway.busy_poll import SMALL_BYTES, WINDOW_S, BusyPoll
+from rayka.gateway.server.busy_poll import SMALL_BYTES, WINDOW_S, BusyPoll
 
 
 class Turns:

@@ -18,9 +18,9 @@ from kio.serial import entity_reader as kio_reader
 from kio.serial import entity_writer as kio_writer
 
 from rayka.gateway.api import APIS
-from rayka.gateway.codec import entity_reader, entity_writer
-from rayka.gateway.schema import ApiKey, schema
-from rayka.gateway.wire import MalformedFrame, Reader
+from rayka.gateway.wire.codec import entity_reader, entity_writer
+from rayka.gateway.wire.reader import MalformedFrame, Reader
+from rayka.gateway.wire.schema import ApiKey, schema
 
 ENTITY_APIS = [api for api in APIS.values() if api.handle is not None or api.key == ApiKey.API_VERSIONS]
 CASES = [(api.key, version) for api in ENTITY_APIS for version in range(api.min_version, api.max_version + 1)]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rayka.coordinator.records import OffsetCommitValue
+from rayka.coordinator.groups.records import OffsetCommitValue
 from rayka.errors import ErrorCode
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import create, make, run

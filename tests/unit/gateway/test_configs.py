@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayka.errors import ErrorCode
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import create, make, run

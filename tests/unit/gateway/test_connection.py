@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rayka.config import BrokerConfig
-from rayka.gateway.connection import Connection
-from rayka.gateway.context import Context
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.server.connection import Connection
+from rayka.gateway.server.context import Context
+from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.image import MetadataImage
 from rayka.types import AppendResult, FetchResult
 from tests.unit.gateway.requests import batch, fetch_v4, list_offsets_v1, produce_v3

@@ -13,9 +13,9 @@ import pytest
 from kio.serial import entity_reader
 
 from rayka.errors import ErrorCode
-from rayka.gateway.context import Context
-from rayka.gateway.schema import ApiKey
-from rayka.gateway.segment_files import BlockingRead, Piece
+from rayka.gateway.server.context import Context
+from rayka.gateway.server.segment_files import BlockingRead, Piece
+from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from rayka.types import AbortedTransaction, AppendResult, FetchResult, FileSlice
 from tests.unit.gateway.requests import batch

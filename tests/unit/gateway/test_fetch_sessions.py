@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayka.errors import ErrorCode
-from rayka.gateway.fetch_sessions import FetchSessions, SessionPartition
+from rayka.gateway.handlers.fetch.sessions import FetchSessions, SessionPartition
 from rayka.types import FetchResult, FileSlice
 
 MINUTE_MS = 60_000

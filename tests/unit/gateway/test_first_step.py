@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rayka.gateway.first_step import begin
+from rayka.gateway.server.eager_task import begin
 
 
 async def collect(seen: list[Any], *futures: asyncio.Future[Any]) -> None:

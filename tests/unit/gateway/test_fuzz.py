@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayka.gateway.api import APIS
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.scripted_broker import connect, feed, new_context, settle
@@ -31,7 +31,7 @@ def frames(draw: st.DrawFn) -> bytes:
 @st.composite
 def damaged_frames(draw: st.DrawFn) -> bytes:
     """Sound requests with some bytes changed."""
-    from rayka.gateway.schema import schema
+    from rayka.gateway.wire.schema import schema
 
     key, version = draw(st.sampled_from(CASES))
     frame = bytearray(

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from rayka.gateway.listener import Listener
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.server.listener import Listener
+from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
-from rayka.storage.records import Record, build_batch
+from rayka.storage.format.records import Record, build_batch
 from rayka.types import AppendRequest, TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.requests import batch, fetch_v4, produce_v3

@@ -10,7 +10,7 @@ import pytest
 
 from rayka.errors import ErrorCode
 from rayka.gateway.api import APIS
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from rayka.metadata.records import FeatureLevelRecord
 from tests.support.local_broker import LocalBroker

@@ -13,11 +13,11 @@ import pytest
 from kio.static.primitive import Records
 
 from rayka.errors import ErrorCode
-from rayka.gateway.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
-from rayka.gateway.schema import ApiKey
+from rayka.gateway.handlers.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH
+from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
-from rayka.storage.compression import Codec
-from rayka.storage.records import Record, build_batch, read_records
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, build_batch, read_records
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.requests import TOPIC, fetch_v0, fetch_v3, produce_v0, produce_v3
 from tests.unit.gateway.wire_client import WireClient, connected

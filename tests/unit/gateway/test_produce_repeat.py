@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rayka.errors import ErrorCode
-from rayka.gateway.schema import ApiKey
-from rayka.storage.batch import CRC_OFFSET
-from rayka.storage.records import Record, build_batch
+from rayka.gateway.wire.schema import ApiKey
+from rayka.storage.format.batch import CRC_OFFSET
+from rayka.storage.format.records import Record, build_batch
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.test_produce_fetch import PRODUCE_VERSIONS, call, create, produce_request
 from tests.unit.gateway.wire_client import WireClient, connected, encode, request_frame

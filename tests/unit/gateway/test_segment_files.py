@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rayka.gateway.segment_files import Piece, SegmentFiles, SegmentGone
+from rayka.gateway.server.segment_files import Piece, SegmentFiles, SegmentGone
 from rayka.types import FileSlice
 
 

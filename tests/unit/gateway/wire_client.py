@@ -13,8 +13,8 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 
 from rayka.gateway.api import APIS
-from rayka.gateway.listener import Listener
-from rayka.gateway.schema import ApiKey, schema
+from rayka.gateway.server.listener import Listener
+from rayka.gateway.wire.schema import ApiKey, schema
 from tests.support.local_broker import LocalBroker
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.batch import (
+from rayka.storage.format.batch import (
     ATTRIBUTES_OFFSET,
     HEADER,
     LOG_OVERHEAD,
@@ -22,8 +22,8 @@ from rayka.storage.batch import (
     valid_prefix,
     validate,
 )
-from rayka.storage.compression import Codec
-from rayka.storage.records import Record, build_batch, read_records
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.types import TimestampType
 
 RECORDS = [

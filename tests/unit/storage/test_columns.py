@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage import columns_build
-from rayka.storage.batch import HEADER, read_header, seal
-from rayka.storage.columns import SCHEMA, read_columns
-from rayka.storage.columns_write import write_columns
-from rayka.storage.compression import Codec
-from rayka.storage.records import Record, build_batch, read_records
+from rayka.storage.columns import build as columns_build
+from rayka.storage.columns.read import SCHEMA, read_columns
+from rayka.storage.columns.write import write_columns
+from rayka.storage.format.batch import HEADER, read_header, seal
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.types import AbortedTransaction
 
 LOGS = Path(__file__).parent / "logs"
@@ -233,9 +233,9 @@ def test_columns_that_cannot_be_records_are_refused(column: str, array: pa.Array
 def test_the_brokers_path_does_not_import_the_compiler() -> None:
     program = (
         "import pkgutil, importlib, sys, rayka.storage\n"
-        "for module in pkgutil.iter_modules(rayka.storage.__path__):\n"
-        "    if not module.name.startswith(('columns', 'compiled')):\n"
-        "        importlib.import_module('rayka.storage.' + module.name)\n"
+        "for module in pkgutil.walk_packages(rayka.storage.__path__, 'rayka.storage.'):\n"
+        "    if not module.name.startswith('rayka.storage.columns'):\n"
+        "        importlib.import_module(module.name)\n"
         "print([name for name in ('numba', 'numpy', 'pyarrow') if name in sys.modules])\n"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

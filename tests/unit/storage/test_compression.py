@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage import xerial
-from rayka.storage.compression import Codec, compress, decompress
+from rayka.storage.format import xerial
+from rayka.storage.format.compression import Codec, compress, decompress
 
 CONTENT = b"".join(b"record %d of a topic with some repetition; " % number for number in range(5000))
 COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]

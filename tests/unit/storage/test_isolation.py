@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from rayka.errors import RaykaError
-from rayka.storage.batch import Buffer, iter_headers, read_header, valid_prefix
-from rayka.storage.control import (
+from rayka.storage.format.batch import Buffer, iter_headers, read_header, valid_prefix
+from rayka.storage.format.control import (
     ControlType,
     build_end_transaction_marker,
     read_control_type,
     read_coordinator_epoch,
 )
-from rayka.storage.isolation import iter_visible
-from rayka.storage.records import Record, build_batch, read_batch, read_records
+from rayka.storage.format.isolation import iter_visible
+from rayka.storage.format.records import Record, build_batch, read_batch, read_records
 from rayka.types import AbortedTransaction
 
 LOG = (Path(__file__).parent / "logs" / "transactions.log").read_bytes()

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from rayka.config import LogConfig
-from rayka.storage.batch import iter_headers
+from rayka.storage.directory.log_directory import CLEAN_SHUTDOWN_FILE, LogDirectory
 from rayka.storage.files import RealFiles
-from rayka.storage.log import Log
-from rayka.storage.log_directory import CLEAN_SHUTDOWN_FILE, LogDirectory
-from rayka.storage.reader import SegmentReader
-from rayka.storage.records import read_records
+from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.records import read_records
+from rayka.storage.log.log import Log
+from rayka.storage.log.reader import SegmentReader
 from rayka.types import TopicPartition
 from tests.support.logs import NOW_MS, batch, check_indexes, directory_bytes
 

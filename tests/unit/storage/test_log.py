@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.batch import iter_headers, read_header
-from rayka.storage.compression import Codec
 from rayka.storage.files import RealFiles
-from rayka.storage.reader import SegmentReader
-from rayka.storage.records import Record, build_batch, read_records
+from rayka.storage.format.batch import iter_headers, read_header
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.log.reader import SegmentReader
 from rayka.types import FileSlice, TimestampType
 from tests.support.logs import NOW_MS, append, batch, open_log, read_values, records
 

@@ -11,10 +11,10 @@ import pytest
 
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.directory.log_directory import BOOT_ID_FILE, CLEAN_SHUTDOWN_FILE, LogDirectory, parse_directory_name
+from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
-from rayka.storage.log import Log
-from rayka.storage.log_directory import BOOT_ID_FILE, CLEAN_SHUTDOWN_FILE, LogDirectory, parse_directory_name
-from rayka.storage.meta_properties import MetaProperties
+from rayka.storage.log.log import Log
 from rayka.types import TopicPartition
 from tests.support.logs import NOW_MS, ORDERS, append, batch, read_values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayka.storage.purgatory import DelayedFetch, DelayedProduce, Purgatory
+from rayka.replica.purgatory import DelayedFetch, DelayedProduce, Purgatory
 from rayka.types import AppendResult, FetchPartition, IsolationLevel, TopicPartition
 
 A = TopicPartition("a", 0)

@@ -10,11 +10,19 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as Aiokafk
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.batch import HEADER, RECORD_BATCH_OVERHEAD, iter_headers, read_header, seal, valid_prefix, validate
-from rayka.storage.builder import RecordBatchBuilder, build_batches, max_record_size
-from rayka.storage.compression import Codec
-from rayka.storage.recompression import recompress
-from rayka.storage.records import (
+from rayka.storage.format.batch import (
+    HEADER,
+    RECORD_BATCH_OVERHEAD,
+    iter_headers,
+    read_header,
+    seal,
+    valid_prefix,
+    validate,
+)
+from rayka.storage.format.builder import RecordBatchBuilder, build_batches, max_record_size
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.recompression import recompress
+from rayka.storage.format.records import (
     Record,
     build_batch,
     read_batch,

@@ -10,11 +10,11 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
-from rayka.storage.log import Log
-from rayka.storage.producer_entry import ProducerEntry
-from rayka.storage.producer_state import ProducerState
-from rayka.storage.scan import iter_batches
-from rayka.storage.segment import Segment
+from rayka.storage.log.log import Log
+from rayka.storage.log.scan import iter_batches
+from rayka.storage.log.segment import Segment
+from rayka.storage.producers.entry import ProducerEntry
+from rayka.storage.producers.state import ProducerState
 from tests.support.logs import NOW_MS, append, batch, check_indexes, directory_bytes, open_log, read_values
 
 SMALL = {"segment_bytes": 2000, "index_interval_bytes": 200}

@@ -1,0 +1,167 @@
+"""One fetch over the partitions of several leaders.
+
+One leader alone can do the whole fetch, waiting included. With several, the first round reads from all
+of them at once. When that is less than `min_bytes`, the fetch waits at every leader for its share of
+what is missing: if the total has come together, at least one leader has its share, so the first one to
+have it ends the round, the others are told to stop, and the next round reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from rayka.actors.channel.link import FetchParams
+from rayka.actors.channel.socket import ChannelClosed
+from rayka.errors import ErrorCode
+from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel
+
+if TYPE_CHECKING:
+    from rayka.actors.channel.router import Router
+
+_CLOCK_SLACK_S = 0.002
+_LOST = FetchResult(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+
+class RoutedFetch:
+    """Collects the results of one fetch; `start` gives the future of them, in request order.
+
+    `results` holds an error for each partition without a leader, None for the others; `groups` are the
+    indexes of those by the name of the leader's actor.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        partitions: Sequence[FetchPartition],
+        results: list[FetchResult | None],
+        groups: Mapping[str, Sequence[int]],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: IsolationLevel,
+    ) -> None:
+        self._router = router
+        self._partitions = partitions
+        self._results = results
+        self._groups = groups
+        self._min_bytes = min_bytes
+        self._max_bytes = max_bytes
+        self._isolation = isolation
+        self._loop = asyncio.get_running_loop()
+        # An error that is known before anything was read is told at once.
+        wait_ms = max_wait_ms if all(result is None for result in results) else 0
+        self._deadline = self._loop.time() + wait_ms / 1000
+        self._future: asyncio.Future[list[FetchResult]] = self._loop.create_future()
+        self._outstanding: dict[str, Hashable | None] = {}
+        self._parked = False
+        self._round = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> asyncio.Future[list[FetchResult]]:
+        """Send the first round."""
+        self._future.add_done_callback(self._abandon)
+        if not self._groups:
+            self._timer = self._loop.call_at(self._deadline, self._finish)
+        elif len(self._groups) == 1:
+            self._park()
+        else:
+            self._read()
+        return self._future
+
+    def _read(self) -> None:
+        """Ask every leader for what it has now."""
+        self._parked = False
+        self._send_all(dict.fromkeys(self._groups, 0), 0.0)
+
+    def _park(self) -> None:
+        """Wait at every leader for its share of what is missing."""
+        self._parked = True
+        share = -(-(self._min_bytes - self._size(range(len(self._results)))) // len(self._groups))
+        shares = {actor_name: self._size(indexes) + share for actor_name, indexes in self._groups.items()}
+        self._send_all(shares, self._remaining_s())
+
+    def _send_all(self, min_bytes: Mapping[str, int], wait_s: float) -> None:
+        """Begin a round. A leader in this process may answer before `fetch` returns, and so begin the next one."""
+        self._cancel_outstanding()
+        self._round += 1
+        this_round = self._round
+        self._outstanding = dict.fromkeys(self._groups)
+        for actor_name, indexes in self._groups.items():
+            partitions = [self._partitions[index] for index in indexes]
+            order = FetchParams(partitions, wait_s, min_bytes[actor_name], self._max_bytes, self._isolation)
+            link = self._router.link(actor_name)
+            key = link.fetch(order, partial(self._answered, actor_name))
+            if self._round != this_round or self._future.done():
+                link.cancel(key)
+                return
+            if actor_name in self._outstanding:
+                self._outstanding[actor_name] = key
+
+    def _answered(self, actor_name: str, answer: list[FetchResult] | ChannelClosed) -> None:
+        del self._outstanding[actor_name]
+        for position, index in enumerate(self._groups[actor_name]):
+            self._results[index] = _LOST if isinstance(answer, ChannelClosed) else answer[position]
+        out_of_time = self._remaining_s() < _CLOCK_SLACK_S
+        if self._is_satisfied() or (out_of_time and not self._outstanding):
+            self._finish()
+        elif self._parked and not out_of_time:
+            self._read()
+        elif not self._outstanding:
+            self._park()
+
+    def _is_satisfied(self) -> bool:
+        if None in self._results:
+            return False
+        results = cast("list[FetchResult]", self._results)
+        return self._size(range(len(results))) >= self._min_bytes or any(result.error for result in results)
+
+    def _size(self, indexes: Iterable[int]) -> int:
+        return sum(result.size for index in indexes if (result := self._results[index]) is not None)
+
+    def _remaining_s(self) -> float:
+        return max(0.0, self._deadline - self._loop.time())
+
+    def _finish(self) -> None:
+        if not self._future.done():
+            self._future.set_result(_limit(self._results, self._max_bytes))
+
+    def _abandon(self, future: asyncio.Future[list[FetchResult]]) -> None:
+        """The answer is given, or nobody waits for it any more: leaders stop waiting too."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._cancel_outstanding()
+
+    def _cancel_outstanding(self) -> None:
+        for actor_name, key in self._outstanding.items():
+            if key is not None:
+                self._router.link(actor_name).cancel(key)
+        self._outstanding.clear()
+
+
+def _limit(results: list[FetchResult | None], max_bytes: int) -> list[FetchResult]:
+    """Keep the total within `max_bytes`, in request order; the first partition with records keeps them all."""
+    limited: list[FetchResult] = []
+    left = max_bytes
+    first = True
+    for result in results:
+        if result is None:
+            limited.append(_LOST)
+            continue
+        size = result.size
+        if size > left and not first:
+            result = result._replace(records=_cut(result.records, left))
+        left -= result.size
+        first = first and not size
+        limited.append(result)
+    return limited
+
+
+def _cut(records: FileSlice | bytes | None, size: int) -> FileSlice | bytes | None:
+    """The first `size` bytes; a reader ignores the broken batch at the end."""
+    if records is None or size <= 0:
+        return None
+    return records._replace(size=size) if isinstance(records, FileSlice) else records[:size]

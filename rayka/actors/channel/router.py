@@ -1,0 +1,270 @@
+"""The ways to the partition leaders, from one process: implements `gateway.ports.Partitions`.
+
+The image names the actor that leads a partition. One in this very process is called directly, one on this
+node over its local channel, any other by actor calls: three links with the same requests. Nothing is
+retried here: a request whose leader is away gets a retriable error, and the client, who knows what it
+sent, tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rayka.actors.channel.actor_link import ActorLeaderClient
+from rayka.actors.channel.channel_link import ChannelLeaderClient
+from rayka.actors.channel.link import CALL_TIMEOUT_S, LeaderClient
+from rayka.actors.channel.routed_fetch import RoutedFetch
+from rayka.actors.channel.socket import ChannelClosed
+from rayka.errors import ErrorCode
+from rayka.metadata.image import MetadataImage
+from rayka.types import (
+    AppendRequest,
+    AppendResult,
+    DeleteRecordsResult,
+    EpochEndOffset,
+    EpochQuery,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    LogDirDescription,
+    OffsetAnswer,
+    OffsetQuery,
+    ReplicaDescription,
+    TopicPartition,
+)
+
+
+class Router:
+    """Sends requests to leaders. `image` gives the newest image, `node_id` is Ray's id of this node.
+
+    `own` are the links to actors that live in this process, by name. With `local` False every other actor
+    is reached by actor calls, as from another node.
+    """
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        node_id: str,
+        socket_dir: str,
+        namespace: str,
+        *,
+        own: Mapping[str, LeaderClient] | None = None,
+        local: bool = True,
+    ) -> None:
+        self._image = image
+        self._node_id = node_id
+        self._socket_dir = socket_dir
+        self._namespace = namespace
+        self._local = local
+        self._links: dict[str, LeaderClient] = dict(own or {})
+        # The ways that appends took under `_routed_image`, each a link and the leader epoch.
+        self._routes: dict[TopicPartition, tuple[LeaderClient, int]] = {}
+        self._routed_image: MetadataImage | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """Close every link; requests under way end with an error."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self._routes.clear()
+
+    def locate(self, topic_partition: TopicPartition) -> tuple[str, int] | ErrorCode:
+        """The name of the leader's actor and the leader epoch."""
+        partition = self._image().partition(topic_partition)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        actor = partition.leader_actor
+        return (actor, partition.leader_epoch) if actor is not None else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def link(self, actor_name: str) -> LeaderClient:
+        """The way to an actor, made when first needed."""
+        link = self._links.get(actor_name)
+        if link is None:
+            link = self._links[actor_name] = self._open(actor_name)
+        return link
+
+    def is_local(self, actor_name: str) -> bool:
+        """Whether the actor runs on this node, so that its files can be read here."""
+        image = self._image()
+        actor = image.actors.get(actor_name)
+        broker = image.brokers.get(actor.broker_id) if actor is not None else None
+        return self._local and broker is not None and broker.node_id == self._node_id
+
+    def _open(self, actor_name: str) -> LeaderClient:
+        if self.is_local(actor_name):
+            return ChannelLeaderClient(socket_path(self._socket_dir, actor_name))
+        return ActorLeaderClient(actor_name, self._namespace)
+
+    def append(
+        self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int
+    ) -> asyncio.Future[list[AppendResult]]:
+        """Send batches to their leaders, in order, before returning; errors are in the results."""
+        future: asyncio.Future[list[AppendResult]] = self._loop.create_future()
+        if len(requests) == 1:
+            self._append_one(requests[0], timeout_ms, future)
+        else:
+            self._append_many(requests, timeout_ms, future)
+        return future
+
+    def _append_one(self, request: AppendRequest, timeout_ms: int, future: asyncio.Future[list[AppendResult]]) -> None:
+        """The way of most appends, with as little work as it takes."""
+        topic_partition, records, _ = request
+        route = self._route(topic_partition)
+        if isinstance(route, ErrorCode):
+            future.set_result([AppendResult(int(route))])
+            return
+
+        def done(answer: list[AppendResult] | ChannelClosed) -> None:
+            if not future.done():
+                future.set_result([AppendResult(_loss(answer))] if isinstance(answer, ChannelClosed) else answer)
+
+        link, leader_epoch = route
+        link.append((AppendRequest(topic_partition, records, leader_epoch),), timeout_ms, done)
+
+    def _route(self, topic_partition: TopicPartition) -> tuple[LeaderClient, int] | ErrorCode:
+        """The link to the leader, and the leader epoch; as before while the image is the same."""
+        image = self._image()
+        if image is not self._routed_image:
+            self._routes.clear()
+            self._routed_image = image
+        route = self._routes.get(topic_partition)
+        if route is None:
+            found = self.locate(topic_partition)
+            if isinstance(found, ErrorCode):
+                return found
+            route = self._routes[topic_partition] = self.link(found[0]), found[1]
+        return route
+
+    def _append_many(
+        self, requests: Sequence[AppendRequest], timeout_ms: int, future: asyncio.Future[list[AppendResult]]
+    ) -> None:
+        results: list[Any] = [None] * len(requests)
+        groups = self._by_leader([request.topic_partition for request in requests], results, AppendResult)
+        outstanding = len(groups)
+
+        def answered(indexes: Sequence[int], answer: list[AppendResult] | ChannelClosed) -> None:
+            nonlocal outstanding
+            for position, index in enumerate(indexes):
+                results[index] = AppendResult(_loss(answer)) if isinstance(answer, ChannelClosed) else answer[position]
+            outstanding -= 1
+            if not outstanding and not future.done():
+                future.set_result(results)
+
+        if not groups:
+            future.set_result(results)
+        for actor_name, entries in groups.items():
+            indexes = [index for index, _ in entries]
+            batch = [requests[index]._replace(leader_epoch=epoch) for index, epoch in entries]
+            self.link(actor_name).append(batch, timeout_ms, partial(answered, indexes))
+
+    def fetch(
+        self,
+        partitions: Sequence[FetchPartition],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: IsolationLevel,
+    ) -> asyncio.Future[list[FetchResult]]:
+        """Read from the leaders; wait for `min_bytes` in all, at most `max_wait_ms`."""
+        results: list[FetchResult | None] = [None] * len(partitions)
+        groups = self._by_leader([partition.topic_partition for partition in partitions], results, FetchResult)
+        return RoutedFetch(
+            self,
+            partitions,
+            results,
+            {name: [index for index, _ in entries] for name, entries in groups.items()},
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation=isolation,
+        ).start()
+
+    async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
+        """Find offsets by timestamp or by `OffsetSpec`."""
+        return await self._ask("list_offsets", queries, OffsetAnswer, int(isolation))
+
+    async def epoch_end_offsets(self, queries: Sequence[EpochQuery]) -> list[EpochEndOffset]:
+        """Find where leader epochs ended (KIP-101)."""
+        return await self._ask("epoch_end_offsets", queries, EpochEndOffset)
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> dict[TopicPartition, DeleteRecordsResult]:
+        """Move log start offsets up."""
+        queries = [(topic_partition, offset) for topic_partition, offset in offsets.items()]
+        answers = await self._ask("delete_records", queries, DeleteRecordsResult)
+        return dict(zip(offsets, answers, strict=True))
+
+    async def describe_log_dirs(self) -> list[LogDirDescription]:
+        """The log directories of this node's actors."""
+        image = self._image()
+        names = [actor.name for actor in image.actors.values() if self.is_local(actor.name) or not self._local]
+        answers = await asyncio.gather(*(self.call(name, "describe_log_dir") for name in names))
+        return [
+            _log_dir(answer)
+            if not isinstance(answer, ChannelClosed)
+            else LogDirDescription(ErrorCode.KAFKA_STORAGE_ERROR, image.actors[name].log_dir)
+            for name, answer in zip(names, answers, strict=True)
+        ]
+
+    async def call(self, actor_name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Call a method of an actor through its link; the answer may be a `ChannelClosed`."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(answer: Any) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self.link(actor_name).call(method, arguments, done, timeout_s)
+        return await future
+
+    async def _ask(self, method: str, queries: Sequence[Any], answer_type: Callable[..., Any], *more: Any) -> list[Any]:
+        """Put each query, whose first field is its partition, to its leader."""
+        results: list[Any] = [None] * len(queries)
+        groups = self._by_leader([query[0] for query in queries], results, answer_type)
+
+        async def ask(actor_name: str, indexes: list[int]) -> None:
+            answer = await self.call(actor_name, method, [queries[index] for index in indexes], *more)
+            for position, index in enumerate(indexes):
+                lost = isinstance(answer, ChannelClosed)
+                results[index] = answer_type(_loss(answer)) if lost else answer_type(*answer[position])
+
+        await asyncio.gather(*(ask(name, [index for index, _ in entries]) for name, entries in groups.items()))
+        return results
+
+    def _by_leader(
+        self, topic_partitions: Sequence[TopicPartition], results: list[Any], answer_type: Callable[..., Any]
+    ) -> dict[str, list[tuple[int, int]]]:
+        """Group (index, leader epoch) by the leader's actor; partitions without a leader get their error at once."""
+        groups: dict[str, list[tuple[int, int]]] = {}
+        for index, topic_partition in enumerate(topic_partitions):
+            found = self.locate(topic_partition)
+            if isinstance(found, ErrorCode):
+                results[index] = answer_type(int(found))
+            else:
+                groups.setdefault(found[0], []).append((index, found[1]))
+        return groups
+
+
+def socket_path(socket_dir: str, actor_name: str) -> str:
+    """Where an actor's local channel listens."""
+    return os.path.join(socket_dir, f"{actor_name}.sock")
+
+
+def _loss(closed: ChannelClosed) -> int:
+    """What a client may do about a lost leader: look for the new one, or (it may have been done) ask again."""
+    return int(ErrorCode.REQUEST_TIMED_OUT if closed.sent else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def _log_dir(answer: Any) -> LogDirDescription:
+    error, path, replicas, total_bytes, usable_bytes = answer
+    described = tuple(
+        ReplicaDescription(TopicPartition(*topic_partition), *rest) for topic_partition, *rest in replicas
+    )
+    return LogDirDescription(error, path, described, total_bytes, usable_bytes)

@@ -1,0 +1,240 @@
+"""The controller actor: owns the metadata log and its image, and keeps partition actors running.
+
+A command goes to the core, which answers with records and a response. The records are made durable,
+then replayed, then told to the watchers; only then is the command answered. While the controller is
+away nothing on the data path notices; when Ray restarts it, it replays its log and finds the actors,
+which have been running all along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rayka.actors.controller.log import MetadataLog
+from rayka.actors.node.options import actor_options
+from rayka.actors.node.pool import PartitionPool
+from rayka.actors.node.spec import NodeSpec
+from rayka.config import BrokerConfig
+from rayka.config.groups import GROUP_CONFIGS
+from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.commands import BrokerRegistration, NewTopic
+from rayka.metadata.controller import Changes, Controller
+from rayka.metadata.image import MetadataImage
+from rayka.metadata.records import MetadataRecord, PartitionRecord
+
+logger = logging.getLogger(__name__)
+
+_WATCH_TIMEOUT_S = 60.0
+_SETTLE_TIMEOUT_S = 5.0
+_SPARE_TIMEOUT_S = 10.0
+_SETTLED_COMMANDS = ("create_topics", "create_partitions")
+
+
+class Watchers:
+    """Who has taken in which version; an outstanding `watch(version)` says both."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = {}
+        self._changed = asyncio.Condition()
+
+    async def has(self, watcher: str, version: int) -> None:
+        """The watcher has taken in this version."""
+        self._versions[watcher] = version
+        await self.notify()
+
+    async def notify(self) -> None:
+        """Wake everybody who waits for a version."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until the condition holds; False if that took too long."""
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
+            except TimeoutError:
+                return False
+        return True
+
+    async def settled(self, names: Sequence[str], version: int, timeout_s: float) -> bool:
+        """Wait until these watchers have taken in `version`."""
+        return await self.wait(lambda: all(self._versions.get(name, -1) >= version for name in names), timeout_s)
+
+
+class ControllerActor:
+    """Shell of `metadata.controller`. `spec` is that of the node that it runs on."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self._spec = spec
+        config = BrokerConfig.parse(spec.configs)
+        self._log = MetadataLog(spec.controller_dir, config["metadata.log.max.record.bytes.between.snapshots"])
+        self._core = Controller(self._log.load(), spec.configs, GROUP_CONFIGS)
+        self._watchers = Watchers()
+        self._pool: PartitionPool | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        if not self._image.cluster_id:
+            self._commit(self._core.create_cluster(str(uuid.uuid4())).records)
+        elif (broker_id := self._registered_broker()) is not None:
+            self._manage(replace(spec, broker_id=broker_id))
+        else:
+            # Ray started anew, so nobody of before lives.
+            for known in list(self._image.brokers):
+                self._commit(self._core.broker_died(known).records)
+
+    @property
+    def _image(self) -> MetadataImage:
+        return self._core.image
+
+    def _registered_broker(self) -> int | None:
+        """Our node's broker id, if it registered in this life of the Ray cluster: then its actors run."""
+        ids = [broker.broker_id for broker in self._image.brokers.values() if broker.node_id == self._spec.node_id]
+        return ids[0] if ids else None
+
+    async def start_node(self, spec: NodeSpec, directory_ids: tuple[str, ...]) -> NodeSpec:
+        """Register a node as a broker and start its partition actors.
+
+        `directory_ids` are those of its log directories. Returns the spec with the ids of broker and cluster.
+        """
+        registration = BrokerRegistration(
+            node_id=spec.node_id,
+            host=spec.advertised_host,
+            port=spec.advertised_port,
+            broker_id=spec.broker_id,
+            rack=spec.rack,
+            directory_ids=directory_ids,
+            log_dirs=spec.log_dirs,
+        )
+        result = self._core.register_broker(registration)
+        self._commit(result.records)
+        spec = replace(spec, broker_id=result.response.broker_id, cluster_id=self._image.cluster_id)
+        self._manage(spec)
+        await self._watchers.notify()
+        return spec
+
+    def _manage(self, spec: NodeSpec) -> None:
+        """Start the node's partition actors: those that the image knows, and spares."""
+        if self._pool is None:
+            self._spec = spec = replace(spec, cluster_id=self._image.cluster_id)
+            config = BrokerConfig.parse(spec.configs)
+            grace_s = config["broker.session.timeout.ms"] / 1000
+            self._pool = PartitionPool(spec, actor_options, self._actor_lost, grace_s)
+        known = max(self._limit(), len(self._image.actors))  # those that exist stay, even if the limit fell
+        names = {spec.partition_actor_name(index): index for index in range(known)}
+        self._pool.ensure(index for name, index in names.items() if name in self._image.actors)
+        self._add_spares()
+
+    def _limit(self) -> int:
+        """How many partition actors the node may have."""
+        configured = int(BrokerConfig.parse(self._spec.configs)["partition.actors.per.node"])
+        return configured if configured > 0 else min(16, max(1, (os.cpu_count() or 2) // 2))
+
+    def _add_spares(self) -> None:
+        """Start actors until enough of them are without a replica, or the node is full."""
+        assert self._pool is not None
+        config = BrokerConfig.parse(self._spec.configs)
+        used = {name for topic in self._image.topics.values() for p in topic.partitions for name in p.actors}
+        room = self._limit() - len(self._pool.actors)
+        spare = sum(name not in used for name in self._pool.actors)
+        wanted = min(room, max(1 - len(self._pool.actors), int(config["warm.partition.actors"]) - spare))
+        if wanted > 0:
+            self._pool.ensure(self._pool.next_indexes(wanted))
+
+    async def ready(self) -> None:
+        """Returns when every partition actor serves."""
+        assert self._pool is not None
+        await self._pool.ready()
+
+    async def lives(self) -> None:
+        """Never returns: the call fails when this process dies."""
+        await asyncio.Event().wait()
+
+    async def partition_actors(self) -> dict[str, Any]:
+        """The handles of the node's partition actors by name."""
+        return dict(self._pool.actors) if self._pool is not None else {}
+
+    async def spec(self) -> NodeSpec:
+        """The spec of the controller's node, for processes that come to the cluster through it."""
+        return self._spec
+
+    async def watch(self, watcher: str, version: int) -> Changes:
+        """What came after `version`, which the watcher has taken in; waits for something up to a minute."""
+        await self._watchers.has(watcher, version)
+        await self._watchers.wait(lambda: self._image.version > version, _WATCH_TIMEOUT_S)
+        return self._core.changes_since(version)
+
+    async def execute(self, command: str, *arguments: Any) -> tuple[int, Any]:
+        """Carry out a command; returns the image's version after it and its response, or a RaykaError as a value."""
+        try:
+            return await self._execute(command, *arguments)
+        except RaykaError as error:
+            return self._image.version, error
+
+    async def _execute(self, command: str, *arguments: Any) -> tuple[int, Any]:
+        if command not in _COMMANDS:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"the controller has no command {command!r}")
+        if command == "create_topics":
+            await self._some_actor_online()
+        result = _COMMANDS[command](self._core, *arguments)
+        self._commit(result.records)
+        version = self._image.version
+        if result.records:
+            await self._watchers.notify()
+        if result.records and command in _SETTLED_COMMANDS:
+            await self._settle(result.records, version)
+        return version, result.response
+
+    def _commit(self, records: Sequence[MetadataRecord]) -> None:
+        """Append first, then replay."""
+        if not records:
+            return
+        self._log.append(records, self._image)
+        self._core.replay(records)
+        self._log.snapshot_if_due(self._image)
+
+    async def _settle(self, records: Sequence[MetadataRecord], version: int) -> None:
+        """Wait until the new replicas are served, and start new spare actors behind them."""
+        names = {name for record in records if isinstance(record, PartitionRecord) for name in record.actors}
+        if not await self._watchers.settled(sorted(names), version, _SETTLE_TIMEOUT_S):
+            logger.warning("not every new replica was served within %.0f s", _SETTLE_TIMEOUT_S)
+        if self._pool is not None and names:
+            self._add_spares()
+
+    async def _some_actor_online(self) -> None:
+        """Right after a start the first partition actors may still be on their way."""
+        await self._watchers.wait(lambda: any(actor.online for actor in self._image.actors.values()), _SPARE_TIMEOUT_S)
+
+    def _actor_lost(self, name: str) -> None:
+        """A partition actor did not come back in time: its partitions have no leader here."""
+        logger.error("%s is offline", name)
+        self._commit(self._core.actor_died(name).records)
+        task = asyncio.ensure_future(self._watchers.notify())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def stop(self) -> None:
+        """Close the metadata log cleanly."""
+        if self._pool is not None:
+            self._pool.stop()
+        self._log.close()
+
+
+def _create_topics(core: Controller, topics: Sequence[NewTopic], validate_only: bool) -> Any:
+    return core.create_topics(topics, validate_only, [uuid.uuid4() for _ in topics])
+
+
+_COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "create_topics": _create_topics,
+    "delete_topics": Controller.delete_topics,
+    "create_partitions": Controller.create_partitions,
+    "incremental_alter_configs": Controller.incremental_alter_configs,
+    "alter_configs": Controller.alter_configs,
+    "allocate_producer_ids": Controller.allocate_producer_ids,
+    "register_actor": Controller.register_actor,
+    "actor_died": Controller.actor_died,
+}

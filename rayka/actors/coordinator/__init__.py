@@ -1,0 +1,1 @@
+"""The shell of coordinators: runs a core on a replicated partition."""

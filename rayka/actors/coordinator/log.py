@@ -1,0 +1,138 @@
+"""The log under a coordinator: an internal partition that this process leads, and what to keep of it.
+
+Of each key only the newest record counts. When much more than what counts has been written, all that counts
+is appended once more and what lies before is deleted, so that loading stays quick after months. A crash in
+between leaves both, which says the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from rayka.actors.replica.server import ReplicaServer
+from rayka.replica.partition import Partition
+from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
+from rayka.storage.format.builder import build_batches
+from rayka.storage.format.control import ControlType, read_control_type
+from rayka.storage.format.records import Record, build_batch, read_batch
+from rayka.storage.log.reader import SegmentReader
+from rayka.types import NO_PRODUCER_ID
+
+_READ_BYTES = 1024 * 1024
+_SMALLEST_BYTES = 16 * 1024 * 1024
+_GROWTH = 4
+_BATCH_BYTES = 512 * 1024
+
+
+class Entry(NamedTuple):
+    """A record of the log; one with a producer id counts when its transaction has committed."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    producer_id: int = NO_PRODUCER_ID
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction."""
+
+    producer_id: int
+    is_committed: bool
+
+
+class CoordinatorLog:
+    """Appends (key, value) pairs; a value of None forgets the key."""
+
+    def __init__(self, partition: Partition, server: ReplicaServer) -> None:
+        self.partition = partition
+        self._server = server
+        self._reader = SegmentReader()
+        self._live: dict[bytes, bytes | None] = {}
+        self._live_bytes = 0
+        self._bytes = 0
+        self._open: dict[int, dict[bytes, bytes | None]] = {}
+
+    def read(self) -> Iterator[list[Entry | Marker]]:
+        """All that the log says, a slice of it at a time."""
+        log = self.partition.log
+        offset = log.log_start_offset
+        while (found := log.read(offset, _READ_BYTES, log.log_end_offset)) is not None:
+            entries: list[Entry | Marker] = []
+            before, buffer = offset, self._reader.read(found)
+            for position, header in iter_headers(buffer):
+                entries += (entry for entry in _entries(buffer, position, header, before))
+                offset = header.next_offset
+            for entry in entries:
+                self._take(entry)
+            yield entries
+            if offset == before:
+                return
+
+    def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> int:
+        """Append one batch; returns its base offset. Raises RaykaError, and then nothing was appended."""
+        now_ms = time.time_ns() // 1_000_000
+        batch = build_batch([Record(0, now_ms, key, value) for key, value in records])
+        base_offset = self._server.append_own(self.partition, memoryview(batch), now_ms)
+        for key, value in records:
+            self._remember(key, value)
+        return base_offset
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Call `done` when everything appended so far is as safe as the topic asks for."""
+        self._server.when_visible(self.partition, self.partition.log.log_end_offset, done)
+
+    def shorten(self) -> bool:
+        """Write what counts once more and let go of the rest, if that is worth it; tells whether it was done.
+
+        Not while a transaction is open, for what it wrote does not count yet.
+        """
+        if self._open or self._bytes < max(_SMALLEST_BYTES, _GROWTH * self._live_bytes):
+            return False
+        start = self.partition.log.log_end_offset
+        self._bytes = self._live_bytes
+        self._rewrite(list(self._live.items()))
+        self.when_durable(lambda: self._server.delete_own(self.partition, start))
+        return True
+
+    def _rewrite(self, live: Iterable[tuple[bytes, bytes | None]]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        records = [Record(0, now_ms, key, value) for key, value in live]
+        for batch in build_batches(records, max_batch_size=_BATCH_BYTES):
+            self._server.append_own(self.partition, memoryview(batch), now_ms)
+
+    def _take(self, entry: Entry | Marker) -> None:
+        """Remembers what counts. What a transaction wrote counts from its marker on, unless it was written over."""
+        if isinstance(entry, Marker):
+            written = self._open.pop(entry.producer_id, {})
+            for key, value in written.items() if entry.is_committed else ():
+                self._remember(key, value)
+        elif entry.producer_id == NO_PRODUCER_ID:
+            for written in self._open.values():
+                written.pop(entry.key, None)
+            self._remember(entry.key, entry.value)
+        else:
+            self._open.setdefault(entry.producer_id, {})[entry.key] = entry.value
+
+    def _remember(self, key: bytes, value: bytes | None) -> None:
+        """Keys stand in the order of their newest records, as compaction leaves them."""
+        self._bytes += len(key) + len(value or b"")
+        before = self._live.pop(key, None)
+        self._live_bytes -= len(key) + len(before) if before is not None else 0
+        if value is not None:
+            self._live[key] = value
+            self._live_bytes += len(key) + len(value)
+
+
+def _entries(buffer: Buffer, position: int, header: BatchHeader, from_offset: int) -> Iterator[Entry | Marker]:
+    """What one batch says, from an offset on."""
+    if header.is_control:
+        kind = read_control_type(buffer, position, header)
+        if kind in (ControlType.ABORT, ControlType.COMMIT) and header.base_offset >= from_offset:
+            yield Marker(header.producer_id, kind is ControlType.COMMIT)
+        return
+    producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+    for record in read_batch(buffer, position, header):
+        if record.offset >= from_offset:
+            yield Entry(record.offset, record.key or b"", record.value, producer_id)

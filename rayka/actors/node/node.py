@@ -1,0 +1,227 @@
+"""One node's broker: starting its actors, finding them again, stopping them in order."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from rayka.actors.controller.actor import ControllerActor
+from rayka.actors.controller.watch import find_controller
+from rayka.actors.node.gateway import GatewayActor
+from rayka.actors.node.options import actor_options
+from rayka.actors.node.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
+from rayka.config import BrokerConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.directory.checkpoints import encode_uuid
+from rayka.storage.directory.meta_properties import MetaProperties
+from rayka.storage.files import RealFiles
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 3.0
+_PORT_TIMEOUT_S = 2.0
+_PORT_RETRY_S = 0.1
+_OBJECT_STORE_BYTES = 128 * 1024 * 1024
+_RAY_SETTINGS = {
+    # Ray runs workers at niceness 15, behind everything else on the machine. A broker is not background work.
+    "RAY_worker_niceness": "0",
+    # The raylet and its object store start side by side, and mostly the store's socket is not there yet when the
+    # raylet connects. It tries again after a whole second; here after 20 ms, for the same ten seconds in all.
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+}
+
+
+def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bool:
+    """Attach to the Ray cluster at `address`, or start one in this process; tells whether this process joined it.
+
+    The embedded one is modest: a small object store, no dashboard unless asked for. Its own ports want Ray's
+    token. What earlier ones on the same data directory left behind in the temporary directory is removed.
+    """
+    if ray.is_initialized():
+        return False
+    if address is not None:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        return True
+    remove_ray_files(data_dir)
+    temp_dir = _ray_dir(data_dir)
+    os.makedirs(temp_dir, mode=0o700)
+    for name, value in _RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    ray.init(
+        include_dashboard=dashboard,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=temp_dir,
+    )
+    return True
+
+
+def remove_ray_files(data_dir: str) -> None:
+    """Remove what an embedded Ray on this data directory left behind: logs and sockets."""
+    shutil.rmtree(_ray_dir(data_dir), ignore_errors=True)
+
+
+def _ray_dir(data_dir: str) -> str:
+    return f"{private_dir(data_dir)}-ray"
+
+
+def lock_data_dir(data_dir: str) -> int:
+    """Take the data directory for this process, as long as the returned descriptor is open.
+
+    Raises BROKER_NOT_AVAILABLE if another broker has it.
+    """
+    os.makedirs(data_dir, exist_ok=True)
+    descriptor = os.open(os.path.join(data_dir, ".broker.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        message = f"another rayka runs on {data_dir}"
+        raise RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, message) from None
+    return descriptor
+
+
+def node_spec(data_dir: str, listen: str, configs: Mapping[str, str], namespace: str = DEFAULT_NAMESPACE) -> NodeSpec:
+    """The spec of this node's broker, from its settings. Raises INVALID_CONFIG for a setting that can't be."""
+    config = BrokerConfig.parse(configs)
+    data_dir = os.path.abspath(os.path.expanduser(data_dir))
+    host, port = parse_address(listen)
+    log_dirs = tuple(config["log.dirs"]) if "log.dirs" in configs else (os.path.join(data_dir, "logs"),)
+    port = port or _free_port(host)
+    advertised = configs.get("advertised.listeners")
+    advertised_host, advertised_port = (
+        parse_address(advertised.split("://")[-1]) if advertised else (_reachable(host), port)
+    )
+    return NodeSpec(
+        namespace=namespace,
+        node_id=ray.get_runtime_context().get_node_id(),
+        broker_id=int(configs.get("node.id", configs.get("broker.id", "-1"))),
+        data_dir=data_dir,
+        log_dirs=log_dirs,
+        host=host,
+        port=port,
+        advertised_host=advertised_host,
+        advertised_port=advertised_port,
+        configs=dict(configs),
+        rack=configs.get("broker.rack"),
+    )
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` or `[IPv6]:PORT`. Raises INVALID_CONFIG if it is neither."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise RaykaError(ErrorCode.INVALID_CONFIG, f"{text!r} is not HOST:PORT")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _reachable(host: str) -> str:
+    """A listener on every interface is advertised under the name of the machine."""
+    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A running node."""
+
+    spec: NodeSpec
+    controller: Any
+    gateways: tuple[Any, ...]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a Kafka client is given to find the cluster."""
+        return f"{self.spec.advertised_host}:{self.spec.advertised_port}"
+
+    def stop(self) -> None:
+        """Stop serving, close the logs cleanly, end the actors. Takes at most some seconds."""
+        _stop_actors(self.gateways)
+        with contextlib.suppress(ray.exceptions.RayError):
+            _stop_actors(tuple(ray.get(self.controller.partition_actors.remote(), timeout=STOP_TIMEOUT_S).values()))
+        _stop_actors((self.controller,))
+        shutil.rmtree(self.spec.socket_dir, ignore_errors=True)
+
+
+def start_node(spec: NodeSpec) -> Node:
+    """Start the node's actors, or find them if they run, and return when clients are served."""
+    _check_port(spec)
+    for directory in (spec.data_dir, *spec.log_dirs):
+        os.makedirs(directory, exist_ok=True)
+    controller: Any = ray.remote(ControllerActor).options(**actor_options(spec, CONTROLLER_NAME)).remote(spec)
+    directories = {path: _directory_id(path) for path in spec.log_dirs}
+    texts = tuple(encode_uuid(directory_id) for directory_id in directories.values())
+    spec = ray.get(controller.start_node.remote(spec, texts), timeout=START_TIMEOUT_S)
+    for path, directory_id in directories.items():
+        MetaProperties.settle(RealFiles(), path, MetaProperties(spec.cluster_id, spec.broker_id, directory_id))
+    count = int(BrokerConfig.parse(spec.configs)["gateways.per.node"])
+    gateway_class: Any = ray.remote(GatewayActor)
+    gateways = tuple(
+        gateway_class.options(**actor_options(spec, spec.gateway_name(index))).remote(spec, index)
+        for index in range(count)
+    )
+    ray.get([controller.ready.remote(), *(gateway.ready.remote() for gateway in gateways)], timeout=START_TIMEOUT_S)
+    return Node(spec, controller, gateways)
+
+
+def _directory_id(path: str) -> uuid.UUID:
+    """The id by which a log directory is known, wherever it is moved to (KIP-858); a new one if it has none."""
+    known = MetaProperties.read(RealFiles(), path)
+    return uuid.uuid4() if known is None else known.directory_id
+
+
+def _check_port(spec: NodeSpec) -> None:
+    """Say soon that the port is taken, unless it is by a broker of ours that runs already.
+
+    Processes that were killed keep their sockets for a moment after everything else of them is gone.
+    """
+    with contextlib.suppress(RaykaError):
+        find_controller(spec.namespace)
+        return
+    deadline = time.monotonic() + _PORT_TIMEOUT_S
+    while (error := _port_error(spec)) is not None:
+        if time.monotonic() > deadline:
+            message = f"can't listen on {spec.host}:{spec.port}: {os.strerror(error.errno or 0)}"
+            raise RaykaError(ErrorCode.INVALID_CONFIG, message) from error
+        time.sleep(_PORT_RETRY_S)
+
+
+def _port_error(spec: NodeSpec) -> OSError | None:
+    family = socket.AF_INET6 if ":" in spec.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((spec.host, spec.port))
+        except OSError as error:
+            return error
+    return None
+
+
+def _stop_actors(actors: tuple[Any, ...]) -> None:
+    stopping = [actor.stop.remote() for actor in actors]
+    if stopping:
+        ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S)
+    for actor in actors:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(actor, no_restart=True)

@@ -1,0 +1,101 @@
+"""The partition actors of one node: kept alive, with a few warm ones to spare.
+
+Creating a topic never waits for a process to start: its replicas go to actors that run, the spare ones
+first, and new spares are started behind it, up to `partition.actors.per.node`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from rayka.actors.node.spec import NodeSpec
+from rayka.actors.replica.actor import PartitionActor
+
+logger = logging.getLogger(__name__)
+
+_POLL_AFTER_LOSS_S = 0.2
+
+
+class PartitionPool:
+    """Starts partition actors and notices their death; `lost(name)` is called after `grace_s` without a return."""
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        options: Callable[[NodeSpec, str], dict[str, Any]],
+        lost: Callable[[str], None],
+        grace_s: float,
+    ) -> None:
+        self._spec = spec
+        self._options = options
+        self._lost = lost
+        self._grace_s = grace_s
+        self._actor_class = ray.remote(PartitionActor)
+        self._limit = 0
+        self._spares = 0
+        self.actors: dict[str, Any] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ensure(self, indexes: Iterable[int]) -> None:
+        """Start (or find) the actors with these indexes."""
+        for index in indexes:
+            name = self._spec.partition_actor_name(index)
+            if name not in self.actors:
+                actor = self._actor_class.options(**self._options(self._spec, name)).remote(self._spec, index)
+                self.actors[name] = actor
+                self._in_background(self._guard(name, actor))
+
+    def next_indexes(self, count: int) -> list[int]:
+        """The first indexes that no actor has."""
+        taken = set(self.actors)
+        free = (index for index in range(len(taken) + count) if self._spec.partition_actor_name(index) not in taken)
+        return [index for index, _ in zip(free, range(count), strict=False)]
+
+    async def ready(self) -> None:
+        """Wait until every actor serves, also if it dies on the way there and Ray starts it again."""
+        await asyncio.gather(*(self._ready(actor) for actor in self.actors.values()))
+
+    async def _ready(self, actor: Any) -> None:
+        while True:
+            try:
+                await actor.ready.remote()
+            except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
+                await asyncio.sleep(_POLL_AFTER_LOSS_S)
+            else:
+                return
+
+    def stop(self) -> None:
+        """Stop guarding."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _guard(self, name: str, actor: Any) -> None:
+        """Hold a call that never returns: it fails the moment the actor's process dies."""
+        while True:
+            try:
+                await actor.lives.remote()
+            except ray.exceptions.RayError as error:
+                logger.warning("%s died (%s); Ray starts it again", name, type(error).__name__)
+            if not await self._came_back(actor):
+                self._lost(name)
+
+    async def _came_back(self, actor: Any) -> bool:
+        deadline = asyncio.get_running_loop().time() + self._grace_s
+        while (left := deadline - asyncio.get_running_loop().time()) > 0:
+            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+                await asyncio.wait_for(actor.ready.remote(), left)
+                return True
+            await asyncio.sleep(_POLL_AFTER_LOSS_S)
+        return False
+
+    def _in_background(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

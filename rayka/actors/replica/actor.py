@@ -1,0 +1,204 @@
+"""The partition actor: holds a set of replicas in a log directory of its own, and serves clients.
+
+Each start is the same, the first and those after a crash: lock the directory (the process before us is
+then surely gone), register with the controller, which gives every partition that we lead a new leader
+epoch, recover the logs that the image says are ours, and serve. From then on the image tells what comes
+and goes. Nothing here asks the controller on the way of a produce or a fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import ray.exceptions
+
+from rayka.actors.channel.router import socket_path
+from rayka.actors.channel.service import FrameService
+from rayka.actors.channel.socket import ChannelServer
+from rayka.actors.controller.watch import ImageWatch, find_controller
+from rayka.actors.coordinator.runtime import CoordinatorRuntime
+from rayka.actors.node.gc import tune_garbage_collection
+from rayka.actors.node.spec import NodeSpec
+from rayka.actors.node.view import ClusterView
+from rayka.actors.replica.maintenance import LogUpkeep
+from rayka.actors.replica.published_ranges import Published, PublishedRange, PublishedRanges, share_of_store
+from rayka.actors.replica.roles import ReplicaRoles
+from rayka.actors.replica.server import ReplicaServer
+from rayka.config import BrokerConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.server.listener import Listener
+from rayka.metadata.commands import ActorRegistration
+from rayka.replica.replicas import Replicas
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.directory.meta_properties import MetaProperties
+from rayka.storage.files import RealFiles
+from rayka.types import IsolationLevel, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_LOCK_TIMEOUT_S = 30.0
+_LOCK_RETRY_S = 0.05
+_CLIENT_GRACE_S = 1.0
+_REGISTER_RETRY_S = 0.1
+
+
+class CallRequest:
+    """A request that came by actor call instead of the channel."""
+
+    # The caller is on another node and can't read our files.
+    inline = True
+
+    def __init__(self, operation: int, control: Any, payload: bytes) -> None:
+        self.operation = operation
+        self.correlation_id = 0
+        self.control = control
+        self.payload = memoryview(bytearray(payload))
+        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def connection(self) -> object:
+        """A caller by actor call can't cancel, so each call stands for itself."""
+        return self
+
+    def answer(self, control: Any) -> None:
+        """Give the answer to the call."""
+        if not self.answered.done():
+            self.answered.set_result(control)
+
+
+class PartitionActor:
+    """Shell of `storage.replicas`; `index` counts the partition actors of the node."""
+
+    def __init__(self, spec: NodeSpec, index: int) -> None:
+        self._spec = spec
+        self._name = spec.partition_actor_name(index)
+        self._path = spec.log_dir_of(index)
+        self._failed = False
+        self._published: PublishedRanges | None = None
+        self._started = asyncio.ensure_future(self._start())
+        self._started.add_done_callback(_exit_if_failed)
+
+    async def _start(self) -> None:
+        self._controller = controller = find_controller(self._spec.namespace)
+        self._directory = await self._lock()
+        registration = ActorRegistration(self._name, self._spec.broker_id, self._path, uuid.uuid4().hex)
+        await _until_answered(lambda: controller.execute.remote("register_actor", registration))
+        self._replicas = Replicas()
+        self._server = ReplicaServer(self._replicas, self._directory, self._disk_failed)
+        self._service = FrameService(self._server)
+        config = BrokerConfig.parse(self._spec.configs)
+        self._groups = CoordinatorRuntime(self._server, config, self._spec.broker_id)
+        self._server.offer("group", self._groups.execute)
+        roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._groups, config)
+        self._watch = ImageWatch(controller, self._name, roles.image_changed)
+        await _until_answered(self._watch.start)
+        roles.remove_strays(self._watch.image)
+        self._directory.opened()
+        self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._service.serve)
+        await self._channel.start()
+        self._upkeep = LogUpkeep(self._replicas, self._directory, self._server, config)
+        self._upkeep.start()
+        self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
+        self._listener = Listener(self._view, self._spec.host, self._spec.port, reuse_port=True)
+        await self._listener.start()
+        tune_garbage_collection()
+        logger.info("%s holds %d replicas", self._name, len(self._replicas))
+
+    def _disk_failed(self) -> None:
+        """The log directory is offline: lead nothing of it any longer, and say so."""
+        if not self._failed:
+            self._failed = True
+            logger.error("log directory %s is offline: %s", self._path, self._directory.offline)
+            self._groups.resign()
+            for partition in self._replicas:
+                partition.resign()
+                self._server.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._reported = self._controller.execute.remote("actor_died", self._name)
+
+    async def _lock(self) -> LogDirectory:
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        identity = MetaProperties(self._spec.cluster_id, self._spec.broker_id, uuid.uuid4())
+        while True:
+            now_ms = time.time_ns() // 1_000_000
+            try:
+                return LogDirectory.open(self._path, RealFiles(), now_ms=now_ms, properties=identity)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_LOCK_RETRY_S)
+
+    async def ready(self) -> str:
+        """Returns when it serves."""
+        await self._started
+        return self._name
+
+    async def lives(self) -> None:
+        """Never returns: the call fails when this process dies."""
+        await asyncio.Event().wait()
+
+    async def process_id(self) -> int:
+        """The operating system's id of this process."""
+        return os.getpid()
+
+    async def serve(self, operation: int, control: Any, payload: bytes) -> Any:
+        """One request by actor call, for callers on other nodes."""
+        await self._started
+        request = CallRequest(operation, control, payload)
+        self._service.serve(request)
+        return await request.answered
+
+    async def stop(self) -> None:
+        """Close the logs cleanly: the next start recovers nothing."""
+        await self._started
+        await self._listener.stop(_CLIENT_GRACE_S)
+        self._groups.resign()
+        await self._channel.stop()
+        await self._view.stop()
+        await self._upkeep.stop()
+        await self._server.stop()
+        self._directory.close([partition.log for partition in self._replicas], now_ms=time.time_ns() // 1_000_000)
+
+    async def publish(
+        self, topic: str, partition: int, start_offset: int, end_offset: int, columns: Sequence[str], isolation: int
+    ) -> list[PublishedRange]:
+        """As `PublishedRanges.publish`."""
+        await self._started
+        if self._published is None:
+            self._published = PublishedRanges(
+                self._replicas, lambda: share_of_store(self._watch.image, self._spec.broker_id)
+            )
+        return await self._published.publish(
+            TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation)
+        )
+
+    async def published(self) -> Published:
+        """What `publish` did so far."""
+        return Published() if self._published is None else self._published.published
+
+
+async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Repeat a call to the controller while it is away; Ray brings it back in about a second."""
+    while True:
+        try:
+            return await call()
+        except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError) as error:
+            logger.warning("waiting for the controller: %s", type(error).__name__)
+            await asyncio.sleep(_REGISTER_RETRY_S)
+
+
+def _exit_if_failed(started: asyncio.Future[None]) -> None:
+    """An actor that could not start is of no use: leave, so that Ray starts it anew and `lives` fails.
+
+    One that refuses its directory would do so again; it stays, and `ready` says why.
+    """
+    error = None if started.cancelled() else started.exception()
+    if error is not None:
+        logger.error("could not start", exc_info=error)
+        if not isinstance(error, RaykaError):
+            os._exit(1)

@@ -1,0 +1,65 @@
+"""Group commit: one fsync in a thread covers every append that arrived while the one before it ran."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from rayka.errors import RaykaError
+from rayka.replica.partition import Partition
+from rayka.storage.log.flush import FlushJob
+from rayka.types import TopicPartition
+
+
+class GroupCommit:
+    """Flushes partitions; calls `flushed(partition)` or `failed(partition, error)` in the loop for each."""
+
+    def __init__(self, flushed: Callable[[Partition], None], failed: Callable[[Partition, RaykaError], None]) -> None:
+        self._flushed = flushed
+        self._failed = failed
+        self._dirty: dict[TopicPartition, Partition] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def flush(self, partitions: Iterable[Partition]) -> None:
+        """Flush these soon."""
+        for partition in partitions:
+            self._dirty[partition.topic_partition] = partition
+        if self._dirty and self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Wait until nothing is left to flush."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._dirty:
+                partitions, self._dirty = list(self._dirty.values()), {}
+                jobs = [(partition, job) for partition in partitions if (job := self._begin(partition)) is not None]
+                await loop.run_in_executor(None, _run_jobs, [job for _, job in jobs])
+                for partition, job in jobs:
+                    self._finish(partition, job)
+        finally:
+            self._task = None
+
+    def _begin(self, partition: Partition) -> FlushJob | None:
+        try:
+            return partition.log.begin_flush()
+        except RaykaError as error:
+            self._failed(partition, error)
+            return None
+
+    def _finish(self, partition: Partition, job: FlushJob) -> None:
+        try:
+            partition.log.finish_flush(job)
+        except RaykaError as error:
+            self._failed(partition, error)
+        else:
+            self._flushed(partition)
+
+
+def _run_jobs(jobs: list[FlushJob]) -> None:
+    for job in jobs:
+        job.run()

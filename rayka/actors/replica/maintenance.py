@@ -1,0 +1,73 @@
+"""What goes on by the clock in a partition actor: flushes, checkpoints, retention, removal of deleted files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from rayka.actors.replica.server import ReplicaServer
+from rayka.config import BrokerConfig
+from rayka.errors import RaykaError
+from rayka.replica.replicas import Replicas
+from rayka.storage.directory.log_directory import LogDirectory
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_CHECK_S = 1.0
+_EXPIRY_CHECK_S = 600.0
+
+
+class LogUpkeep:
+    """Runs each task at the interval that its setting gives."""
+
+    def __init__(
+        self, replicas: Replicas, directory: LogDirectory, server: ReplicaServer, config: BrokerConfig
+    ) -> None:
+        self._replicas = replicas
+        self._directory = directory
+        self._server = server
+        self._intervals: tuple[tuple[float, Callable[[int], None]], ...] = (
+            (min(_FLUSH_CHECK_S, config["log.flush.scheduler.interval.ms"] / 1000), self._flush),
+            (config["log.flush.offset.checkpoint.interval.ms"] / 1000, self._checkpoint),
+            (config["log.retention.check.interval.ms"] / 1000, self._retain),
+            (_EXPIRY_CHECK_S, self._expire_producers),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks = [asyncio.create_task(self._every(interval, task)) for interval, task in self._intervals]
+
+    async def stop(self) -> None:
+        """End; a task that runs finishes first, since none of them waits."""
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _every(self, interval_s: float, task: Callable[[int], None]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                task(time.time_ns() // 1_000_000)
+            except RaykaError as error:
+                logger.error("%s failed: %s", task.__name__, error)
+
+    def _flush(self, now_ms: int) -> None:
+        """Logs whose `flush.ms` is over, and those with rolled segments that are not on the disk yet."""
+        self._server.flush(partition for partition in self._replicas if partition.log.flush_needed(now_ms))
+
+    def _checkpoint(self, now_ms: int) -> None:
+        self._directory.checkpoint([partition.log for partition in self._replicas])
+
+    def _retain(self, now_ms: int) -> None:
+        for partition in self._replicas:
+            partition.log.delete_old_segments(now_ms)
+        self._directory.remove_deleted(now_ms)
+
+    def _expire_producers(self, now_ms: int) -> None:
+        for partition in self._replicas:
+            partition.log.remove_expired_producers(now_ms)

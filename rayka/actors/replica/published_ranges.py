@@ -1,0 +1,293 @@
+"""Ranges of a partition as Arrow tables in the object store, for readers that want columns.
+
+A reader walks a range from its start: each answer holds the next tables and where they end. A table is cut where a
+batch ends, so that it is decoded once and then shared by all readers that come to the same offset; it is held for
+`TTL_S` after its last use, and in all no more than `max_bytes`. The log is the truth: a table that is
+gone is made again. What is let go here stays readable for those who still hold the ref.
+
+Decoding runs in a thread; its compiled part and the copy into the object store hold no GIL. numba and pyarrow are
+imported by the first reader, not when the actor starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import ray
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.image import MetadataImage
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
+from rayka.storage.format.records import Record, build_batch
+from rayka.storage.log.log import Log
+from rayka.storage.log.reader import SegmentReader
+from rayka.types import NO_LEADER_EPOCH, AbortedTransaction, FileSlice, IsolationLevel, TopicPartition
+
+TTL_S = 300.0
+_SWITCH_INTERVAL_S = 0.0001
+_DECODERS = 2
+"""Threads that decode: a node has about half as many partition actors as cores."""
+_TABLE_BYTES = 32 * 1024 * 1024
+_MIN_TABLE_BYTES = 1024 * 1024
+_MIN_TABLES = 16
+"""For so many there is to be room: each reader has two in hand and asks for the next two meanwhile."""
+_MAX_LOG_BYTES = 32 * 1024 * 1024
+_TABLES_PER_ANSWER = 2
+_PART_OF_STORE = 0.45
+"""Ray begins to write objects to disk at 80 %; Ray Data's blocks take up to 50 % where their reader is slower."""
+_LEFT_BYTES = 64 * 1024 * 1024
+"""Of a small store so much is left to others, down to a tenth: where Ray has to spill for each table all wait."""
+_FIRST_RATIO = 8.0
+"""How much larger than its log a table is taken to be, before one of the partition has been made."""
+
+
+class PublishedRange(NamedTuple):
+    """A table with the visible records from `start_offset` up to `end_offset`; `size` in bytes."""
+
+    start_offset: int
+    end_offset: int
+    size: int
+    ref: Any
+
+
+@dataclass(slots=True)
+class Published:
+    """What an actor did for readers so far: tables made and found, and the seconds that each step of making took."""
+
+    made: int = 0
+    found: int = 0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    put_s: float = 0.0
+
+
+class _Key(NamedTuple):
+    topic_id: bytes
+    partition: int
+    start_offset: int
+    columns: tuple[str, ...]
+    isolation: IsolationLevel
+
+
+class PublishedRanges:
+    """The cache of one actor. `max_bytes` is asked for at every use: it follows the cluster. `put` gives the ref."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        max_bytes: Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        put: Callable[[Any], Any] = ray.put,
+    ) -> None:
+        self._put = put
+        self._replicas = replicas
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._ranges: OrderedDict[_Key, tuple[PublishedRange, float]] = OrderedDict()
+        self._making: dict[tuple[_Key, int], asyncio.Future[PublishedRange | None]] = {}
+        self._ratios: dict[tuple[bytes, int, tuple[str, ...]], float] = {}
+        self._decoder = ThreadPoolExecutor(_DECODERS, "decoder", initializer=_give_way)
+        self._reader = SegmentReader()
+        self._expiry: asyncio.TimerHandle | None = None
+        self.size = 0
+        self.published = Published()
+
+    async def publish(
+        self,
+        topic_partition: TopicPartition,
+        start_offset: int,
+        end_offset: int,
+        columns: Sequence[str],
+        isolation: IsolationLevel,
+    ) -> list[PublishedRange]:
+        """The next tables from `start_offset` on: some that are there, or one made now; none at the end.
+
+        An empty range only makes the actor ready to decode. Raises RaykaError as a fetch does, and
+        INVALID_REQUEST for an unknown column.
+        """
+        if start_offset >= end_offset:
+            await asyncio.get_running_loop().run_in_executor(self._decoder, _load_decoder)
+            return []
+        partition = self._leader(topic_partition)
+        key = _Key(partition.topic_id.bytes, topic_partition.partition, start_offset, tuple(columns), isolation)
+        partition.log.read(start_offset, 0, _bound(partition.log, isolation), False)
+        found: list[PublishedRange] = []
+        while key.start_offset < end_offset and len(found) < _TABLES_PER_ANSWER:
+            published = self._cached(key, end_offset)
+            if published is None and not found:
+                published = await self._make_once(key, partition, end_offset)
+            if published is None:
+                break
+            found.append(published)
+            key = key._replace(start_offset=published.end_offset)
+        return found
+
+    def close(self) -> None:
+        """Let go of every table."""
+        self._decoder.shutdown(wait=False, cancel_futures=True)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._ranges.clear()
+        self.size = 0
+
+    def _leader(self, topic_partition: TopicPartition) -> Partition:
+        partition = self._replicas.get(topic_partition)
+        if partition.leader_epoch == NO_LEADER_EPOCH:
+            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic_partition} has another leader")
+        return partition
+
+    def _cached(self, key: _Key, end_offset: int) -> PublishedRange | None:
+        entry = self._ranges.get(key)
+        if entry is None or entry[0].end_offset > end_offset:
+            return None
+        self._ranges[key] = entry[0], self._clock()
+        self._ranges.move_to_end(key)
+        self.published.found += 1
+        return entry[0]
+
+    async def _make_once(self, key: _Key, partition: Partition, end_offset: int) -> PublishedRange | None:
+        """Readers that want the same table wait for the same work."""
+        making = self._making.get((key, end_offset))
+        if making is None:
+            making = self._making[key, end_offset] = asyncio.ensure_future(self._make(key, partition, end_offset))
+            making.add_done_callback(lambda _: self._making.pop((key, end_offset)))
+        return await asyncio.shield(making)
+
+    async def _make(self, key: _Key, partition: Partition, end_offset: int) -> PublishedRange | None:
+        log, start_offset, isolation = partition.log, key.start_offset, key.isolation
+        ratio_key = (key.topic_id, key.partition, key.columns)
+        table_bytes = max(_MIN_TABLE_BYTES, min(_TABLE_BYTES, self._max_bytes() // _MIN_TABLES))
+        max_bytes = min(_MAX_LOG_BYTES, int(table_bytes / self._ratios.get(ratio_key, _FIRST_RATIO)))
+        file_slice = _slice(log, start_offset, min(end_offset, _bound(log, isolation)), max_bytes)
+        if file_slice is None:
+            return None
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        aborted = log.aborted_transactions(start_offset, file_slice) if committed else None
+        wanted = (start_offset, end_offset)
+        arguments = (partition.topic_partition, file_slice, wanted, key.columns, aborted, table_bytes)
+        published, size_in_log = await asyncio.get_running_loop().run_in_executor(
+            self._decoder, self._decode, *arguments
+        )
+        self._ratios[ratio_key] = max(published.size / size_in_log, 0.01)
+        self._hold(key, published)
+        return published
+
+    def _decode(
+        self,
+        topic_partition: TopicPartition,
+        file_slice: FileSlice,
+        wanted: tuple[int, int],
+        columns: Sequence[str],
+        aborted: tuple[AbortedTransaction, ...] | None,
+        table_bytes: int,
+    ) -> tuple[PublishedRange, int]:
+        """In the thread: from bytes in a segment to a table in the object store, and how many bytes those were."""
+        from rayka.storage.columns.read import read_columns
+
+        began = time.perf_counter()
+        records = self._reader.read(file_slice)
+        was_read = time.perf_counter()
+        start_offset, end_offset = wanted
+        batch, next_offset, size_in_log = read_columns(
+            records,
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            columns=columns,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            aborted_transactions=aborted,
+            max_bytes=table_bytes,
+        )
+        decoded = time.perf_counter()
+        ref = self._put(batch)
+        done = self.published
+        done.made += 1
+        done.read_s += was_read - began
+        done.decode_s += decoded - was_read
+        done.put_s += time.perf_counter() - decoded
+        return PublishedRange(start_offset, min(next_offset, end_offset), batch.nbytes, ref), size_in_log
+
+    def _hold(self, key: _Key, published: PublishedRange) -> None:
+        limit = self._max_bytes()
+        if published.size > limit:
+            return
+        replaced = self._ranges.pop(key, None)
+        self.size += published.size - (replaced[0].size if replaced else 0)
+        self._ranges[key] = published, self._clock()
+        while self.size > limit:
+            self._drop_oldest()
+        self._expire()
+
+    def _drop_oldest(self) -> None:
+        _, (published, _) = self._ranges.popitem(last=False)
+        self.size -= published.size
+
+    def _expire(self) -> None:
+        """Drop what was not used for `TTL_S`, and look again when the next one's time is over."""
+        now = self._clock()
+        while self._ranges and (oldest := next(iter(self._ranges.values()))[1]) + TTL_S <= now:
+            self._drop_oldest()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = None
+        if self._ranges:
+            oldest = next(iter(self._ranges.values()))[1]
+            self._expiry = asyncio.get_running_loop().call_later(oldest + TTL_S - now, self._expire)
+
+
+def _give_way() -> None:
+    """For the whole process: who holds the GIL gives it up within a tenth of a millisecond, not Python's five."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+
+
+def _load_decoder() -> None:
+    """In the thread: import what decodes and load its machine code, which takes most of a second of a core."""
+    from rayka.storage.columns.read import read_columns
+
+    batch = build_batch([Record(0, 0, b"key", b"value")])
+    read_columns(batch, topic="", partition=0)
+
+
+def share_of_store(image: MetadataImage, broker_id: int) -> int:
+    """How many bytes one actor may hold: its part of what readers may take of the node's object store."""
+    leaders = {
+        partition.leader_actor
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        if partition.leader == broker_id
+    }
+    store_bytes = _store_bytes()
+    held_bytes = max(min(store_bytes * _PART_OF_STORE, store_bytes - _LEFT_BYTES), store_bytes / 10)
+    return int(held_bytes) // max(len(leaders), 1)
+
+
+@functools.cache
+def _store_bytes() -> int:
+    own, nodes = ray.get_runtime_context().get_node_id(), cast(Any, ray.nodes)()
+    return int(next(node["Resources"].get("object_store_memory", 0) for node in nodes if node["NodeID"] == own))
+
+
+def _slice(log: Log, start_offset: int, end_offset: int, max_bytes: int) -> FileSlice | None:
+    """The bytes from `start_offset` on, at most to the end of the batch that has the record before `end_offset`."""
+    high_watermark = log.high_watermark
+    file_slice = log.read(start_offset, max_bytes, high_watermark)
+    if file_slice is None or start_offset >= end_offset:
+        return None
+    last = log.read(end_offset - 1, 1, high_watermark)
+    if last is None or last.path != file_slice.path:
+        return file_slice
+    return file_slice._replace(size=min(file_slice.size, last.position + last.size - file_slice.position))
+
+
+def _bound(log: Log, isolation: IsolationLevel) -> int:
+    return log.last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else log.high_watermark

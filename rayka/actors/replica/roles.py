@@ -1,0 +1,125 @@
+"""What the image asks of one partition actor: which replicas to hold, in which role, with which settings."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Iterable
+
+from rayka.actors.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
+from rayka.actors.replica.server import ReplicaServer
+from rayka.config import BrokerConfig, LogConfig
+from rayka.errors import RaykaError
+from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaRoles:
+    """Carries out the differences between one image and the next, for the replicas of actor `name`."""
+
+    def __init__(
+        self,
+        name: str,
+        replicas: Replicas,
+        directory: LogDirectory,
+        server: ReplicaServer,
+        groups: CoordinatorRuntime,
+        config: BrokerConfig,
+    ) -> None:
+        self._name = name
+        self._replicas = replicas
+        self._directory = directory
+        self._server = server
+        self._groups = groups
+        self._configs = config.texts
+        self._producer_id_expiration_ms = int(config["producer.id.expiration.ms"])
+
+    def image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
+        """Take in a new image; only topics that changed are looked at."""
+        for name, topic in before.topics.items():
+            present = after.topics.get(name)
+            if present is not topic and (present is None or present.topic_id != topic.topic_id):
+                self._delete(topic)
+        for name, topic in after.topics.items():
+            if before.topics.get(name) is not topic:
+                self._follow(topic, after)
+        if before.configs is not after.configs:
+            self._reconfigure(after)
+        self._groups.image_changed(before, after)
+
+    def remove_strays(self, image: MetadataImage) -> None:
+        """Give up the files of topics that were deleted while this actor was away."""
+        for topic_partition, topic_id in list(self._directory.partitions.items()):
+            if topic_id is not None and image.topic_by_id(topic_id) is None:
+                logger.warning("%s was deleted while %s was away", topic_partition, self._name)
+                self._directory.delete_stray(topic_partition, uuid.uuid4().hex, LogConfig().file_delete_delay_ms)
+
+    def _mine(self, topic: TopicImage) -> Iterable[PartitionImage]:
+        return (partition for partition in topic.partitions if self._name in partition.actors)
+
+    def _follow(self, topic: TopicImage, image: MetadataImage) -> None:
+        for partition in self._mine(topic):
+            topic_partition = TopicPartition(topic.name, partition.partition)
+            try:
+                self._take_role(topic_partition, topic, partition, image)
+            except RaykaError as error:
+                logger.error("%s can't be served: %s", topic_partition, error)
+
+    def _take_role(
+        self, topic_partition: TopicPartition, topic: TopicImage, partition: PartitionImage, image: MetadataImage
+    ) -> None:
+        if topic_partition not in self._replicas:
+            config = self._config(topic.name, image)
+            now_ms = time.time_ns() // 1_000_000
+            log = self._directory.open_log(
+                topic_partition,
+                topic.topic_id,
+                config,
+                now_ms=now_ms,
+                jitter_ms=random.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
+                producer_id_expiration_ms=self._producer_id_expiration_ms,
+            )
+            self._replicas.add(Partition(log, topic.topic_id))
+        held = self._replicas.get(topic_partition)
+        if partition.leader_actor == self._name:
+            held.become_leader(partition.leader_epoch)
+            if topic.name == OFFSETS_TOPIC:
+                self._groups.leads(held)
+        else:
+            self._resign(held)
+
+    def _resign(self, held: Partition) -> None:
+        held.resign()
+        self._server.release(held.topic_partition)
+        if held.topic_partition.topic == OFFSETS_TOPIC:
+            self._groups.leaves(held.topic_partition.partition)
+
+    def _delete(self, topic: TopicImage) -> None:
+        for partition in self._mine(topic):
+            topic_partition = TopicPartition(topic.name, partition.partition)
+            if topic_partition not in self._replicas:
+                continue
+            held = self._replicas.remove(topic_partition)
+            self._resign(held)
+            try:
+                self._directory.delete_log(held.log, uuid.uuid4().hex)
+            except RaykaError as error:
+                logger.error("%s could not be deleted: %s", topic_partition, error)
+
+    def _reconfigure(self, image: MetadataImage) -> None:
+        for partition in self._replicas:
+            topic = partition.topic_partition.topic
+            config = self._config(topic, image)
+            if config != partition.log.config:
+                partition.log.configure(config)
+
+    def _config(self, topic: str, image: MetadataImage) -> LogConfig:
+        broker_id = next((actor.broker_id for actor in [image.actors.get(self._name)] if actor is not None), -1)
+        return LogConfig.resolve({**self._configs, **image.broker_configs(broker_id)}, image.topic_configs(topic))

@@ -1,0 +1,195 @@
+"""`rayka status`: what runs, what it holds, and whether every partition is served."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rayka.cli.exits import Exit
+from rayka.cli.parsing import Subcommands, add_target, command
+from rayka.cli.tables import size_text, table
+
+if TYPE_CHECKING:
+    from rayka.metadata.image import MetadataImage
+    from rayka.types import TopicPartition
+
+EXAMPLES = """\
+examples:
+  rayka status                        brokers, actors with their processes, topics
+  rayka status --partitions           each partition too: leader, epoch, in-sync replicas, actor, size
+  rayka status --json | jq .actors
+
+Exit codes: 0 every partition has a leader and every actor answers, 1 some do not, 3 no broker to reach.
+"""
+ANSWER_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorStatus:
+    """An actor of the broker; without a process while Ray starts it again. Memory in bytes."""
+
+    name: str
+    pid: int | None
+    memory: int | None
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A partition; `leader` is None while it has none. Size in bytes, None if no replica told."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    isr: tuple[int, ...]
+    actors: tuple[str, ...]
+    size: int | None
+
+
+def register(commands: Subcommands) -> None:
+    """Adds the command to the parser."""
+    parser = command(commands, "status", "show what a running broker consists of", EXAMPLES, run)
+    parser.add_argument("--partitions", action="store_true", help="show every partition")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    add_target(parser)
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Shows; FAILED if something is not served."""
+    from rayka.actors.node.spec import DEFAULT_NAMESPACE
+    from rayka.cli.attached import connected
+
+    with connected(args) as connection:
+        image = connection.broker.image
+        sizes = connection.loop.run(_sizes(connection.broker))
+        actors = _actors(image, DEFAULT_NAMESPACE)
+    partitions = list(_partitions(image, sizes))
+    if args.json:
+        print(json.dumps(_as_json(image, actors, partitions), indent=2))
+    else:
+        _show(image, actors, partitions, every=args.partitions)
+    whole = all(one.pid for one in actors) and all(one.leader is not None for one in partitions)
+    return Exit.DONE if whole else Exit.FAILED
+
+
+async def _sizes(broker: Any) -> dict[TopicPartition, int]:
+    """Bytes on disk of each replica of this node."""
+    directories = await broker.partitions.describe_log_dirs()
+    return {replica.topic_partition: replica.size for one in directories for replica in one.replicas}
+
+
+def _partitions(image: MetadataImage, sizes: Mapping[TopicPartition, int]) -> Iterable[PartitionStatus]:
+    from rayka.types import NO_LEADER, TopicPartition
+
+    for name, topic in sorted(image.topics.items()):
+        for number, partition in enumerate(topic.partitions):
+            yield PartitionStatus(
+                name,
+                number,
+                None if partition.leader == NO_LEADER else partition.leader,
+                partition.leader_epoch,
+                tuple(partition.isr),
+                tuple(partition.actors),
+                sizes.get(TopicPartition(name, number)),
+            )
+
+
+def _actors(image: MetadataImage, namespace: str) -> list[ActorStatus]:
+    """Every named actor of the cluster, with what its process tells of itself."""
+    import ray
+    from ray.util import list_named_actors
+
+    names = sorted(found["name"] for found in list_named_actors(all_namespaces=True) if found["namespace"] == namespace)
+    asked: dict[str, Any] = {}
+    for name in names:
+        try:
+            asked[name] = ray.get_actor(name, namespace).__ray_call__.remote(_process)
+        except ValueError:
+            continue
+    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_TIMEOUT_S) if asked else ([], [])
+    told = {name: _told(ref) if ref in ready else (None, None) for name, ref in asked.items()}
+    return [ActorStatus(name, *told.get(name, (None, None)), len(image.replicas_of_actor(name))) for name in names]
+
+
+def _told(ref: Any) -> tuple[int | None, int | None]:
+    import ray
+
+    try:
+        pid, memory = ray.get(ref)
+    except ray.exceptions.RayError:
+        return None, None
+    return pid, memory
+
+
+def _process(actor: object) -> tuple[int, int]:
+    """Runs in the actor: its process id and the bytes of memory that are its own."""
+    import os
+    import re
+    from pathlib import Path
+
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    return os.getpid(), 1024 * sum(int(kib) for kib in re.findall(r"Private_\w+: +(\d+)", rollup))
+
+
+def _as_json(
+    image: MetadataImage, actors: Sequence[ActorStatus], partitions: Sequence[PartitionStatus]
+) -> dict[str, Any]:
+    return {
+        "cluster_id": image.cluster_id,
+        "brokers": [
+            {"broker_id": one.broker_id, "host": one.host, "port": one.port, "rack": one.rack, "fenced": one.fenced}
+            for one in image.brokers.values()
+        ],
+        "actors": [asdict(one) for one in actors],
+        "partitions": [asdict(one) for one in partitions],
+    }
+
+
+def _show(
+    image: MetadataImage, actors: Sequence[ActorStatus], partitions: Sequence[PartitionStatus], *, every: bool
+) -> None:
+    print(f"cluster {image.cluster_id}: {len(image.topics)} topics, {len(partitions)} partitions\n")
+    brokers = [
+        (one.broker_id, f"{one.host}:{one.port}", one.rack or "-", "fenced" if one.fenced else "serving")
+        for one in image.brokers.values()
+    ]
+    print(table(("BROKER", "ADDRESS", "RACK", "STATE"), brokers), end="\n\n")
+    rows = [(one.name, one.pid or "restarting", size_text(one.memory), one.replicas) for one in actors]
+    print(table(("ACTOR", "PROCESS", "MEMORY", "REPLICAS"), rows), end="\n\n")
+    if every:
+        print(table(PARTITION_COLUMNS, [_partition_row(one) for one in partitions]))
+    else:
+        print(table(("TOPIC", "PARTITIONS", "WITHOUT LEADER", "SIZE"), _topic_rows(partitions)))
+
+
+PARTITION_COLUMNS = ("PARTITION", "LEADER", "EPOCH", "IN SYNC", "ACTOR", "SIZE")
+
+
+def _partition_row(one: PartitionStatus) -> tuple[object, ...]:
+    return (
+        f"{one.topic}-{one.partition}",
+        "none" if one.leader is None else one.leader,
+        one.leader_epoch,
+        ",".join(map(str, one.isr)),
+        ",".join(one.actors),
+        size_text(one.size),
+    )
+
+
+def _topic_rows(partitions: Sequence[PartitionStatus]) -> list[tuple[object, ...]]:
+    topics: dict[str, list[PartitionStatus]] = {}
+    for one in partitions:
+        topics.setdefault(one.topic, []).append(one)
+    return [
+        (
+            name,
+            len(found),
+            sum(one.leader is None for one in found),
+            size_text(sum(one.size or 0 for one in found)),
+        )
+        for name, found in topics.items()
+    ]

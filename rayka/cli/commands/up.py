@@ -1,0 +1,208 @@
+"""`rayka up` and `rayka down`: what is checked before a broker is started, starting it, and ending it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rayka.cli.exits import CliError, Exit
+from rayka.cli.parsing import Subcommands, command
+from rayka.cli.text import properties
+from rayka.client import runtime
+
+LOCK = "up.lock"
+LOG = "up.log"
+STOP_TIMEOUT_S = 20
+DEFAULT_LISTEN = "127.0.0.1:9092"
+
+EXAMPLES = """\
+examples:
+  rayka up                                    a broker on 127.0.0.1:9092, data in ~/.local/share/rayka
+  rayka up --listen 127.0.0.1:0               on a free port; the ready line says which
+  rayka up --data-dir /srv/rayka --config log.retention.hours=24 --config num.partitions=4
+  rayka up --config-file server.properties    Kafka's names; --config goes before the file
+  rayka up --address auto --listen 0.0.0.0:9092
+                                              on the Ray cluster that runs on this machine
+
+It stays in the foreground; Ctrl-C or SIGTERM stops the broker and, if it was started here, Ray. With
+--background it returns when the broker is ready and logs to DIR/up.log; `rayka down` ends it.
+Exit codes: 0 stopped when asked, 1 could not start or stop in order, 2 used wrongly, 4 kept failing.
+"""
+DOWN_EXAMPLES = """\
+examples:
+  rayka down                      stop the broker started last
+  rayka down --data-dir /srv/rayka
+
+Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stopped, 1 it did not stop, 3 none ran.
+"""
+
+
+def register(commands: Subcommands) -> None:
+    """Adds the command to the parser."""
+    parser = command(commands, "up", "start a broker and keep it running", EXAMPLES, run)
+    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where Kafka clients connect (default {DEFAULT_LISTEN})")
+    parser.add_argument("--data-dir", metavar="DIR", help="where the logs are kept (default ~/.local/share/rayka)")
+    parser.add_argument(
+        "--config",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a broker setting by its Kafka name; may be repeated",
+    )
+    parser.add_argument("--config-file", metavar="FILE", help="broker settings, as server.properties")
+    parser.add_argument(
+        "--address", metavar="RAY_ADDRESS", help="use the Ray cluster at this address (`auto`: the one on this machine)"
+    )
+    parser.add_argument("--dashboard", action="store_true", help="start Ray's dashboard too")
+    parser.add_argument("--background", action="store_true", help="return when the broker is ready; it runs on")
+    parser = command(commands, "down", "stop the broker that `rayka up` runs", DOWN_EXAMPLES, down)
+    parser.add_argument("--data-dir", metavar="DIR", help="the one that runs on this data directory")
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Serves in the foreground until told to stop."""
+    from rayka.cli.daemon.supervisor import Supervisor
+
+    configs = broker_configs(args)
+    listen = args.listen or listener_of(configs) or DEFAULT_LISTEN
+    host, port = split_listen(listen)
+    data_dir = Path(args.data_dir).resolve() if args.data_dir else runtime.default_data_dir()
+    if args.background:
+        return go_on_without_us(data_dir, args.arguments)
+    with locked(data_dir):
+        if args.address is None:
+            check_port(host, port)
+        settings = {
+            "data_dir": str(data_dir),
+            "listen": listen,
+            "configs": configs,
+            "address": args.address,
+            "dashboard": args.dashboard,
+            "supervisor_pid": os.getpid(),
+        }
+        return Supervisor([sys.executable, "-m", "rayka.cli.daemon.serve"], settings).run()
+
+
+def go_on_without_us(data_dir: Path, arguments: Sequence[str]) -> Exit:
+    """Runs the same command with nobody waiting for it; returns when it has told that it is ready, or failed."""
+    command = [sys.executable, "-m", "rayka", *(word for word in arguments if word != "--background")]
+    make(data_dir)
+    log = data_dir / LOG
+    with log.open("ab") as errors:
+        start = errors.tell()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        )
+    assert process.stdout is not None
+    ready = process.stdout.readline().decode()
+    if ready:
+        print(ready, end="", flush=True)
+        return Exit.DONE
+    with log.open(errors="replace") as lines:
+        lines.seek(start)
+        sys.stderr.write(lines.read())
+    return Exit(process.wait())
+
+
+def down(args: argparse.Namespace) -> Exit:
+    """Ends the `rayka up` that holds the data directory."""
+    data_dir = Path(args.data_dir) if args.data_dir else runtime.latest_data_dir()
+    pid = holder_of(data_dir)
+    if pid is None:
+        raise CliError(f"no broker runs on {data_dir}", Exit.NOT_FOUND)
+    watch = os.pidfd_open(pid)
+    signal.pidfd_send_signal(watch, signal.SIGTERM)
+    if not select.select([watch], [], [], STOP_TIMEOUT_S)[0]:
+        raise CliError(f"the broker on {data_dir} (process {pid}) did not stop within {STOP_TIMEOUT_S} s")
+    return Exit.DONE
+
+
+def broker_configs(args: argparse.Namespace) -> dict[str, str]:
+    """The settings of the file, overridden by those of the arguments. Raises CliError(USAGE)."""
+    configs: dict[str, str] = {}
+    if args.config_file:
+        try:
+            configs = properties.parse_properties(Path(args.config_file).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise CliError(f"cannot read {args.config_file}: {error}", Exit.USAGE) from None
+    return configs | properties.parse_assignments(args.config)
+
+
+def listener_of(configs: dict[str, str]) -> str | None:
+    """HOST:PORT of the first of `listeners`, None if they are not set. `PLAINTEXT://:9092` is every address."""
+    first = configs.get("listeners", "").split(",")[0].strip()
+    if not first:
+        return None
+    address = first.partition("://")[2] or first
+    return f"0.0.0.0{address}" if address.startswith(":") else address
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Host and port. Raises CliError(USAGE) if they are not there."""
+    host, colon, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise CliError(f"--listen {listen!r} is not of the form HOST:PORT", Exit.USAGE)
+    return host, int(port)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises CliError if the port cannot be listened on: sooner and plainer than the gateway would."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        raise CliError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+
+
+def make(data_dir: Path) -> None:
+    """Makes the data directory. Raises CliError if it cannot be written to."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        (data_dir / LOCK).touch()
+    except OSError as error:
+        raise CliError(f"cannot use {data_dir}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Holds the data directory for this process; it is made if it is not there.
+
+    The kernel lets go of the lock when the process ends, however it ends. Raises CliError if another
+    process holds it.
+    """
+    make(data_dir)
+    with (data_dir / LOCK).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise CliError(f"{data_dir} is in use by another `rayka up` (process {file.read().strip()})") from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def holder_of(data_dir: Path) -> int | None:
+    """The process id of the `rayka up` that holds the data directory, None if none does."""
+    try:
+        with open(data_dir / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int((data_dir / LOCK).read_text())
+    except OSError:
+        pass
+    return None

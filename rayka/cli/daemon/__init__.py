@@ -1,0 +1,1 @@
+"""`rayka up`: the supervisor and the processes below it."""

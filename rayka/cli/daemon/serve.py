@@ -1,0 +1,180 @@
+"""The broker process under `rayka up`: a Ray driver that starts the broker and watches over Ray.
+
+It reads its settings from standard input and reports to the supervisor (see `rayka.cli.daemon.child`). It ends
+when told (SIGTERM: the broker is stopped in order), and at once when Ray's GCS or raylet is gone: a driver
+cannot outlive them, and the supervisor brings everything back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rayka.cli import ray_messages
+from rayka.cli.daemon.supervisor import log
+
+if TYPE_CHECKING:
+    from rayka.client.cluster import Cluster
+
+WATCHED = ("gcs_server", "raylet")
+RAY_DOWN = 70
+CONNECT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the supervisor wants served. `address` is None for a Ray of our own."""
+
+    data_dir: str
+    listen: str
+    configs: dict[str, str]
+    address: str | None
+    dashboard: bool
+    supervisor_pid: int
+    status_fd: int
+
+    def tell(self, news: Mapping[str, str]) -> None:
+        """One line to the supervisor."""
+        os.write(self.status_fd, json.dumps(news).encode() + b"\n")
+
+
+def main() -> int:
+    """Serves; the exit code matters only to the log."""
+    settings = Settings(**json.load(sys.stdin))
+    os.set_inheritable(settings.status_fd, False)
+    try:
+        cluster = start(settings)
+    except Exception as error:
+        settings.tell({"failed": one_line(error)})
+        return 1
+    return serve(settings, cluster)
+
+
+def start(settings: Settings) -> Cluster:
+    """Starts Ray and the broker. Raises what they raise."""
+    if settings.address is not None:
+        require_ray(settings.address)
+    else:  # as Ray would decide by itself, but with a warning
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import rayka
+
+    ray_messages.divert(lambda message: log(ray_messages.keep(message)))
+    return rayka.start(
+        settings.data_dir, settings.listen, settings.configs, settings.address, dashboard=settings.dashboard
+    )
+
+
+def require_ray(address: str) -> None:
+    """Raises ConnectionError if nothing listens at HOST:PORT, which Ray itself takes twenty seconds to say."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            raise ConnectionError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+
+
+def serve(settings: Settings, cluster: Cluster) -> int:
+    """Announces the broker and waits for the end of it."""
+    stop = stop_signal()
+    publish(settings, cluster)
+    settings.tell({"ready": cluster.bootstrap_servers, "address": ray_address()})
+    loss = wait_for_end(stop, daemons())
+    if loss is not None:
+        settings.tell({"down": loss})
+        os._exit(RAY_DOWN)  # Ray's exit handlers would wait for the daemons that are gone
+    withdraw(settings)
+    cluster.stop()
+    return 0
+
+
+def publish(settings: Settings, cluster: Cluster) -> None:
+    """Tells the other commands where the broker is."""
+    from rayka.client import runtime
+
+    runtime.publish(
+        runtime.Running(
+            pid=settings.supervisor_pid,
+            bootstrap_servers=cluster.bootstrap_servers,
+            address=ray_address(),
+            data_dir=settings.data_dir,
+        )
+    )
+
+
+def ray_address() -> str:
+    """Where others join this Ray cluster."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def withdraw(settings: Settings) -> None:
+    """The broker is about to stop."""
+    from rayka.client import runtime
+
+    runtime.withdraw(Path(settings.data_dir))
+
+
+def daemons() -> dict[int, str]:
+    """A pidfd and the name of each Ray daemon without which the broker here is lost.
+
+    Those are the ones that this process started, or the raylet of this machine when Ray is somebody else's.
+    """
+    import ray
+
+    node: Any = ray._private.worker._global_node
+    started = {name: infos[0].process.pid for name, infos in node.all_processes.items() if name in WATCHED}
+    watched = started or {"raylet": listener_of(node.raylet_socket_name)}
+    return {os.pidfd_open(pid): name for name, pid in watched.items()}
+
+
+def listener_of(path: str) -> int:
+    """The process that listens on a Unix socket, as the kernel knows it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(path)
+        pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid)
+
+
+def stop_signal() -> socket.socket:
+    """A socket that becomes readable when the process is told to stop. Takes the signals from Ray."""
+    readable, written = socket.socketpair()
+    written.setblocking(False)
+    signal.set_wakeup_fd(written.detach())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return readable
+
+
+def wait_for_end(stop: socket.socket, watched: Mapping[int, str]) -> str | None:
+    """None when told to stop; the reason when a daemon is gone."""
+    poll = select.poll()
+    poll.register(stop, select.POLLIN)
+    for descriptor in watched:
+        poll.register(descriptor, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor in watched:
+                return f"{watched[descriptor]} is gone"
+            if any(number in (signal.SIGTERM, signal.SIGINT) for number in stop.recv(4096)):
+                return None
+
+
+def one_line(error: BaseException) -> str:
+    """The error as one line, without the stack that Ray puts into its messages."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""The foreground process of `rayka up`: keeps one broker process running and leaves nothing behind.
+
+Theory of operation. Ray has no life after its GCS, and a driver has none after its raylet, so the process
+that a person starts must not be part of Ray. This one imports nothing of it. It starts a Ray driver with the
+broker in it (`rayka.cli.daemon.serve`), with a reaper in between (`rayka.cli.daemon.reaper`), and listens to its news
+(`rayka.cli.daemon.child`).
+
+Nothing outlives the broker:
+
+- Supervisor and reaper adopt orphans (child subreaper), so whatever Ray leaves behind is below them in
+  /proc, and is killed there, before a new child is started and before they exit.
+- When the supervisor is killed the reaper kills everything, when the reaper is killed the supervisor does.
+- A stop that takes longer than `stop_timeout_s` becomes a kill.
+
+A child that ends without being told is started again: at once the first time, then after growing delays.
+A child that never gets ready is tried `max_failures` times in a row. The first start is not repeated when the
+child says why it refuses, because a wrong setting stays wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rayka.cli.daemon import processes
+from rayka.cli.daemon.child import Child
+from rayka.cli.exits import Exit
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How often and how long. Times in seconds."""
+
+    max_failures: int = 5
+    first_delay_s: float = 0.5
+    max_delay_s: float = 8.0
+    healthy_after_s: float = 10.0
+    start_timeout_s: float = 300.0
+    stop_timeout_s: float = 8.0
+
+    def delay_s(self, short_lives: int) -> float:
+        """The pause before the next start after so many short lives in a row; none after the first."""
+        if short_lives <= 1:
+            return 0.0
+        return min(self.first_delay_s * 2.0 ** (short_lives - 2), self.max_delay_s)
+
+
+class Supervisor:
+    """Runs `command` as the child and gives it `settings`."""
+
+    def __init__(self, command: Sequence[str], settings: Mapping[str, Any], policy: Policy | None = None) -> None:
+        self._command = tuple(command)
+        self._settings = dict(settings)
+        self._policy = policy or Policy()
+        self._stop_requests = 0
+        self._announced = False
+        self._down_since = 0.0
+        self._short_lives = 0
+        self._unready = 0
+
+    def run(self) -> Exit:
+        """Serves until told to stop (SIGINT, SIGTERM, SIGHUP); returns the exit code."""
+        processes.adopt_orphans()
+        with self._signals():
+            try:
+                return self._keep_serving()
+            finally:
+                processes.kill_descendants()
+
+    def _keep_serving(self) -> Exit:
+        while True:
+            child = Child(self._command, self._settings)
+            try:
+                self._live(child)
+                if self._stop_requests:
+                    return self._stop(child)
+            finally:
+                child.close()
+            processes.kill_descendants()
+            if (verdict := self._judge(child)) is not None:
+                return verdict
+            if not self._pause(self._policy.delay_s(self._short_lives)):
+                return Exit.DONE
+
+    def _live(self, child: Child) -> None:
+        """Returns when the child has ended, was too slow to get ready, or somebody wants us to stop."""
+        deadline = time.monotonic() + self._policy.start_timeout_s
+        while child.exit_code is None and not self._stop_requests:
+            if child.ready_at is None:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return
+                self._wait(child, left_s)
+                if child.listen is not None:
+                    self._became_ready(child, child.listen)
+            else:
+                self._wait(child, None)
+
+    def _became_ready(self, child: Child, listen: str) -> None:
+        if self._settings.get("address"):  # `auto` is found once
+            self._settings["address"] = child.address
+        if self._settings["listen"].endswith(":0"):  # a port that was chosen for us stays ours
+            self._settings["listen"] = self._settings["listen"][:-1] + listen.rpartition(":")[2]
+        self._unready = 0
+        if self._announced:
+            log(f"restarted in {time.monotonic() - self._down_since:.1f} s; serving on {listen} again")
+            return
+        self._announced = True
+        print(f"rayka is ready on {listen}", flush=True)
+
+    def _judge(self, child: Child) -> Exit | None:
+        """What follows from the end of a life that nobody asked to end: an exit code, or another life."""
+        now = time.monotonic()
+        if child.ready_at is None:
+            self._unready += 1
+        else:
+            self._down_since = now
+        lived_s = 0.0 if child.ready_at is None else now - child.ready_at
+        self._short_lives = 1 if lived_s >= self._policy.healthy_after_s else self._short_lives + 1
+        if child.refusal is not None and not self._announced:
+            log(child.refusal)
+            return Exit.FAILED
+        if self._unready >= self._policy.max_failures:
+            log(f"giving up: {self._unready} starts in a row failed; the last: {child.reason}")
+            return Exit.GAVE_UP
+        log(f"{child.reason}; starting it again")
+        return None
+
+    def _stop(self, child: Child) -> Exit:
+        """Asks the child to stop; it is killed when it takes too long, or when we are asked again."""
+        deadline = time.monotonic() + self._policy.stop_timeout_s
+        child.signal(signal.SIGTERM)
+        while child.exit_code is None and self._stop_requests < 2:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            self._wait(child, left_s)
+        if child.exit_code == 0 or child.ready_at is None:
+            return Exit.DONE
+        log("the broker did not stop in order and was killed; its logs are recovered at the next start")
+        return Exit.FAILED
+
+    def _pause(self, delay_s: float) -> bool:
+        """Waits `delay_s` seconds; False if told to stop meanwhile."""
+        deadline = time.monotonic() + delay_s
+        while not self._stop_requests and (left_s := deadline - time.monotonic()) > 0:
+            self._wait(None, left_s)
+        return not self._stop_requests
+
+    def _wait(self, child: Child | None, timeout_s: float | None) -> None:
+        """Waits for a signal, for news of the child or for the end of one; takes note of what came."""
+        sources: list[Any] = [self._wakeup]
+        if child is not None and child.news_fd >= 0:
+            sources.append(child.news_fd)
+        readable, _, _ = select.select(sources, [], [], timeout_s)
+        if self._wakeup in readable:
+            self._stop_requests += sum(number in STOP_SIGNALS for number in self._wakeup.recv(4096))
+        ended = processes.reap()
+        if child is not None:
+            child.hear()
+            if child.pid in ended:
+                child.ended(ended[child.pid])
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Turns signals into bytes on a socket, so that one select waits for everything."""
+        self._wakeup, write_end = socket.socketpair()
+        write_end.setblocking(False)
+        previous_fd = signal.set_wakeup_fd(write_end.fileno())
+        previous = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+        if previous[signal.SIGHUP] is signal.SIG_IGN:  # nohup: the terminal may go
+            del previous[signal.SIGHUP]
+        for number in previous:
+            signal.signal(number, lambda *_: None)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(previous_fd)
+            write_end.close()
+            self._wakeup.close()
+
+
+def log(line: str) -> None:
+    """One line for the operator, with the time, on stderr."""
+    print(f"{time.strftime('%H:%M:%S')} rayka: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""How the command reads and prints files, groups and records."""

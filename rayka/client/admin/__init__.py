@@ -1,0 +1,1 @@
+"""Topics, settings and groups from Python."""

@@ -1,0 +1,1 @@
+"""The consumer of assigned partitions, its fetcher, and readers of ranges."""

@@ -1,0 +1,330 @@
+"""The consumer: records of assigned partitions, in order, by polling or iterating."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeVar
+
+from rayka.client.closing import AsyncClosing, Closing
+from rayka.client.consumer.fetcher import Fetcher
+from rayka.client.consumer.offsets import look_up
+from rayka.client.consumer.positions import AssignedPartition
+from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.client.loop import Shell, at_home, blocking
+from rayka.client.settings import ConsumerConfig, configure
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.types import NO_OFFSET, IsolationLevel, OffsetAnswer, OffsetSpec, TopicPartition
+
+_CALL_TIMEOUT_MS = 30_000
+
+Taken = TypeVar("Taken", bound=Mapping[TopicPartition, Any])
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after the time asked for. `timestamp` in ms since the epoch."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class AsyncConsumer(AsyncClosing):
+    """Reads partitions that the program assigns; to be awaited in any event loop.
+
+    It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
+    Settings: see `ConsumerConfig`. Raises INVALID_CONFIG for one that is unknown or has a bad value.
+    """
+
+    config: ConsumerConfig
+
+    def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Any) -> None:
+        self.config = self._configure(config)
+        self.home = home or asyncio.get_running_loop()
+        self._broker = broker
+        self._fetcher = Fetcher(broker, self.config, self.home)
+        self._is_closed = False
+        self.pending: deque[ConsumerRecord] = deque()
+
+    @at_home
+    async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read these partitions from now on, instead of those before.
+
+        A partition that was assigned already goes on where it is; a new one begins where `auto_offset_reset`
+        says, or where `seek` puts it. Raises UNKNOWN_TOPIC_OR_PARTITION for a number that the topic does not
+        have; a topic that does not exist yet is waited for.
+        """
+        wanted = [self._require_valid(partition) for partition in partitions]
+        self._require_open()
+        self._fetcher.assign(wanted)
+        self.pending = deque(record for record in self.pending if record.topic_partition in self._fetcher.partitions)
+
+    @at_home
+    async def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read."""
+        return set(self._fetcher.partitions)
+
+    @at_home
+    async def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """At most `max_records` records by partition; empty if there are none within `timeout_ms`.
+
+        Raises the error of a partition that can't be read: OFFSET_OUT_OF_RANGE without a reset, CORRUPT_MESSAGE,
+        INVALID_RECORD if a deserializer failed. Reading goes on at the same position at the next call.
+        """
+        limit = self.config.max_poll_records if max_records is None else max_records
+        self._return_pending()
+        return await self._wait(lambda: self._fetcher.take(limit), timeout_ms)
+
+    @at_home
+    async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
+        """All record batches that were read ahead, not decoded; errors as `poll`."""
+        self._return_pending()
+        return await self._wait(self._fetcher.take_batches, timeout_ms)
+
+    @at_home
+    async def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Go on at this offset."""
+        if not isinstance(offset, int) or offset < 0:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"offset must be an int, 0 or more, not {offset!r}")
+        state = self._state(partition)
+        self._reposition(state, partial(state.seek, offset))
+
+    @at_home
+    async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Go on at the log start offset; all partitions if none is named."""
+        for state in self._states(partitions):
+            self._reposition(state, partial(state.seek_by, OffsetSpec.EARLIEST))
+
+    @at_home
+    async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Go on at the end as it is when looked up; all partitions if none is named."""
+        for state in self._states(partitions):
+            self._reposition(state, partial(state.seek_by, OffsetSpec.LATEST))
+
+    @at_home
+    async def position(self, partition: tuple[str, int], timeout_ms: float = _CALL_TIMEOUT_MS) -> int:
+        """The offset of the next record that the program gets. Raises REQUEST_TIMED_OUT if it can't be found out."""
+        state = self._state(partition)
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while (position := self._position(state)) is None:
+            if state.error is not None:
+                raise state.error
+            if not await self._fetcher.wait(deadline_s - asyncio.get_running_loop().time()):
+                raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"no position of {state.topic_partition} yet")
+        return position
+
+    @at_home
+    async def pause(self, *partitions: tuple[str, int]) -> None:
+        """Give out no records of these partitions until `resume`."""
+        for state in self._states(partitions):
+            state.is_paused = True
+
+    @at_home
+    async def resume(self, *partitions: tuple[str, int]) -> None:
+        """Give out records of these partitions again."""
+        for state in self._states(partitions):
+            self._fetcher.resume(state)
+
+    @at_home
+    async def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {state.topic_partition for state in self._fetcher.partitions.values() if state.is_paused}
+
+    @at_home
+    async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition."""
+        return await self._offsets(partitions, OffsetSpec.EARLIEST)
+
+    @at_home
+    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The offset that the next record of each partition gets; under read_committed, the last stable offset."""
+        return await self._offsets(partitions, OffsetSpec.LATEST)
+
+    @at_home
+    async def offsets_for_times(
+        self, timestamps: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each timestamp (ms since the epoch); None where there is none."""
+        wanted = {self._require_valid(partition): timestamp for partition, timestamp in timestamps.items()}
+        for topic_partition, timestamp in wanted.items():
+            if not isinstance(timestamp, int) or timestamp < 0:
+                raise RaykaError(
+                    ErrorCode.INVALID_REQUEST, f"timestamp of {topic_partition} must be ms, not {timestamp!r}"
+                )
+        found = await self._look_up(wanted)
+        return {
+            topic_partition: None
+            if answer.offset == NO_OFFSET
+            else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+            for topic_partition, answer in found.items()
+        }
+
+    @at_home
+    async def lag(self, partition: tuple[str, int]) -> int:
+        """How many offsets lie between the position and the end."""
+        state = self._state(partition)
+        position = await self.position(partition)
+        is_committed = self.config.isolation is IsolationLevel.READ_COMMITTED
+        end = state.last_stable_offset if is_committed else state.high_watermark
+        if end == NO_OFFSET:
+            end = (await self.end_offsets([partition]))[state.topic_partition]
+        return max(end - position, 0)
+
+    @at_home
+    async def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """The partitions of a topic; None if it does not exist."""
+        found = self._broker.image.topics.get(topic)
+        return None if found is None else set(range(len(found.partitions)))
+
+    @at_home
+    async def topics(self) -> set[str]:
+        """The topics that are not internal."""
+        return {name for name, topic in self._broker.image.topics.items() if not topic.is_internal}
+
+    @at_home
+    async def close(self) -> None:
+        """Stop reading. Safe to repeat."""
+        self._is_closed = True
+        self.pending.clear()
+        self._fetcher.close()
+
+    @at_home
+    async def fill(self) -> bool:
+        """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
+        while not self.pending:
+            records = await self._wait(self._take_some, self.config.consumer_timeout_ms)
+            if not records:
+                return False
+            for of_partition in records.values():
+                self.pending.extend(of_partition)
+        return True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        if not self.pending and not await self.fill():
+            raise StopAsyncIteration
+        return self.pending.popleft()
+
+    def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
+        return configure(ConsumerConfig, config)
+
+    async def _wait(self, take: Callable[[], Taken], timeout_ms: float | None) -> Taken:
+        """What `take` gives as soon as that is not empty, or at the end of the time."""
+        self._require_open()
+        loop = asyncio.get_running_loop()
+        deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+        while not (taken := take()):
+            left_s = None if deadline_s is None else deadline_s - loop.time()
+            if left_s is not None and left_s <= 0:
+                break
+            await self._fetcher.wait(left_s)
+            self._require_open()
+        return taken
+
+    def _take_some(self) -> dict[TopicPartition, list[ConsumerRecord]]:
+        return self._fetcher.take(self.config.max_poll_records)
+
+    def _return_pending(self) -> None:
+        """Un-read what iteration has not given out."""
+        while self.pending:
+            first = self.pending[0]
+            state = self._state(first.topic_partition)
+            self._reposition(state, partial(state.seek, first.offset))
+
+    def _position(self, state: AssignedPartition) -> int | None:
+        for record in self.pending:
+            if record.topic_partition == state.topic_partition:
+                return record.offset
+        return state.position
+
+    def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
+        """Seek, and drop what iteration has not given out."""
+        seek()
+        self.pending = deque(record for record in self.pending if record.topic_partition != state.topic_partition)
+        self._fetcher.pump()
+
+    async def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> dict[TopicPartition, int]:
+        found = await self._look_up({self._require_valid(partition): spec for partition in partitions})
+        return {topic_partition: answer.offset for topic_partition, answer in found.items()}
+
+    async def _look_up(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+        return await look_up(
+            self._broker,
+            timestamps,
+            self.config.isolation,
+            timeout_ms=_CALL_TIMEOUT_MS,
+            retry_backoff_ms=self.config.retry_backoff_ms,
+        )
+
+    def _states(self, partitions: tuple[tuple[str, int], ...]) -> list[AssignedPartition]:
+        if not partitions:
+            return list(self._fetcher.partitions.values())
+        return [self._state(partition) for partition in partitions]
+
+    def _state(self, partition: tuple[str, int]) -> AssignedPartition:
+        state = self._fetcher.partitions.get(_topic_partition(partition))
+        if state is None:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"partition {partition!r} is not assigned to this consumer")
+        return state
+
+    def _require_valid(self, partition: tuple[str, int]) -> TopicPartition:
+        topic_partition = _topic_partition(partition)
+        topic = self._broker.image.topics.get(topic_partition.topic)
+        if topic is not None and not 0 <= topic_partition.partition < len(topic.partitions):
+            raise RaykaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic.name} has {len(topic.partitions)} partitions, and no {topic_partition.partition}",
+            )
+        return topic_partition
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "The consumer is closed")
+
+
+class Consumer(Shell[AsyncConsumer], Closing):
+    """The blocking form of `AsyncConsumer`, for one thread at a time."""
+
+    assign = blocking(AsyncConsumer.assign)
+    assignment = blocking(AsyncConsumer.assignment)
+    poll = blocking(AsyncConsumer.poll)
+    poll_batches = blocking(AsyncConsumer.poll_batches)
+    seek = blocking(AsyncConsumer.seek)
+    seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
+    seek_to_end = blocking(AsyncConsumer.seek_to_end)
+    position = blocking(AsyncConsumer.position)
+    pause = blocking(AsyncConsumer.pause)
+    resume = blocking(AsyncConsumer.resume)
+    paused = blocking(AsyncConsumer.paused)
+    beginning_offsets = blocking(AsyncConsumer.beginning_offsets)
+    end_offsets = blocking(AsyncConsumer.end_offsets)
+    offsets_for_times = blocking(AsyncConsumer.offsets_for_times)
+    lag = blocking(AsyncConsumer.lag)
+    partitions_for_topic = blocking(AsyncConsumer.partitions_for_topic)
+    topics = blocking(AsyncConsumer.topics)
+    close = blocking(AsyncConsumer.close)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        try:
+            return self._core.pending.popleft()
+        except IndexError:
+            if self._loop.run(self._core.fill()):
+                return self._core.pending.popleft()
+            raise StopIteration from None
+
+
+def _topic_partition(partition: tuple[str, int]) -> TopicPartition:
+    match partition:
+        case (str(), int()):
+            return TopicPartition(*partition)
+    raise RaykaError(ErrorCode.INVALID_REQUEST, f"a partition is TopicPartition(topic, number), not {partition!r}")

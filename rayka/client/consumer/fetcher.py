@@ -1,0 +1,330 @@
+"""Reads ahead of a consumer: keeps fetches waiting at the partitions and their answers ready.
+
+All partitions that want records and are not being fetched are asked for in one fetch. When it is
+answered its partitions are asked for again, so every partition always has a request waiting at its leader,
+and none waits for another one's answer. What is read ahead is bounded: two answers for each partition, and
+`fetch_max_bytes` in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import NoReturn
+
+from rayka.client.consumer.positions import AssignedPartition
+from rayka.client.consumer.records import CompletedFetch, ConsumerRecord, RecordBatches
+from rayka.client.settings import ConsumerConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.gateway.server.segment_files import Piece, SegmentFiles, SegmentGone
+from rayka.types import (
+    FetchPartition,
+    FetchResult,
+    FileSlice,
+    OffsetAnswer,
+    OffsetQuery,
+    OffsetSpec,
+    TopicPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+_CHUNKS_AHEAD = 2
+_RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
+_LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
+_NO_OFFSETS: Mapping[TopicPartition, int] = {}
+
+
+class Fetcher:
+    """The fetches of one consumer. Lives in the event loop."""
+
+    def __init__(self, broker: Broker, config: ConsumerConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._config = config
+        self._files = SegmentFiles()
+        self._loop = loop
+        self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
+        self._searches: set[asyncio.Task[None]] = set()
+        self._ready: dict[AssignedPartition, None] = {}
+        self._news = asyncio.Event()
+        self._is_closed = False
+        self.partitions: dict[TopicPartition, AssignedPartition] = {}
+
+    def assign(
+        self, topic_partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int] = _NO_OFFSETS
+    ) -> None:
+        """Read these partitions from now on; those that were read before go on where they are.
+
+        A new one begins at its offset in `offsets`, or else where the settings say.
+        """
+        old = self.partitions
+        self.partitions = {
+            wanted: old.pop(wanted) if wanted in old else _new(wanted, offsets.get(wanted))
+            for wanted in topic_partitions
+        }
+        for dropped in old.values():
+            dropped.forget()
+        self.pump()
+
+    def pump(self) -> None:
+        """Ask for whatever is wanted and not on its way."""
+        if self._is_closed:
+            return
+        wanted = [state for state in self.partitions.values() if _wants_records(state)]
+        lost = [state for state in wanted if state.position is None]
+        found = [state for state in wanted if state.position is not None]
+        if lost:
+            self._find(lost)
+        if found and (room := self._config.fetch_max_bytes - self._buffered_bytes()) > 0:
+            self._fetch(found, room)
+
+    def take(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """At most `limit` records that are there. Raises a partition's error if there are none before it."""
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for state in self._readable():
+            if state.error is None:
+                records = state.take(limit)
+                limit -= len(records)
+                if records:
+                    taken[state.topic_partition] = records
+            if state.error is not None and not taken:
+                self._raise_error(state)
+            if limit <= 0:
+                break
+        self.pump()
+        return taken
+
+    def take_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
+        """All record batches that are there. Raises a partition's error if there are none."""
+        taken: dict[TopicPartition, list[RecordBatches]] = {}
+        for state in self._readable():
+            if state.chunks:
+                taken[state.topic_partition] = state.take_batches()
+            elif not taken:
+                self._raise_error(state)
+        self.pump()
+        return taken
+
+    async def wait(self, timeout_s: float | None) -> bool:
+        """Wait for records, an error or a position; False if there was nothing in that time."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def wake(self) -> None:
+        """End the `wait` that is going on: something else has happened."""
+        self._news.set()
+
+    def resume(self, state: AssignedPartition) -> None:
+        """Hand out a partition's records again."""
+        state.is_paused = False
+        if state.chunks or state.error is not None:
+            self._is_ready(state)
+        self.pump()
+
+    def close(self) -> None:
+        """End all fetches."""
+        self._is_closed = True
+        for fetch in self._fetches:
+            fetch.cancel()
+        for search in self._searches:
+            search.cancel()
+        self._files.close()
+
+    def _readable(self) -> list[AssignedPartition]:
+        for state in [state for state in self._ready if not state.chunks and state.error is None]:
+            del self._ready[state]
+        return [state for state in self._ready if not state.is_paused]
+
+    def _buffered_bytes(self) -> int:
+        return sum(state.buffered_bytes for state in self._ready)
+
+    def _is_ready(self, state: AssignedPartition) -> None:
+        self._ready.setdefault(state)
+        self._news.set()
+
+    def _fail(self, state: AssignedPartition, error: RaykaError) -> None:
+        state.error = error
+        self._is_ready(state)
+
+    def _raise_error(self, state: AssignedPartition) -> NoReturn:
+        error, state.error = state.error, None
+        self._rest(state)
+        assert error is not None
+        raise error
+
+    def _find(self, states: list[AssignedPartition]) -> None:
+        """Look up where partitions without a position begin."""
+        asked = []
+        for state in states:
+            spec = _RESET.get(self._config.auto_offset_reset) if state.reset is None else state.reset
+            if spec is None:
+                message = f"{state.topic_partition} has no position, and auto_offset_reset is none"
+                self._fail(state, RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
+            else:
+                state.is_fetching = True
+                asked.append((state, state.round, OffsetQuery(state.topic_partition, spec)))
+        if asked:
+            search = self._loop.create_task(self._search(asked))
+            self._searches.add(search)
+            search.add_done_callback(self._searches.discard)
+
+    async def _search(self, asked: Sequence[tuple[AssignedPartition, int, OffsetQuery]]) -> None:
+        queries = [query for _, _, query in asked]
+        try:
+            answers = await self._broker.partitions.list_offsets(queries, self._config.isolation)
+        except RaykaError as error:
+            answers = [OffsetAnswer(error.code)] * len(asked)
+        for (state, asked_in_round, _), answer in zip(asked, answers, strict=True):
+            if state.round != asked_in_round:
+                continue
+            state.is_fetching = False
+            code = ErrorCode(answer.error)
+            if code is ErrorCode.NONE:
+                state.found(answer.offset)
+                self._news.set()
+            elif code.retriable:
+                self._rest(state)
+            else:
+                self._fail(state, RaykaError(code, f"{state.topic_partition} has no offset to begin at"))
+        self.pump()
+
+    def _fetch(self, states: list[AssignedPartition], max_bytes: int) -> None:
+        config = self._config
+        requests = []
+        for state in states:
+            state.is_fetching = True
+            requests.append(FetchPartition(state.topic_partition, state.fetch_offset, config.max_partition_fetch_bytes))
+        fetch = self._broker.partitions.fetch(
+            requests,
+            max_wait_ms=config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=max_bytes,
+            isolation=config.isolation,
+        )
+        self._fetches.add(fetch)
+        fetch.add_done_callback(partial(self._answered, [(state, state.round) for state in states]))
+
+    def _answered(
+        self, asked: Sequence[tuple[AssignedPartition, int]], fetch: asyncio.Future[list[FetchResult]]
+    ) -> None:
+        self._fetches.discard(fetch)
+        if self._is_closed:
+            return
+        results = [_LOST] * len(asked) if fetch.cancelled() or fetch.exception() else fetch.result()
+        for (state, asked_in_round), result in zip(asked, results, strict=True):
+            if state.round == asked_in_round:
+                state.is_fetching = False
+                self._accept(state, result)
+        self.pump()
+
+    def _accept(self, state: AssignedPartition, result: FetchResult) -> None:
+        code = ErrorCode(result.error)
+        if code is ErrorCode.NONE:
+            state.high_watermark = result.high_watermark
+            state.last_stable_offset = result.last_stable_offset
+            state.log_start_offset = result.log_start_offset
+            if result.size:
+                self._read(state, result)
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(state)
+        elif code.retriable:
+            self._rest(state)
+        else:
+            self._fail(state, RaykaError(code, f"{state.topic_partition} can't be read at {state.fetch_offset}"))
+
+    def _read(self, state: AssignedPartition, result: FetchResult) -> None:
+        """Get the bytes: those of a file at once if the page cache has them, else by a thread that may wait."""
+        if not isinstance(result.records, FileSlice):
+            self._put(state, result, result.records or b"")
+            return
+        data = bytearray(result.records.size)
+        pieces = [Piece(result.records, memoryview(data))]
+        try:
+            if self._files.read_cached(pieces):
+                self._put(state, result, data)
+            else:
+                state.is_fetching = True
+                reading = self._loop.run_in_executor(None, self._files.reading(pieces))
+                reading.add_done_callback(partial(self._have_read, state, state.round, result, data))
+        except (OSError, SegmentGone) as error:
+            self._read_again(state, error)
+
+    def _have_read(
+        self,
+        state: AssignedPartition,
+        asked_in_round: int,
+        result: FetchResult,
+        data: bytearray,
+        reading: asyncio.Future[None],
+    ) -> None:
+        if self._is_closed or reading.cancelled() or state.round != asked_in_round:
+            return
+        state.is_fetching = False
+        error = reading.exception()
+        if error is None:
+            self._put(state, result, data)
+        else:
+            self._read_again(state, error)
+        self.pump()
+
+    def _read_again(self, state: AssignedPartition, error: BaseException) -> None:
+        logger.info("%s: %s; fetching again", state.topic_partition, error)
+        self._rest(state)
+
+    def _put(self, state: AssignedPartition, result: FetchResult, data: bytes | bytearray) -> None:
+        try:
+            chunk = CompletedFetch(
+                state.topic_partition, state.fetch_offset, data, result.aborted_transactions, self._config
+            )
+        except RaykaError as error:
+            self._fail(state, error)
+        else:
+            state.put(chunk)
+            self.partitions[state.topic_partition] = self.partitions.pop(state.topic_partition)
+            self._is_ready(state)
+
+    def _out_of_range(self, state: AssignedPartition) -> None:
+        if self._config.auto_offset_reset == "none":
+            self._fail(
+                state,
+                RaykaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{state.topic_partition} has no offset {state.fetch_offset}, and auto_offset_reset is none",
+                ),
+            )
+            return
+        logger.info("%s has no offset %d", state.topic_partition, state.fetch_offset)
+        if state.chunks:
+            self._rest(state)
+        else:
+            state.seek_by(None)
+
+    def _rest(self, state: AssignedPartition) -> None:
+        """Leave a partition alone for a moment."""
+        state.resting = True
+        self._loop.call_later(self._config.retry_backoff_ms / 1000, self._rested, state, state.round)
+
+    def _rested(self, state: AssignedPartition, in_round: int) -> None:
+        if state.round == in_round:
+            state.resting = False
+            self.pump()
+
+
+def _new(topic_partition: TopicPartition, offset: int | None) -> AssignedPartition:
+    state = AssignedPartition(topic_partition)
+    if offset is not None:
+        state.found(offset)
+    return state
+
+
+def _wants_records(state: AssignedPartition) -> bool:
+    idle = not (state.is_fetching or state.is_paused or state.resting)
+    return idle and state.error is None and len(state.chunks) < _CHUNKS_AHEAD

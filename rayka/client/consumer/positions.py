@@ -1,0 +1,118 @@
+"""Where a consumer is in each of its partitions, and what is read ahead of that."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rayka.client.consumer.records import CompletedFetch, ConsumerRecord, RecordBatches
+from rayka.errors import RaykaError
+from rayka.types import NO_OFFSET, OffsetSpec, TopicPartition
+
+
+class AssignedPartition:
+    """One partition of a consumer.
+
+    `position` is the offset of the next record for the program, None until it is known; `reset` then says
+    how to find it. `fetch_offset` is where the next fetch begins. `round` grows when what is on its way is
+    no longer wanted.
+    """
+
+    __slots__ = (
+        "buffered_bytes",
+        "chunks",
+        "error",
+        "fetch_offset",
+        "high_watermark",
+        "is_fetching",
+        "is_paused",
+        "last_stable_offset",
+        "log_start_offset",
+        "position",
+        "reset",
+        "resting",
+        "round",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.position: int | None = None
+        self.fetch_offset = NO_OFFSET
+        self.reset: OffsetSpec | None = None
+        self.round = 0
+        self.is_fetching = False
+        self.is_paused = False
+        self.resting = False
+        self.error: RaykaError | None = None
+        self.high_watermark = NO_OFFSET
+        self.last_stable_offset = NO_OFFSET
+        self.log_start_offset = NO_OFFSET
+        self.chunks: deque[CompletedFetch] = deque()
+        self.buffered_bytes = 0
+
+    def seek(self, offset: int) -> None:
+        """Go on at this offset; what was read ahead is dropped."""
+        self.forget()
+        self.found(offset)
+
+    def seek_by(self, reset: OffsetSpec | None) -> None:
+        """Go on where the log begins or ends, once that is known; None: where the settings say."""
+        self.forget()
+        self.position, self.fetch_offset, self.reset = None, NO_OFFSET, reset
+
+    def found(self, offset: int) -> None:
+        """The offset that a look-up found for the position."""
+        self.position = self.fetch_offset = offset
+        self.reset = None
+
+    def forget(self) -> None:
+        """Drop what was read ahead, what is on its way, and the error."""
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        self.round += 1
+        self.is_fetching = self.resting = False
+        self.error = None
+        if self.position is not None:
+            self.fetch_offset = self.position
+
+    def put(self, chunk: CompletedFetch) -> None:
+        """Add what a fetch brought."""
+        self.chunks.append(chunk)
+        self.buffered_bytes += chunk.size
+        self.fetch_offset = chunk.next_offset
+
+    def take(self, limit: int) -> list[ConsumerRecord]:
+        """At most `limit` records from the position on, which moves behind them.
+
+        One that can't be read sets `error`, and the position stays there.
+        """
+        taken: list[ConsumerRecord] = []
+        while self.chunks and len(taken) < limit:
+            try:
+                records = self.chunks[0].take(limit - len(taken))
+            except RaykaError as error:
+                self.forget()
+                self.error = error
+                break
+            taken += records
+            self._moved(records)
+        return taken
+
+    def take_batches(self) -> list[RecordBatches]:
+        """Everything that is read ahead, from the position on, which moves behind it."""
+        taken = [
+            chunk.batches._replace(position=max(chunk.batches.position, self.position or 0)) for chunk in self.chunks
+        ]
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        if taken:
+            self.position = taken[-1].next_offset
+        return taken
+
+    def _moved(self, records: list[ConsumerRecord]) -> None:
+        if records:
+            self.position = records[-1].offset + 1
+        else:
+            done = self.chunks.popleft()
+            self.buffered_bytes -= done.size
+            self.position = done.next_offset

@@ -1,0 +1,182 @@
+"""The stateless reader of Kafka's design papers (SimpleConsumer there): every request says where to read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rayka.client.closing import AsyncClosing, Closing
+from rayka.client.consumer.offsets import look_up
+from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
+from rayka.client.loop import Shell, at_home, blocking
+from rayka.client.settings import ConsumerConfig, configure
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.gateway.server.segment_files import Piece, SegmentFiles, SegmentGone
+from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetSpec, TopicPartition
+
+_TIMEOUT_MS = 30_000
+_UNKNOWN_FOR_S = 2.0
+"""How long a partition may be unknown before it is taken for one that does not exist."""
+DEFAULT_MAX_BYTES = 1_048_576
+
+
+class FetchRequest(NamedTuple):
+    """Read a partition from an offset on: whole batches up to `max_bytes`, one at least."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int = DEFAULT_MAX_BYTES
+
+
+class RecordSet(NamedTuple):
+    """What a fetch gave. `next_offset` is where to read on, `high_watermark` where the partition ended then."""
+
+    topic_partition: TopicPartition
+    records: list[ConsumerRecord]
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class AsyncReader(AsyncClosing):
+    """Reads what it is told to; to be awaited in any event loop.
+
+    Of the settings of `ConsumerConfig` those count that say how records are read: isolation_level, check_crcs, the
+    deserializers, fetch_min_bytes, retry_backoff_ms.
+    """
+
+    def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Any) -> None:
+        self.config = configure(ConsumerConfig, config)
+        self.home = home or asyncio.get_running_loop()
+        self._broker = broker
+        self._files = SegmentFiles()
+
+    @at_home
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        *,
+        max_wait_ms: int = 0,
+        timeout_ms: float = _TIMEOUT_MS,
+    ) -> RecordSet:
+        """The records from an offset on; at the end none, unless one comes within `max_wait_ms`.
+
+        Raises OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, CORRUPT_MESSAGE. A leader that is on the move is
+        waited for, at most `timeout_ms`.
+        """
+        request = FetchRequest(topic, partition, offset, max_bytes)
+        return (await self._fetch([request], max_wait_ms, timeout_ms))[0]
+
+    @at_home
+    async def multifetch(
+        self, requests: Iterable[FetchRequest], *, max_wait_ms: int = 0, timeout_ms: float = _TIMEOUT_MS
+    ) -> list[RecordSet]:
+        """Several fetches in one, of any partitions, answered in their order. Errors as `fetch`, for any of them."""
+        return await self._fetch([FetchRequest(*request) for request in requests], max_wait_ms, timeout_ms)
+
+    @at_home
+    async def get_offsets_before(
+        self, topic: str, partition: int, timestamp: int, max_num_offsets: int = 1, *, timeout_ms: int = _TIMEOUT_MS
+    ) -> list[int]:
+        """At most `max_num_offsets` offsets that are good to read from, in descending order.
+
+        The first is that of the first record at or after `timestamp` (ms since the epoch; `OffsetSpec.LATEST`, -1:
+        the end; `OffsetSpec.EARLIEST`, -2: the beginning), or the end if there is none; then comes the beginning.
+        """
+        if isinstance(max_num_offsets, bool) or not isinstance(max_num_offsets, int) or max_num_offsets < 1:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"max_num_offsets must be 1 or more, not {max_num_offsets!r}")
+        at = await self._offset(topic, partition, timestamp, timeout_ms)
+        if at < 0:
+            at = await self._offset(topic, partition, OffsetSpec.LATEST, timeout_ms)
+        start = await self._offset(topic, partition, OffsetSpec.EARLIEST, timeout_ms)
+        return sorted({at, start}, reverse=True)[:max_num_offsets]
+
+    @at_home
+    async def close(self) -> None:
+        """Let go of the files that are open."""
+        self._files.close()
+
+    async def _offset(self, topic: str, partition: int, timestamp: int, timeout_ms: int) -> int:
+        wanted = TopicPartition(topic, partition)
+        found = await look_up(
+            self._broker,
+            {wanted: timestamp},
+            IsolationLevel.READ_UNCOMMITTED,
+            timeout_ms=timeout_ms,
+            retry_backoff_ms=self.config.retry_backoff_ms,
+        )
+        return found[wanted].offset
+
+    async def _fetch(self, requests: Sequence[FetchRequest], max_wait_ms: int, timeout_ms: float) -> list[RecordSet]:
+        for request in requests:
+            _require_valid(request)
+        started_s = time.monotonic()
+        while True:
+            results = await self._ask(requests, max_wait_ms) if requests else []
+            try:
+                pairs = zip(requests, results, strict=True)
+                return [await self._record_set(request, result) for request, result in pairs]
+            except RaykaError as error:
+                is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                patience_s = min(timeout_ms / 1000, _UNKNOWN_FOR_S if is_unknown else float("inf"))
+                is_corrupt = error.code is ErrorCode.CORRUPT_MESSAGE
+                if is_corrupt or not error.code.retriable or time.monotonic() - started_s >= patience_s:
+                    raise
+            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+
+    async def _ask(self, requests: Sequence[FetchRequest], max_wait_ms: int) -> list[FetchResult]:
+        return await self._broker.partitions.fetch(
+            [FetchPartition(TopicPartition(r.topic, r.partition), r.offset, r.max_bytes) for r in requests],
+            max_wait_ms=max_wait_ms,
+            min_bytes=self.config.fetch_min_bytes,
+            max_bytes=sum(request.max_bytes for request in requests),
+            isolation=self.config.isolation,
+        )
+
+    async def _record_set(self, request: FetchRequest, result: FetchResult) -> RecordSet:
+        topic_partition = TopicPartition(request.topic, request.partition)
+        if result.error:
+            reason = f"{topic_partition} can't be read at {request.offset}"
+            raise RaykaError(ErrorCode(result.error), reason)
+        data = await self._bytes(topic_partition, result)
+        chunk = CompletedFetch(topic_partition, request.offset, data, result.aborted_transactions, self.config)
+        records: list[ConsumerRecord] = []
+        while more := chunk.take(len(data)):
+            records += more
+        return RecordSet(topic_partition, records, chunk.next_offset, result.high_watermark, result.log_start_offset)
+
+    async def _bytes(self, topic_partition: TopicPartition, result: FetchResult) -> bytes | bytearray:
+        if not isinstance(result.records, FileSlice):
+            return result.records or b""
+        data = bytearray(result.records.size)
+        try:
+            reading = self._files.reading([Piece(result.records, memoryview(data))])
+            await asyncio.get_running_loop().run_in_executor(None, reading)
+        except (OSError, SegmentGone) as error:
+            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic_partition}: {error}") from error
+        return data
+
+
+class Reader(Shell[AsyncReader], Closing):
+    """The blocking form of `AsyncReader`; any number of threads may use it."""
+
+    fetch = blocking(AsyncReader.fetch)
+    multifetch = blocking(AsyncReader.multifetch)
+    get_offsets_before = blocking(AsyncReader.get_offsets_before)
+    close = blocking(AsyncReader.close)
+
+
+def _require_valid(request: FetchRequest) -> None:
+    for name, minimum in (("partition", 0), ("offset", 0), ("max_bytes", 1)):
+        value = getattr(request, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"{name} must be an int, at least {minimum}, not {value!r}")
+    if not isinstance(request.topic, str):
+        raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic must be a str, not {request.topic!r}")

@@ -1,0 +1,109 @@
+"""The consumer in a group for programs that block: callbacks run in the thread that polls."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypeVar
+
+from rayka.client.consumer.consumer import Consumer
+from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
+from rayka.client.group.coordinator import OffsetAndMetadata
+from rayka.client.group.member import CallbackDue
+from rayka.client.loop import LoopThread, blocking
+from rayka.types import TopicPartition
+
+T = TypeVar("T")
+
+Committed: TypeAlias = dict[TopicPartition, OffsetAndMetadata]
+CommitCallback: TypeAlias = Callable[[Committed | None, BaseException | None], object]
+"""Takes what was committed, or the error."""
+
+
+class GroupConsumer(Consumer):
+    """The blocking form of `AsyncGroupConsumer`, for one thread at a time; `close` may come from another."""
+
+    _core: AsyncGroupConsumer
+
+    def __init__(self, core: AsyncGroupConsumer, loop: LoopThread) -> None:
+        super().__init__(core, loop)
+
+    subscribe = blocking(AsyncGroupConsumer.subscribe)
+    subscription = blocking(AsyncGroupConsumer.subscription)
+    assign = blocking(AsyncGroupConsumer.assign)
+    commit = blocking(AsyncGroupConsumer.commit)
+    committed = blocking(AsyncGroupConsumer.committed)
+    group_metadata = blocking(AsyncGroupConsumer.group_metadata)
+
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """See `AsyncGroupConsumer.poll`."""
+        return self._turns(self._core.taking(max_records), timeout_ms) or {}
+
+    def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
+        """See `AsyncGroupConsumer.poll_batches`."""
+        return self._turns(self._core.taking_batches, timeout_ms) or {}
+
+    def commit_async(
+        self,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> concurrent.futures.Future[Committed]:
+        """As `commit`, without waiting. Commits are carried out in order, those of `commit` among them.
+
+        `callback(offsets, error)` runs in the client's own thread: it must be short and must not block.
+        """
+        future = self._loop.submit(self._core.commit(offsets))
+        if callback is not None:
+            future.add_done_callback(lambda done: _tell(callback, done))
+        return future
+
+    def unsubscribe(self) -> None:
+        """See `AsyncGroupConsumer.unsubscribe`."""
+        self._leave(self._core.config.default_api_timeout_ms)
+
+    def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
+        """See `AsyncGroupConsumer.close`."""
+        if self._loop.is_closed:
+            return
+        try:
+            self._leave(timeout_ms)
+        finally:
+            self._loop.run(self._core.stop())
+
+    def __next__(self) -> ConsumerRecord:
+        while True:
+            try:
+                return self._core.pending.popleft()
+            except IndexError:
+                if not self._turns(self._core.filling, self._core.config.consumer_timeout_ms):
+                    raise StopIteration from None
+
+    def _turns(self, take: Callable[[], T], timeout_ms: float | None) -> T | None:
+        deadline_s = deadline_after(timeout_ms)
+        while isinstance(turn := self._loop.run(self._core.advance(take, deadline_s)), CallbackDue):
+            self._call(turn)
+        return turn
+
+    def _leave(self, timeout_ms: float) -> None:
+        deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
+        while (due := self._loop.run(self._core.part(deadline_s))) is not None:
+            try:
+                self._call(due)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _call(self, due: CallbackDue) -> None:
+        due.has_begun = True
+        try:
+            due.listener(due.partitions)
+        finally:
+            self._loop.run(self._core.called(due))
+
+
+def _tell(callback: CommitCallback, done: concurrent.futures.Future[Committed]) -> None:
+    error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
+    callback(None if error else done.result(), error)

@@ -1,0 +1,398 @@
+"""The consumer in a group: it shares the partitions of its topics with the other members, and commits how far it is.
+
+Heartbeats are sent in the background; the steps of a rebalance happen in `poll` and in iteration, so that what
+the polls before have given out is done with when it is committed and given up. Nothing is given out while a step
+is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import socket
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from rayka.client.consumer.consumer import AsyncConsumer
+from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.client.group.commits import Commits
+from rayka.client.group.coordinator import GroupCalls, OffsetAndMetadata
+from rayka.client.group.member import LOOK_AGAIN_S, CallbackDue, GroupMember, Listener
+from rayka.client.group.member_values import Identity, Kind
+from rayka.client.group.membership import Membership
+from rayka.client.group.settings import CONSUMER_PROTOCOL, GroupConsumerConfig
+from rayka.client.group.subscription import subscription_of
+from rayka.client.loop import at_home
+from rayka.client.settings import configure
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.types import TopicPartition
+
+CLOSE_TIMEOUT_MS = 30_000
+_MIN_WAIT_S = 0.01
+
+T = TypeVar("T")
+
+
+class GroupMetadata(NamedTuple):
+    """Who the consumer is in its group; epoch 0: it is not in it now."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    group_instance_id: str | None
+
+
+class AsyncGroupConsumer(AsyncConsumer):
+    """Reads its share of the topics that it subscribes to; to be awaited in any event loop.
+
+    Settings: see `GroupConsumerConfig`. With `assign` in place of `subscribe` it shares nothing, and the group only
+    keeps its offsets.
+    """
+
+    config: GroupConsumerConfig
+
+    def __init__(
+        self,
+        broker: Broker,
+        home: asyncio.AbstractEventLoop | None = None,
+        *,
+        group_id: str,
+        topics: Iterable[str] | None = None,
+        member_id: str | None = None,
+        is_independent: bool = False,
+        **config: Any,
+    ) -> None:
+        if not isinstance(group_id, str) or not group_id.strip():
+            raise RaykaError(ErrorCode.INVALID_GROUP_ID, f"a group id is a str that is not empty, not {group_id!r}")
+        super().__init__(broker, home, **config)
+        settings = self.config
+        self._calls = GroupCalls(
+            broker,
+            group_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
+        )
+        identity = _identity(group_id, member_id or str(uuid.uuid4()), settings)
+        poll_interval_ms = None if is_independent else settings.max_poll_interval_ms
+        self._membership = Membership(identity, poll_interval_ms, settings.retry_backoff_ms)
+        self._member = GroupMember(
+            self._membership, self._calls, broker, self, self._fetcher.wake, is_independent=is_independent
+        )
+        self._is_assigned_by_hand = self._is_leaving = False
+        self._commits = Commits(self._calls, settings, self._member.committer, self._positions)
+        if topics is not None:
+            self._require_protocol()
+            self._membership.subscribe(subscription_of(topics, None))
+
+    @at_home
+    async def subscribe(
+        self,
+        topics: Iterable[str] | re.Pattern[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Share these topics, instead of those before, with the group; topics that do not exist yet too.
+
+        `pattern` (RE2's syntax) takes all topics, present and future, whose whole name matches. The callbacks take a
+        list of partitions and run inside `poll`, iteration or `close`; they may seek, commit and await, but not poll.
+        `on_assigned`: these have come. `on_revoked`: these go; they can still be committed. `on_lost`: these are
+        gone, since the group went on without this member (without it `on_revoked` is called). What a callback
+        raises, the poll raises, and the rebalance goes on.
+        """
+        self._require_open()
+        self._require_protocol()
+        if self._is_assigned_by_hand:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "partitions are assigned by the program: unsubscribe first")
+        listeners = {Kind.ASSIGN: on_assigned, Kind.REVOKE: on_revoked, Kind.LOSE: on_lost or on_revoked}
+        for listener in listeners.values():
+            if listener is not None and not callable(listener):
+                raise RaykaError(ErrorCode.INVALID_REQUEST, f"a callback must be callable, not {listener!r}")
+        self._member.subscribe(subscription_of(topics, pattern), listeners)
+        self._member.start()
+
+    @at_home
+    async def subscription(self) -> set[str]:
+        """The topics subscribed to by name; those of a pattern are known to the coordinator alone."""
+        return set(self._membership.subscription.topics)
+
+    @at_home
+    async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """As `AsyncConsumer.assign`; new partitions begin where the group has committed. Not with `subscribe`."""
+        if not self._member.has_left:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "the group assigns the partitions: unsubscribe first")
+        self._require_open()
+        wanted = [self._require_valid(partition) for partition in partitions]
+        self._is_assigned_by_hand = True
+        await self._assign(wanted)
+
+    async def unsubscribe(self) -> None:
+        """Give all partitions up and leave the group; what has been read is committed first, if that is automatic."""
+        await self._leave(self.config.default_api_timeout_ms)
+
+    async def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """As `AsyncConsumer.poll`; joins the group, and takes part in its rebalances.
+
+        Raises also what the coordinator refuses for good, such as UNRELEASED_INSTANCE_ID; the next poll tries again.
+        """
+        return await self._turns(self.taking(max_records), deadline_after(timeout_ms)) or {}
+
+    async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
+        """As `AsyncConsumer.poll_batches`."""
+        return await self._turns(self.taking_batches, deadline_after(timeout_ms)) or {}
+
+    async def fill(self) -> bool:
+        """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
+        return bool(await self._turns(self.filling, deadline_after(self.config.consumer_timeout_ms)))
+
+    @at_home
+    async def commit(
+        self,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit where the group goes on: by default behind all that was given out. Gives what was committed.
+
+        Raises UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or FENCED_INSTANCE_ID if the group went on without this
+        member: others have read on from what was committed before. Raises OFFSET_METADATA_TOO_LARGE.
+        """
+        wanted = self._positions() if offsets is None else self._checked(offsets)
+        try:
+            await self._commits.commit(wanted, timeout_ms)
+        except RaykaError:
+            self._member.hurry()
+            raise
+        return wanted
+
+    @at_home
+    async def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
+        """What the group has committed for a partition; None if nothing."""
+        wanted = self._require_existing(partition)
+        return (await self._commits.committed([wanted]))[wanted]
+
+    @at_home
+    async def group_metadata(self) -> GroupMetadata:
+        """Who this is in the group."""
+        _, member_id, instance_id, *_ = self._membership.identity
+        return GroupMetadata(self._calls.group_id, member_id, self._membership.member_epoch, instance_id)
+
+    async def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
+        """Commit, if that is automatic, and leave the group, in at most `timeout_ms`. Safe to repeat.
+
+        A static member does not give its partitions away: it may be back within the group's session.
+        """
+        try:
+            await self._leave(timeout_ms)
+        finally:
+            await self.stop()
+
+    @at_home
+    async def advance(self, take: Callable[[], T], deadline_s: float | None) -> T | CallbackDue | None:
+        """What `take` gives as soon as that is not empty, or the callback that is due first; None at the deadline.
+
+        Whoever gets a callback sets `has_begun`, runs it, and says that with `called`.
+        """
+        await asyncio.sleep(0)
+        self._require_open()
+        if self._is_leaving:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "The consumer is leaving its group")
+        if not self._member.has_left:
+            self._member.start()
+        try:
+            while True:
+                self._member.polling()
+                due = self._member.step()
+                if due is not None:
+                    return due
+                if not self._membership.is_under_way:
+                    self._raise_failure()
+                    self._commits.save_if_due()
+                    taken = take()
+                    if taken:
+                        return taken
+                if not await self._wait_until(deadline_s):
+                    return None
+                self._require_open()
+        finally:
+            self._membership.polled(time.monotonic() * 1000)
+
+    @at_home
+    async def part(self, deadline_s: float) -> CallbackDue | None:
+        """The next step of leaving: the callback that is due; None: it is done, or the time is up."""
+        if self._is_closed:
+            return None
+        if not self._is_leaving:
+            self._is_leaving = True
+            if self._is_assigned_by_hand:
+                await self.before_revoke([*self._fetcher.partitions])
+            self._member.leave()
+        while not self._member.has_left:
+            due = self._member.step()
+            if due is not None:
+                return due
+            if not await self._wait_until(deadline_s):
+                break
+        self._is_leaving = self._is_assigned_by_hand = False
+        self._fetcher.assign(())
+        self.pending.clear()
+        return None
+
+    @at_home
+    async def called(self, due: CallbackDue) -> None:
+        """The callback has returned, or raised."""
+        self._member.called(due)
+
+    @at_home
+    async def stop(self) -> None:
+        """Stop at once, without leaving the group."""
+        self._is_closed = True
+        self._commits.close()
+        await self._member.close()
+        self.pending.clear()
+        self._fetcher.close()
+        self._fetcher.wake()
+
+    def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, list[ConsumerRecord]]]:
+        """For `advance`: what `poll` gives."""
+        limit = self.config.max_poll_records if max_records is None else max_records
+
+        def take() -> dict[TopicPartition, list[ConsumerRecord]]:
+            self._return_pending()
+            return self._fetcher.take(limit)
+
+        return take
+
+    def taking_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
+        """For `advance`: what `poll_batches` gives."""
+        self._return_pending()
+        return self._fetcher.take_batches()
+
+    def filling(self) -> deque[ConsumerRecord]:
+        """For `advance`: more for iteration."""
+        for records in self._take_some().values():
+            self.pending.extend(records)
+        return self.pending
+
+    async def before_revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit what has been read, if that is automatic."""
+        await self._commits.save()
+
+    async def begin(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these too, from where the group is."""
+        await self._assign([*self._fetcher.partitions, *partitions])
+
+    def end(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these no longer."""
+        gone = set(partitions)
+        self._commits.forget(gone)
+        self._fetcher.assign([partition for partition in self._fetcher.partitions if partition not in gone])
+        self._forget_pending()
+
+    async def _assign(self, wanted: Sequence[TopicPartition]) -> None:
+        new = [partition for partition in wanted if partition not in self._fetcher.partitions]
+        self._fetcher.assign(wanted, await self._commits.begin(new))
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        self.pending = deque(record for record in self.pending if record.topic_partition in self._fetcher.partitions)
+
+    async def _turns(self, take: Callable[[], T], deadline_s: float | None) -> T | None:
+        while isinstance(turn := await self.advance(take, deadline_s), CallbackDue):
+            await self._call(turn)
+        return turn
+
+    async def _leave(self, timeout_ms: float) -> None:
+        """A callback that fails does not keep the member from leaving."""
+        deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
+        while (due := await self.part(deadline_s)) is not None:
+            try:
+                await self._call(due)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _call(self, due: CallbackDue) -> None:
+        due.has_begun = True
+        try:
+            waiting = due.listener(due.partitions)
+            if inspect.isawaitable(waiting):
+                await waiting
+        finally:
+            await self.called(due)
+
+    async def _wait_until(self, deadline_s: float | None) -> bool:
+        """Wait for news, or for the next commit or look; False if the deadline has come."""
+        now_s = time.monotonic()
+        waits_s = [] if deadline_s is None else [deadline_s - now_s]
+        if waits_s and waits_s[0] <= 0:
+            return False
+        if self.config.enable_auto_commit:
+            waits_s.append(max(self._commits.next_save_s - now_s, _MIN_WAIT_S))
+        if self._membership.may_wait_for_topics:
+            waits_s.append(LOOK_AGAIN_S)
+        await self._fetcher.wait(min(waits_s, default=None))
+        return True
+
+    def _raise_failure(self) -> None:
+        error = self._membership.take_error()
+        if error is not None:
+            raise RaykaError(error.code, error.message)
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind what was given out."""
+        states = self._fetcher.partitions.values()
+        positions = {state.topic_partition: self._position(state) for state in states}
+        return {partition: OffsetAndMetadata(offset) for partition, offset in positions.items() if offset is not None}
+
+    def _checked(
+        self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        checked: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, given in offsets.items():
+            one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+            if not isinstance(one.offset, int) or one.offset < 0 or not isinstance(one.metadata, str):
+                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{given!r} is no offset to commit for {partition}")
+            checked[self._require_existing(partition)] = one
+        return checked
+
+    def _require_existing(self, partition: tuple[str, int]) -> TopicPartition:
+        found = self._require_valid(partition)
+        if found.topic not in self._broker.image.topics:
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {found.topic} does not exist")
+        return found
+
+    def _require_protocol(self) -> None:
+        if CONSUMER_PROTOCOL not in self._broker.config["group.coordinator.rebalance.protocols"]:
+            reason = "group.coordinator.rebalance.protocols leaves out the consumer protocol"
+            raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, reason)
+
+    def _configure(self, config: Mapping[str, Any]) -> GroupConsumerConfig:
+        return configure(GroupConsumerConfig, config)
+
+
+def deadline_after(timeout_ms: float | None) -> float | None:
+    """On the monotonic clock, in seconds; None stays None: never."""
+    return None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+
+
+def _identity(group_id: str, member_id: str, config: GroupConsumerConfig) -> Identity:
+    return Identity(
+        group_id,
+        member_id,
+        config.group_instance_id,
+        config.client_rack,
+        config.client_id,
+        socket.gethostname(),
+        config.group_remote_assignor,
+        int(config.max_poll_interval_ms),
+    )

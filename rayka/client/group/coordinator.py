@@ -1,0 +1,153 @@
+"""The commands of one group, taken to its coordinator; tried again while that loads, moves or is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rayka.coordinator.codec import ZERO_UUID
+from rayka.coordinator.groups.requests import (
+    CommittedOffset,
+    ConsumerGroupHeartbeatResponse,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetPartition,
+)
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.types import NO_LEADER_EPOCH, TopicPartition
+
+_MAX_COMMITS = 1_000
+"""Commits of one consumer that may wait for each other."""
+
+
+class OffsetAndMetadata(NamedTuple):
+    """An offset to go on at, with a text of the program's own."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """As whom a commit is made: of nobody, if there is no member id."""
+
+    member_id: str = ""
+    member_epoch: int = -1
+    instance_id: str | None = None
+
+
+class GroupCalls:
+    """The coordinator of one group, for one consumer. Lives in the event loop."""
+
+    def __init__(self, broker: Broker, group_id: str, *, request_timeout_ms: float, retry_backoff_ms: float) -> None:
+        self._broker = broker
+        self.group_id = group_id
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._retry_backoff_s = retry_backoff_ms / 1000
+        self._is_known = False
+        self._turn = asyncio.Lock()
+        self._commits = 0
+
+    async def heartbeat(self, request: Any) -> ConsumerGroupHeartbeatResponse:
+        """One heartbeat of the consumer protocol, tried once."""
+        answer: ConsumerGroupHeartbeatResponse = await self._once("consumer_group_heartbeat", request)
+        return answer
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: Callable[[], ConsumerGroupMetadata],
+        timeout_ms: float,
+    ) -> None:
+        """Commit these offsets, after the commits before. Raises the error of the first that can't be committed."""
+        if not offsets:
+            return
+        if self._commits >= _MAX_COMMITS:
+            raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{_MAX_COMMITS} commits are waiting already")
+        self._commits += 1
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        try:
+            async with self._turn:
+                await self._commit(self._with_ids(offsets), member, deadline_s)
+        finally:
+            self._commits -= 1
+
+    async def committed(
+        self, partitions: Sequence[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for these partitions; offsets in open transactions are waited for."""
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        topics = self._broker.image.topics
+        wanted = tuple(
+            OffsetPartition(*one, topics[one.topic].topic_id if one.topic in topics else ZERO_UUID)
+            for one in partitions
+        )
+        while True:
+            try:
+                answer = await self._once(
+                    "offset_fetch", OffsetFetchRequest(self.group_id, wanted, require_stable=True)
+                )
+                found = [(f"{one.topic}-{one.partition}", one.error) for one in answer.offsets]
+                self._check("look up", [("any partition", answer.error), *found])
+                break
+            except RaykaError as error:
+                await self._patience(error, deadline_s)
+        return {
+            partition: None if one.offset < 0 else OffsetAndMetadata(one.offset, one.metadata, one.leader_epoch)
+            for partition, one in zip(partitions, answer.offsets, strict=True)
+        }
+
+    async def _commit(
+        self, offsets: tuple[CommittedOffset, ...], member: Callable[[], ConsumerGroupMetadata], deadline_s: float
+    ) -> None:
+        while True:
+            one = member()
+            request = OffsetCommitRequest(self.group_id, offsets, one.member_epoch, one.member_id, one.instance_id)
+            try:
+                answer = await self._once("offset_commit", request)
+                self._check("commit", [(f"{o[0]}-{o[1]}", e) for o, e in zip(offsets, answer.errors, strict=True)])
+                return
+            except RaykaError as error:
+                if error.code is not ErrorCode.STALE_MEMBER_EPOCH or member() == one:
+                    await self._patience(error, deadline_s)
+
+    def _with_ids(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[CommittedOffset, ...]:
+        topics = self._broker.image.topics
+        return tuple(
+            CommittedOffset(
+                *partition,
+                offset=one.offset,
+                leader_epoch=one.leader_epoch,
+                metadata=one.metadata,
+                topic_id=topics[partition.topic].topic_id if partition.topic in topics else ZERO_UUID,
+            )
+            for partition, one in offsets.items()
+        )
+
+    async def _once(self, command: str, request: Any) -> Any:
+        """Raises REQUEST_TIMED_OUT if there is no answer in time: it may be carried out all the same."""
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                if not self._is_known:
+                    await self._broker.groups.coordinator_of(self.group_id)
+                    self._is_known = True
+                return await self._broker.groups.execute(self.group_id, command, request)
+        except TimeoutError:
+            reason = f"no answer from the coordinator of group {self.group_id} in {self._request_timeout_s} s"
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, reason) from None
+        except RaykaError:
+            self._is_known = False
+            raise
+
+    async def _patience(self, error: RaykaError, deadline_s: float) -> None:
+        if not error.code.retriable or time.monotonic() + self._retry_backoff_s > deadline_s:
+            raise error
+        await asyncio.sleep(self._retry_backoff_s)
+
+    def _check(self, what: str, errors: Sequence[tuple[str, ErrorCode]]) -> None:
+        for partition, error in errors:
+            if error is not ErrorCode.NONE:
+                raise RaykaError(error, f"can't {what} the offset of {partition} in group {self.group_id}")

@@ -1,0 +1,229 @@
+"""Keeps a consumer in its group: sends the membership's heartbeats and carries out what it decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from rayka.client.group.coordinator import ConsumerGroupMetadata, GroupCalls
+from rayka.client.group.member_values import Action, Kind
+from rayka.client.group.membership import Membership, MemberState
+from rayka.client.group.subscription import Subscription
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 0.1
+"""How often a topic is looked for that the coordinator knows already and this process does not."""
+
+Listener: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
+"""Takes the partitions that were assigned, are to be given up, or are lost."""
+
+
+@dataclass(slots=True)
+class CallbackDue:
+    """A program's callback whose time has come; `GroupMember.called` goes on behind it."""
+
+    listener: Listener
+    partitions: list[TopicPartition]
+    action: Action
+    has_begun: bool = False
+
+
+class Reading(Protocol):
+    """The part of the consumer that reads."""
+
+    async def before_revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit what has been read, if that is to be done here. Nothing is given out meanwhile."""
+
+    async def begin(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these too, from where the group is."""
+
+    def end(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these no longer."""
+
+
+class GroupMember:
+    """The shell of `Membership`, in the event loop. `news` is called when there may be something for `step` to do.
+
+    With `is_independent` it does not wait for a program that polls to do its part: then there are no callbacks.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        calls: GroupCalls,
+        broker: Broker,
+        reading: Reading,
+        news: Callable[[], None],
+        *,
+        is_independent: bool = False,
+    ) -> None:
+        self.membership = membership
+        self.listeners: Mapping[Kind, Listener | None] = {}
+        self._calls = calls
+        self._broker = broker
+        self._reading = reading
+        self._news = news
+        self._is_independent = is_independent
+        self._loop_task: asyncio.Task[None] | None = None
+        self._action_task: asyncio.Task[None] | None = None
+        self._due: CallbackDue | None = None
+        self._wake = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to speak with the coordinator, if that has not begun."""
+        if self._loop_task is None:
+            self._loop_task = asyncio.get_running_loop().create_task(self._speak())
+
+    def subscribe(self, subscription: Subscription, listeners: Mapping[Kind, Listener | None]) -> None:
+        """Join, or go on with another subscription."""
+        self.listeners = listeners
+        self.membership.subscribe(subscription)
+        self._wake.set()
+
+    def leave(self) -> None:
+        """Give everything up, in steps as always, and leave."""
+        self.membership.leave()
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Ask the coordinator soon how things stand."""
+        self.membership.hurry()
+        self._wake.set()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether there is nothing left to do for `leave`."""
+        return self.membership.state is MemberState.UNSUBSCRIBED
+
+    def polling(self) -> None:
+        """The program is in a poll: it has all the time that it wants."""
+        if self.membership.polling():
+            self._wake.set()
+
+    def step(self) -> CallbackDue | None:
+        """Begin what is next, if nothing is under way; gives the callback that is due."""
+        if self._due is None and self._action_task is None:
+            action = self.membership.next_action(self._name_of)
+            if action is not None:
+                self._action_task = asyncio.get_running_loop().create_task(self._carry_out(action))
+        if self._due is not None and self._due.has_begun:
+            reason = "this call from a rebalance callback would wait for the callback itself"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+        return self._due
+
+    def called(self, due: CallbackDue) -> None:
+        """The callback has returned, or raised."""
+        if self._due is due:
+            self._due = None
+            self._finish(due.action)
+
+    def committer(self) -> ConsumerGroupMetadata:
+        """As whom to commit."""
+        member = self.membership
+        if member.state is MemberState.UNSUBSCRIBED:
+            return ConsumerGroupMetadata()
+        return ConsumerGroupMetadata(member.identity.member_id, member.member_epoch, member.identity.instance_id)
+
+    async def close(self) -> None:
+        """Stop, without a word to the coordinator."""
+        for task in (self._loop_task, self._action_task):
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(t for t in (self._loop_task, self._action_task) if t), return_exceptions=True)
+
+    async def _speak(self) -> None:
+        while True:
+            await self._exchange()
+            self._news()
+            if self._is_independent:
+                self.step()
+
+    async def _exchange(self) -> None:
+        """One heartbeat, when it is due."""
+        if self.membership.expire(_now_ms()):
+            logger.warning("group %s: no poll within max_poll_interval_ms, leaving", self._calls.group_id)
+        request = self.membership.heartbeat(_now_ms())
+        if request is None:
+            await self._rest()
+            return
+        try:
+            answer = await self._calls.heartbeat(request)
+        except Exception as error:
+            logger.info("group %s: heartbeat: %s", self._calls.group_id, error)
+            self.membership.failed(_rayka_error(error), _now_ms())
+        else:
+            self.membership.answered(answer, _now_ms())
+
+    async def _rest(self) -> None:
+        """Until the next deadline, or until something has happened."""
+        self._wake.clear()
+        deadline_ms = self.membership.next_deadline()
+        timeout_s = None if deadline_ms is None else max(0.0, (deadline_ms - _now_ms()) / 1000)
+        if self._is_independent and self.membership.may_wait_for_topics:
+            timeout_s = LOOK_AGAIN_S if timeout_s is None else min(timeout_s, LOOK_AGAIN_S)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _carry_out(self, action: Action) -> None:
+        partitions = [held.topic_partition for held in action.partitions]
+        logger.info("group %s: %s %s", self._calls.group_id, action.kind.name, [*map(str, partitions)])
+        try:
+            await self._prepare(action.kind, partitions)
+        except Exception as error:
+            self._give_up(error)
+            return
+        finally:
+            self._action_task = None
+        listener = self.listeners.get(action.kind)
+        if listener is None:
+            self._finish(action)
+        else:
+            self._due = CallbackDue(listener, partitions, action)
+            self._news()
+
+    async def _prepare(self, kind: Kind, partitions: list[TopicPartition]) -> None:
+        if kind is Kind.REVOKE:
+            await self._reading.before_revoke(partitions)
+        elif kind is Kind.ASSIGN:
+            await self._reading.begin(partitions)
+
+    def _give_up(self, error: Exception) -> None:
+        """Partitions can't be taken up: the program is told, unless it is no member any more."""
+        logger.warning("group %s: %s", self._calls.group_id, error)
+        if self.membership.state is MemberState.RECONCILING:
+            self.membership.fail(_rayka_error(error))
+        self.membership.abandoned()
+        self._happened()
+
+    def _finish(self, action: Action) -> None:
+        if action.kind is not Kind.ASSIGN:
+            self._reading.end([held.topic_partition for held in action.partitions])
+        self.membership.done(action)
+        self._happened()
+
+    def _happened(self) -> None:
+        self._wake.set()
+        self._news()
+
+    def _name_of(self, topic_id: uuid.UUID) -> str | None:
+        return self._broker.image.topic_names_by_id.get(topic_id)
+
+
+def _rayka_error(error: Exception) -> RaykaError:
+    return error if isinstance(error, RaykaError) else RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

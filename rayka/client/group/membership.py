@@ -1,0 +1,354 @@
+"""A consumer's part in its group, in the protocol of KIP-848: what to tell the coordinator and how to take its word.
+
+A state machine without I/O and without a clock. The shell sends what `heartbeat` gives and hands the outcome to
+`answered` or `failed`; it carries out what `next_action` gives and says so with `done`. Times are of any clock that
+never goes back, in ms.
+
+    UNSUBSCRIBED --subscribe--> JOINING --answer--> RECONCILING --done--> ACKNOWLEDGING --answer--> STABLE
+                                                         ^------------- new target -------------------'
+
+A fenced member loses what it holds and joins again. One whose program does not poll is STALE: it has left, and joins
+again with the next poll. What the coordinator refuses for good is FATAL, until the program has been told of it.
+
+One action is under way at a time, and it changes what is held only when it is `done`: what was given to the program
+is taken from it before the member joins again, whatever happens meanwhile.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+from rayka.client.group.member_values import Action, Identity, Kind, TopicIdPartition
+from rayka.client.group.subscription import Subscription
+from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, topic_partitions
+from rayka.coordinator.groups.records import TargetPartitions
+from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicPartition
+
+TopicName: TypeAlias = Callable[[uuid.UUID], str | None]
+"""The name of a topic; None if it is not known here (yet)."""
+
+_FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+class MemberState(enum.Enum):
+    """Where the member is, named as in Kafka's own client."""
+
+    UNSUBSCRIBED = enum.auto()
+    JOINING = enum.auto()
+    RECONCILING = enum.auto()
+    ACKNOWLEDGING = enum.auto()
+    STABLE = enum.auto()
+    FENCED = enum.auto()
+    STALE = enum.auto()
+    FATAL = enum.auto()
+    LEAVING = enum.auto()
+
+
+_IN_GROUP = (MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE)
+_OUT_OF_GROUP = (MemberState.FENCED, MemberState.STALE, MemberState.FATAL)
+
+
+class Membership:
+    """One member. `max_poll_interval_ms` None: the program need not poll to stay in the group."""
+
+    def __init__(self, identity: Identity, max_poll_interval_ms: float | None, retry_backoff_ms: float) -> None:
+        self.identity = identity
+        self.state = MemberState.UNSUBSCRIBED
+        self.member_epoch = JOIN_EPOCH
+        self.subscription = Subscription()
+        self.held: frozenset[TopicIdPartition] = frozenset()
+        self._target: frozenset[tuple[uuid.UUID, int]] = frozenset()
+        self._under_way: Action | None = None
+        self._error: RaykaError | None = None
+        self._in_flight: ConsumerGroupHeartbeatRequest | None = None
+        self._heartbeat_at_ms = 0.0
+        self._poll_until_ms: float | None = None
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._retry_backoff_ms = retry_backoff_ms
+        # What the coordinator has still to be told: all that there is, what is held, that the member goes.
+        self._told = Subscription()
+        self._tells_all = True
+        self._tells_held = False
+        self._tells_departure = False
+        self._may_be_known = False
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Joins with this subscription, or goes on with it instead of the one before."""
+        self.subscription = subscription
+        if self.state is MemberState.UNSUBSCRIBED:
+            self._join()
+        self.hurry()
+
+    def leave(self) -> None:
+        """Gives everything up and leaves: UNSUBSCRIBED when the coordinator has been told."""
+        self.subscription = Subscription()
+        self._error = None
+        if self.state is not MemberState.UNSUBSCRIBED:
+            self.state = MemberState.LEAVING
+            self._depart_if_free()
+
+    def polling(self) -> bool:
+        """The program is in a poll: it has all the time that it wants. True if the member joins again now."""
+        self._poll_until_ms = None
+        if self.state not in (MemberState.STALE, MemberState.FATAL) or self._is_burdened or self._error is not None:
+            return False
+        self._join()
+        return True
+
+    def polled(self, now_ms: float) -> None:
+        """The program has left a poll and must be back in time."""
+        if self._max_poll_interval_ms is not None:
+            self._poll_until_ms = now_ms + self._max_poll_interval_ms
+
+    def expire(self, now_ms: float) -> bool:
+        """Whether the program took too long between two polls: then the member leaves the group just now."""
+        if not self._wants_polls or self._poll_until_ms is None or now_ms < self._poll_until_ms:
+            return False
+        self.state = MemberState.STALE
+        self._depart()
+        return True
+
+    def next_deadline(self) -> float | None:
+        """When `heartbeat` or `expire` has something to do; None: not before something else happens."""
+        times = [self._poll_until_ms] if self._wants_polls else []
+        if self._in_flight is None and self._may_speak:
+            times.append(self._heartbeat_at_ms)
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    def heartbeat(self, now_ms: float) -> ConsumerGroupHeartbeatRequest | None:
+        """The request that is due now; its outcome goes to `answered` or `failed`. None: none is due."""
+        if self._in_flight is not None or not self._may_speak or now_ms < self._heartbeat_at_ms:
+            return None
+        self._in_flight = self._departure() if self._tells_departure else self._report()
+        return self._in_flight
+
+    def answered(self, answer: ConsumerGroupHeartbeatResponse, now_ms: float) -> None:
+        """The coordinator's answer to the heartbeat."""
+        if answer.error is not ErrorCode.NONE:
+            self.failed(RaykaError(answer.error, answer.error_message or ""), now_ms)
+            return
+        sent = self._landed()
+        if sent.member_epoch < JOIN_EPOCH:
+            self._left()
+        elif self._is_current(sent):
+            self._accept(answer, now_ms)
+
+    def failed(self, error: RaykaError, now_ms: float) -> None:
+        """The heartbeat was refused, or had no answer and may have arrived all the same."""
+        sent = self._landed()
+        self._tells_all = True
+        if error.code.retriable:
+            self._heartbeat_at_ms = now_ms + self._retry_backoff_ms
+        elif sent.member_epoch < JOIN_EPOCH:
+            self._left()
+        elif self._is_current(sent):
+            self._refused(error, now_ms)
+
+    def hurry(self) -> None:
+        """Something has changed: speak to the coordinator as soon as may be."""
+        self._heartbeat_at_ms = 0
+
+    def fail(self, error: RaykaError) -> None:
+        """The member can't go on; the program has to be told."""
+        if self.state is MemberState.LEAVING:
+            return
+        was_in_group = self.state in _IN_GROUP
+        self._error = error
+        self.state = MemberState.FATAL
+        if was_in_group:
+            self._depart()
+
+    def take_error(self) -> RaykaError | None:
+        """What the program has to be told, once all that was held is lost. With its next poll the member joins."""
+        if self._is_burdened:
+            return None
+        error, self._error = self._error, None
+        return error
+
+    @property
+    def may_wait_for_topics(self) -> bool:
+        """Whether the target may have topics whose names are not known here yet."""
+        return self.state is MemberState.RECONCILING and self._under_way is None
+
+    def next_action(self, name_of: TopicName) -> Action | None:
+        """The next thing to do, once the one before is `done` or `abandoned`."""
+        if self._under_way is None:
+            self._under_way = self._choose(name_of)
+            return self._under_way
+        return None
+
+    def done(self, action: Action) -> None:
+        """The action is carried out, its callback included."""
+        if action.kind is Kind.ASSIGN:
+            self.held |= frozenset(action.partitions)
+        else:
+            self.held -= frozenset(action.partitions)
+        self._ended()
+
+    def abandoned(self) -> None:
+        """The action could not be carried out, and changed nothing."""
+        self._ended()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an action has been given out that is not `done`."""
+        return self._under_way is not None
+
+    @property
+    def _wants_polls(self) -> bool:
+        return self.state is MemberState.JOINING or self.state in _IN_GROUP
+
+    @property
+    def _is_burdened(self) -> bool:
+        return bool(self.held) or self._under_way is not None
+
+    @property
+    def _may_speak(self) -> bool:
+        return self._tells_departure or self._wants_polls
+
+    @property
+    def _has_news(self) -> bool:
+        return self._tells_departure or self._tells_held or self._told != self.subscription
+
+    def _is_current(self, sent: ConsumerGroupHeartbeatRequest) -> bool:
+        """Whether what was sent is of the member's present life: it may have begun a new one since."""
+        if self._tells_departure:
+            return False
+        return self.state in _IN_GROUP or (self.state is MemberState.JOINING and sent.member_epoch == JOIN_EPOCH)
+
+    def _join(self) -> None:
+        self.state = MemberState.JOINING
+        self.member_epoch = JOIN_EPOCH
+        self._tells_all = True
+        self.hurry()
+
+    def _landed(self) -> ConsumerGroupHeartbeatRequest:
+        sent, self._in_flight = self._in_flight, None
+        assert sent is not None
+        return sent
+
+    def _report(self) -> ConsumerGroupHeartbeatRequest:
+        """A heartbeat with all that the coordinator does not know, or may not know."""
+        identity, tells_all, joins = self.identity, self._tells_all, self.state is MemberState.JOINING
+        names = tells_all or self._told != self.subscription
+        held = () if joins else _grouped(self.held) if tells_all or self._tells_held else None
+        self._told, self._tells_all, self._tells_held, self._may_be_known = self.subscription, False, False, True
+        return self._request(
+            JOIN_EPOCH if joins else self.member_epoch,
+            rack_id=identity.rack_id if tells_all else None,
+            rebalance_timeout_ms=identity.rebalance_timeout_ms if tells_all else -1,
+            subscribed_topic_names=self.subscription.topics if names else None,
+            subscribed_topic_regex=self.subscription.pattern or "" if names else None,
+            server_assignor=identity.server_assignor if tells_all else None,
+            topic_partitions=held,
+        )
+
+    def _departure(self) -> ConsumerGroupHeartbeatRequest:
+        """A static member will be back, and keeps its place until its session ends."""
+        return self._request(LEAVE_EPOCH if self.identity.instance_id is None else LEAVE_STATIC_EPOCH)
+
+    def _request(self, member_epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:
+        group_id, member_id, instance_id, _, client_id, client_host, *_ = self.identity
+        return ConsumerGroupHeartbeatRequest(
+            group_id, member_id, member_epoch, instance_id, client_id=client_id, client_host=client_host, **fields
+        )
+
+    def _accept(self, answer: ConsumerGroupHeartbeatResponse, now_ms: float) -> None:
+        self.member_epoch = answer.member_epoch
+        self._heartbeat_at_ms = now_ms + answer.heartbeat_interval_ms
+        if answer.assignment is not None:
+            self._target = frozenset(
+                (part.topic_id, number) for part in answer.assignment for number in part.partitions
+            )
+            self.state = MemberState.RECONCILING
+            self._acknowledge_if_reconciled()
+        elif self.state is MemberState.ACKNOWLEDGING and not self._tells_held:
+            self.state = MemberState.STABLE
+        if self._has_news:
+            self.hurry()
+
+    def _refused(self, error: RaykaError, now_ms: float) -> None:
+        if error.code not in _FENCED:
+            self.fail(error)
+            return
+        self._may_be_known = False
+        self.member_epoch = JOIN_EPOCH
+        if self._is_burdened:
+            self.state = MemberState.FENCED
+        else:
+            self._join()
+            self._heartbeat_at_ms = now_ms + self._retry_backoff_ms
+
+    def _depart(self) -> None:
+        self.member_epoch = JOIN_EPOCH
+        self._tells_departure = self._may_be_known
+        self.hurry()
+
+    def _depart_if_free(self) -> None:
+        if self._is_burdened:
+            return
+        if self._may_be_known:
+            self._depart()
+        else:
+            self._left()
+
+    def _left(self) -> None:
+        self._tells_departure = self._may_be_known = False
+        self.member_epoch = JOIN_EPOCH
+        if self.state is MemberState.LEAVING:
+            self.state = MemberState.UNSUBSCRIBED
+            if self.subscription:
+                self._join()
+        self._tells_all = True
+        self.hurry()
+
+    def _choose(self, name_of: TopicName) -> Action | None:
+        if self.state in _OUT_OF_GROUP or self.state is MemberState.LEAVING:
+            in_order = self.state is MemberState.LEAVING and self.member_epoch > JOIN_EPOCH
+            return _action(Kind.REVOKE if in_order else Kind.LOSE, self.held)
+        if self.state is not MemberState.RECONCILING:
+            return None
+        surplus = [held for held in self.held if (held.topic_id, held.topic_partition.partition) not in self._target]
+        return _action(Kind.REVOKE, surplus) or _action(Kind.ASSIGN, self._missing(name_of))
+
+    def _missing(self, name_of: TopicName) -> Iterator[TopicIdPartition]:
+        names = {topic_id: name_of(topic_id) for topic_id, _ in self._target}
+        for topic_id, number in self._target:
+            name = names[topic_id]
+            if name is not None and (held := TopicIdPartition(topic_id, TopicPartition(name, number))) not in self.held:
+                yield held
+
+    def _ended(self) -> None:
+        self._under_way = None
+        if self.state is MemberState.RECONCILING:
+            self._tells_held = True
+            self._acknowledge_if_reconciled()
+            self.hurry()
+        elif self.state is MemberState.LEAVING:
+            self._depart_if_free()
+        elif self.state is MemberState.FENCED and not self.held:
+            self._join()
+
+    def _acknowledge_if_reconciled(self) -> None:
+        held = {(held.topic_id, held.topic_partition.partition) for held in self.held}
+        if self._under_way is None and held == self._target:
+            self.state = MemberState.ACKNOWLEDGING
+            self._tells_held = True
+
+
+def _action(kind: Kind, partitions: Iterable[TopicIdPartition]) -> Action | None:
+    """None if there is nothing to do."""
+    ordered = tuple(sorted(partitions, key=lambda held: held.topic_partition))
+    return Action(kind, ordered) if ordered else None
+
+
+def _grouped(partitions: Iterable[TopicIdPartition]) -> tuple[TargetPartitions, ...]:
+    numbers: dict[uuid.UUID, list[int]] = {}
+    for held in partitions:
+        numbers.setdefault(held.topic_id, []).append(held.topic_partition.partition)
+    return topic_partitions(numbers)

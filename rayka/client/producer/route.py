@@ -1,0 +1,95 @@
+"""Where the records of one topic go: its partitions as the image has them, and the queue of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rayka.client.producer.accumulator import Accumulator, PartitionQueue
+from rayka.client.producer.partitioner import Partitioner, StickyPartition, key_partition
+from rayka.client.settings import ProducerConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.metadata.image import MetadataImage, TopicImage
+from rayka.types import NO_LEADER, TopicPartition
+
+
+class TopicRoute:
+    """Chooses the partition of each record of a topic. Belongs to one version of the metadata image."""
+
+    __slots__ = (
+        "available",
+        "image",
+        "max_batch_size",
+        "partition_count",
+        "partitions",
+        "queues",
+        "sticky",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self, image: MetadataImage, topic: TopicImage, queues: list[PartitionQueue], sticky: StickyPartition,
+        max_batch_size: int,
+    ) -> None:  # fmt: skip
+        self.image = image
+        self.topic = topic.name
+        self.topic_id = topic.topic_id
+        self.partition_count = len(topic.partitions)
+        self.partitions: Sequence[int] = range(self.partition_count)
+        self.available: Sequence[int] = [
+            partition.partition for partition in topic.partitions if partition.leader != NO_LEADER
+        ] or self.partitions
+        self.queues = queues
+        self.sticky = sticky
+        self.max_batch_size = max_batch_size
+
+    def choose(self, key: bytes | None, size: int, partition: int | None, partitioner: Partitioner | None) -> int:
+        """The partition for a record of `size` bytes: the one asked for, else the partitioner's, else Kafka's choice.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic does not have.
+        """
+        if partition is None:
+            if partitioner is None:
+                if key is None:
+                    return self.sticky.next(size, self.available)
+                return key_partition(key, self.partition_count)
+            partition = partitioner(key, self.partitions, self.available)
+        if isinstance(partition, int) and 0 <= partition < self.partition_count:
+            return partition
+        raise RaykaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"partition {partition!r}: topic {self.topic} has partitions 0 to {self.partition_count - 1}",
+        )
+
+
+class Routes:
+    """The routes of a producer's topics, renewed when the image changes."""
+
+    def __init__(self, broker: Broker, accumulator: Accumulator, config: ProducerConfig) -> None:
+        self._broker = broker
+        self._accumulator = accumulator
+        self._config = config
+        self._routes: dict[str, TopicRoute] = {}
+
+    def get(self, topic: str) -> TopicRoute | None:
+        """The topic's route; None if the image does not have the topic."""
+        route = self._routes.get(topic)
+        image = self._broker.image
+        if route is not None and route.image is image:
+            return route
+        found = image.topics.get(topic)
+        if found is None:
+            self._routes.pop(topic, None)
+            return None
+        return self._renew(image, found, route)
+
+    def _renew(self, image: MetadataImage, topic: TopicImage, old: TopicRoute | None) -> TopicRoute:
+        queues = [self._accumulator.queue(TopicPartition(topic.name, index)) for index in range(len(topic.partitions))]
+        if old is not None and old.topic_id != topic.topic_id:
+            for queue in queues:
+                queue.known_until_s = 0.0  # the leaders of a new topic of the same name know no producer
+        sticky = StickyPartition(max(self._config.batch_size, 1)) if old is None else old.sticky
+        config = self._broker.config.log_config(image.topic_configs(topic.name))
+        route = self._routes[topic.name] = TopicRoute(image, topic, queues, sticky, config.max_message_bytes)
+        return route

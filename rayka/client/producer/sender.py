@@ -1,0 +1,301 @@
+"""Sends batches to their partitions, in order, until they are acknowledged or their time is over.
+
+Each partition has at most `max_in_flight` batches on their way, sent without waiting for one another; the
+one that waits longest begins the window, because the leader only remembers so many. When an answer says
+that a batch has to be sent again, nothing new is sent until all answers are in; then the batches that are
+left go again, in their order. So a retry never overtakes, and never is overtaken.
+
+An idempotent producer numbers the records of each partition, and a batch keeps its numbers for as long as
+its fate is in doubt, so the leader can tell a repeated batch from a new one (KIP-98). Giving up on a
+numbered batch leaves a gap. The leader refuses what comes after a gap, which proves that none of it was
+appended: then it is safe to number the batches anew, from 0 in the next producer epoch, as KIP-360 has it.
+(Requests reach a leader in the order in which they were sent, even where their answers come too late.)
+A leader that does not know the producer, or has forgotten it, takes any sequence for the first one; so the
+first batch of an epoch, or after a long silence, goes alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from functools import partial
+
+from rayka.client.producer.accumulator import Accumulator, PartitionQueue, ProducerBatch
+from rayka.client.settings import ProducerConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.storage.format.batch import stamp_producer
+from rayka.types import NO_PRODUCER_ID, AppendRequest, AppendResult
+
+logger = logging.getLogger(__name__)
+
+_APPENDED = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+_OUT_OF_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+_HIGHEST_EPOCH = 2**15 - 1
+_SEQUENCE_MASK = 2**31 - 1
+_FOREVER = float("inf")
+_CLOCK_TICK_S = 0.0006
+"""How much too early uvloop's timers, which count in milliseconds, may be."""
+_KNOWN_FOR_S = 60.0
+"""How long after an acknowledgement a leader surely knows the producer (`producer.id.expiration.ms` is a day)."""
+_NOT_APPENDED = AppendResult(ErrorCode.NONE)
+_LOST = AppendResult(ErrorCode.NETWORK_EXCEPTION)
+
+
+class Sender:
+    """One producer's way to the partitions. Lives in the event loop; only `wake` is for other threads."""
+
+    def __init__(
+        self, broker: Broker, accumulator: Accumulator, config: ProducerConfig, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._broker = broker
+        self._accumulator = accumulator
+        self._config = config
+        self._loop = loop
+        self._news: deque[PartitionQueue] = deque()
+        self._is_awake = False
+        self._flushing = 0
+        self._producer_id = NO_PRODUCER_ID
+        self._identifying: asyncio.Task[None] | None = None
+        self._unfinished: set[ProducerBatch] = set()
+        self._room: list[asyncio.Future[None]] = []
+        self._is_closed = False
+
+    def wake(self, queue: PartitionQueue) -> None:
+        """There is something new in a queue. From any thread."""
+        self._news.append(queue)
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon_threadsafe(self._look)
+
+    async def flush(self) -> None:
+        """Send everything that was appended until now and wait for the outcome of it all."""
+        self._flushing += 1
+        try:
+            for queue in self._accumulator.queues():
+                self._send_from(queue)
+            for batch in self._pending():
+                await batch.done_in(self._loop)
+        finally:
+            self._flushing -= 1
+
+    async def room(self) -> None:
+        """Wait until a batch is done; what waits for company is sent meanwhile."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(waiter)
+        self._flushing += 1
+        try:
+            for queue in self._accumulator.queues():
+                self._send_from(queue)
+            if self._accumulator.is_full:
+                await waiter
+        finally:
+            self._flushing -= 1
+
+    def abandon(self, error: RaykaError) -> None:
+        """Fail everything that is not done and send no more."""
+        self._is_closed = True
+        if self._identifying is not None:
+            self._identifying.cancel()
+        for batch in self._pending():
+            self._finish(batch, error=error)
+        for queue in self._accumulator.queues():
+            queue.in_flight.clear()
+
+    def _pending(self) -> list[ProducerBatch]:
+        """Every batch that is not done, in flight or not."""
+        return [*self._unfinished, *self._accumulator.waiting()]
+
+    def _look(self) -> None:
+        self._is_awake = False
+        news = self._news
+        while news:
+            self._send_from(news.popleft())
+
+    def _send_from(self, queue: PartitionQueue) -> None:
+        """Send what is ready, as far as the number in flight allows."""
+        if queue.is_held or self._is_closed or not self._is_identified(queue):
+            return
+        while len(queue.in_flight) < self._window(queue):
+            batch = self._accumulator.take(queue, self._filled_before())
+            if batch is None:
+                self._wait_for_company(queue)
+                return
+            self._unfinished.add(batch)
+            if self._remaining_ms(batch) <= 0:
+                self._finish(batch, error=self._expired(batch))
+                continue
+            self._number(queue, batch)
+            queue.in_flight.append(batch)
+            self._transmit(queue, batch)
+
+    def _window(self, queue: PartitionQueue) -> int:
+        is_known = not self._config.is_idempotent or queue.known_until_s > time.monotonic()
+        return self._config.max_in_flight if is_known else 1
+
+    def _filled_before(self) -> float:
+        if self._flushing or self._accumulator.is_full:
+            return _FOREVER
+        return time.monotonic() + _CLOCK_TICK_S - self._config.linger_ms / 1000 if self._config.linger_ms else _FOREVER
+
+    def _wait_for_company(self, queue: PartitionQueue) -> None:
+        filling = queue.filling
+        if filling is not None and queue.timer is None:
+            due_s = filling.created_s + self._config.linger_ms / 1000 - time.monotonic()
+            queue.timer = self._loop.call_later(max(due_s, 0), self._linger_is_over, queue)
+
+    def _linger_is_over(self, queue: PartitionQueue) -> None:
+        queue.timer = None
+        self._send_from(queue)
+
+    def _number(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        batch.build(queue.producer_id, queue.producer_epoch, queue.next_sequence)
+        if self._config.is_idempotent:
+            queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
+
+    def _transmit(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        assert batch.buffer is not None
+        batch.attempts += 1
+        batch.last_error = ErrorCode.NONE
+        queue.outstanding += 1
+        request = AppendRequest(batch.topic_partition, memoryview(batch.buffer))
+        timeout_ms = max(1, min(self._config.request_timeout_ms, int(self._remaining_ms(batch))))
+        future = self._broker.partitions.append([request], self._config.required_acks, timeout_ms)
+        future.add_done_callback(partial(self._answered, queue, batch))
+
+    def _answered(
+        self, queue: PartitionQueue, batch: ProducerBatch, future: asyncio.Future[list[AppendResult]]
+    ) -> None:
+        queue.outstanding -= 1
+        if self._is_closed:
+            return
+        result = _LOST if future.cancelled() or future.exception() else future.result()[0]
+        if result.error in _APPENDED:
+            queue.gap = False
+            queue.known_until_s = time.monotonic() + _KNOWN_FOR_S
+            self._finish(batch, result)
+            queue.drop_done()
+        else:
+            batch.last_error = ErrorCode(result.error)
+            batch.error_message = result.error_message
+            queue.is_held = True
+        if not queue.is_held:
+            self._send_from(queue)
+        elif not queue.outstanding:
+            self._settle(queue)
+
+    def _settle(self, queue: PartitionQueue) -> None:
+        """All answers are in, and some are errors: give up on the first batches or send what is left again."""
+        while queue.in_flight and (error := self._verdict(queue, queue.in_flight[0])):
+            self._finish(queue.in_flight[0], error=error)
+            queue.drop_done()
+            queue.gap = self._config.is_idempotent
+        if queue.gap and (not queue.in_flight or queue.in_flight[0].last_error in _OUT_OF_SEQUENCE):
+            self._start_over(queue)
+            self._resend(queue)
+        elif queue.in_flight:
+            self._pause(queue, queue.in_flight[0])
+        else:
+            self._resend(queue)
+
+    def _verdict(self, queue: PartitionQueue, batch: ProducerBatch) -> RaykaError | None:
+        """Why to give up on the batch that is first in line; None to send it again."""
+        if self._remaining_ms(batch) <= 0 or batch.attempts > self._config.retries:
+            return self._expired(batch)
+        if batch.last_error in _OUT_OF_SEQUENCE and queue.gap:
+            return None
+        return None if batch.last_error.retriable else _refused(batch)
+
+    def _is_identified(self, queue: PartitionQueue) -> bool:
+        """Whether batches may be sent: with idempotence a producer id is needed first."""
+        if not self._config.is_idempotent or queue.producer_id != NO_PRODUCER_ID:
+            return True
+        if self._producer_id != NO_PRODUCER_ID:
+            self._identify(queue, self._producer_id, 0)
+            return True
+        if self._identifying is None:
+            self._identifying = self._loop.create_task(self._get_producer_id())
+        return False
+
+    async def _get_producer_id(self) -> None:
+        while self._producer_id == NO_PRODUCER_ID:
+            try:
+                self._producer_id = await self._broker.controller.allocate_producer_id()
+            except RaykaError as error:
+                logger.debug("no producer id yet: %s", error)
+                self._give_up_unsent(error)
+                await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+        self._identifying = None
+        for queue in self._accumulator.queues():
+            if queue.producer_id == NO_PRODUCER_ID:
+                self._resend(queue)
+
+    def _give_up_unsent(self, cause: RaykaError) -> None:
+        for queue in self._accumulator.queues():
+            for batch in self._accumulator.expire(queue, time.monotonic() - self._config.delivery_timeout_ms / 1000):
+                batch.last_error = cause.code
+                self._finish(batch, error=self._expired(batch))
+
+    def _start_over(self, queue: PartitionQueue) -> None:
+        """Number what is left anew: none of it was appended."""
+        if queue.producer_epoch == _HIGHEST_EPOCH:
+            queue.producer_id = self._producer_id = NO_PRODUCER_ID
+            queue.gap = False
+            return
+        self._identify(queue, queue.producer_id, queue.producer_epoch + 1)
+
+    def _identify(self, queue: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
+        queue.producer_id, queue.producer_epoch, queue.next_sequence = producer_id, producer_epoch, 0
+        queue.gap, queue.known_until_s = False, 0.0
+        queue.in_flight = [batch for batch in queue.in_flight if not batch.done]
+        for batch in queue.in_flight:
+            assert batch.buffer is not None
+            stamp_producer(batch.buffer, 0, producer_id, producer_epoch, queue.next_sequence)
+            queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
+
+    def _pause(self, queue: PartitionQueue, head: ProducerBatch) -> None:
+        logger.debug("%s: %s, sending again", queue.topic_partition, head.last_error.name)
+        pause_ms = min(self._config.retry_backoff_ms, max(self._remaining_ms(head), 0))
+        self._loop.call_later(pause_ms / 1000, self._resend, queue)
+
+    def _resend(self, queue: PartitionQueue) -> None:
+        """Go on: first with what is in flight, then with what is new."""
+        if self._is_closed or not self._is_identified(queue):
+            return
+        queue.is_held = False
+        for batch in queue.in_flight:
+            if not batch.done:
+                self._transmit(queue, batch)
+        self._send_from(queue)
+
+    def _finish(
+        self, batch: ProducerBatch, result: AppendResult = _NOT_APPENDED, error: RaykaError | None = None
+    ) -> None:
+        self._unfinished.discard(batch)
+        batch.builder = batch.buffer = None
+        self._accumulator.release(batch)
+        batch.complete(result.base_offset, result.log_append_time_ms, error)
+        waiters, self._room = self._room, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _remaining_ms(self, batch: ProducerBatch) -> float:
+        return (batch.created_s - time.monotonic()) * 1000 + self._config.delivery_timeout_ms
+
+    def _expired(self, batch: ProducerBatch) -> RaykaError:
+        last = f"; the last answer was {batch.last_error.name}" if batch.last_error else ""
+        return RaykaError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"{batch.record_count} records for {batch.topic_partition} were not acknowledged after {batch.attempts} "
+            f"attempts within delivery_timeout_ms={self._config.delivery_timeout_ms}{last}",
+        )
+
+
+def _refused(batch: ProducerBatch) -> RaykaError:
+    message = f": {batch.error_message}" if batch.error_message else ""
+    return RaykaError(
+        batch.last_error, f"{batch.record_count} records for {batch.topic_partition} were refused{message}"
+    )

@@ -1,0 +1,1 @@
+"""Message streams, the consumer API of Kafka's design papers."""

@@ -1,0 +1,118 @@
+"""A stream's place in its group: every stream is a member, named after its consumer and its number.
+
+The group's `range` assignor gives the members of a topic, in order of their names, rows of partitions as even as can
+be. That is the algorithm of Kafka's design paper: sort the partitions, sort the streams "consumer-number" of the
+topic, give stream i the partitions from i*N on.
+
+A stream takes part in rebalances whether or not its thread asks for records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from rayka.client.consumer.positions import AssignedPartition
+from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.group.consumer import AsyncGroupConsumer
+from rayka.client.group.subscription import Subscription
+from rayka.client.loop import at_home
+from rayka.errors import RaykaError
+from rayka.gateway.ports import Broker
+
+_MIN_WAIT_S = 0.01
+
+
+class StreamMember(AsyncGroupConsumer):
+    """The consumer behind one stream.
+
+    The record that was given out last counts as read when the next one is asked for, or when the program commits.
+    """
+
+    def __init__(
+        self, broker: Broker, home: asyncio.AbstractEventLoop, *, group_id: str, member_id: str, **config: Any
+    ) -> None:
+        super().__init__(
+            broker, home, group_id=group_id, member_id=member_id, is_independent=True, group_remote_assignor="range",
+            **config,
+        )  # fmt: skip
+        self._lock = threading.RLock()
+        self._current: ConsumerRecord | None = None
+        self._reader: object = None
+        self._saver: asyncio.Task[None] | None = None
+
+    @at_home
+    async def join(self, topics: Iterable[str]) -> None:
+        """Read these topics, which may be none, instead of those before."""
+        self._require_protocol()
+        if self._saver is None:
+            self._saver = asyncio.get_running_loop().create_task(self._save_regularly())
+        self._member.subscribe(Subscription(tuple(topics)), {})
+        self._member.start()
+
+    def take_next(self, reader: object) -> ConsumerRecord | None:
+        """The next record that is here, for `reader`: a thread or a task. The one before it is read."""
+        with self._lock:
+            self._reader = reader
+            self._current = self.pending.popleft() if self.pending else None
+            return self._current
+
+    def finish(self, reader: object) -> None:
+        """If this one reads the stream, it is done with the last record."""
+        with self._lock:
+            if self._reader == reader:
+                self._current = None
+
+    @at_home
+    async def commit_given_out(self) -> None:
+        """Commit behind all records that were given out; the last one counts as read from now on."""
+        with self._lock:
+            self._current = None
+            given_out = self._positions()
+        await self._commits.commit(given_out)
+
+    async def fill(self) -> bool:
+        """As for every consumer, and False when there will be no more records."""
+        try:
+            return await super().fill()
+        except RaykaError:
+            if self._is_closed or self._is_leaving:
+                return False
+            raise
+
+    @at_home
+    async def stop(self) -> None:
+        """As for every consumer."""
+        if self._saver is not None:
+            self._saver.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._saver
+        await super().stop()
+
+    def filling(self) -> deque[ConsumerRecord]:
+        """More records for `take_next`."""
+        with self._lock:
+            return super().filling()
+
+    def _forget_pending(self) -> None:
+        with self._lock:
+            super()._forget_pending()
+            if self._current is not None and self._current.topic_partition not in self._fetcher.partitions:
+                self._current = None
+
+    def _position(self, state: AssignedPartition) -> int | None:
+        with self._lock:
+            current = self._current
+            if current is not None and current.topic_partition == state.topic_partition:
+                return current.offset
+            return super()._position(state)
+
+    async def _save_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(max(self._commits.next_save_s - time.monotonic(), _MIN_WAIT_S))
+            self._commits.save_if_due()

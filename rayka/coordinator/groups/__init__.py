@@ -1,0 +1,1 @@
+"""The group coordinator (pure): groups of both protocols and their committed offsets."""

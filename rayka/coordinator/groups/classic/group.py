@@ -1,0 +1,348 @@
+"""A classic group: the members, their votes, and where the group is in its rebalance.
+
+Theory of operation. The coordinator gathers the members (PreparingRebalance: every member has to join again), gives
+the list to one of them, the leader, and waits for the leader's assignment (CompletingRebalance: every member asks for
+its part with a sync). Only when the assignment is in the log does the new generation begin (Stable). All of a rebalance
+is soft state; durable is the last generation that was completed, `persisted`, and a coordinator that restarts goes on
+from there. A generation that never completed gave nobody a partition, so its number can be used again.
+
+The transitions are the table below; `rebalance.py` moves a group along them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rayka.coordinator.groups.consumer import protocol as consumer_protocol
+from rayka.coordinator.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, Record
+from rayka.coordinator.groups.requests import JoinGroupMember, Protocol
+from rayka.errors import ErrorCode
+
+
+class ClassicGroupState(enum.Enum):
+    """The state of a classic group, as DescribeGroups spells it. One that was deleted, or never was, is Dead."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+EMPTY = ClassicGroupState.EMPTY
+PREPARING_REBALANCE = ClassicGroupState.PREPARING_REBALANCE
+COMPLETING_REBALANCE = ClassicGroupState.COMPLETING_REBALANCE
+STABLE = ClassicGroupState.STABLE
+DEAD = ClassicGroupState.DEAD
+
+TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
+    EMPTY: frozenset({PREPARING_REBALANCE, DEAD}),
+    PREPARING_REBALANCE: frozenset({COMPLETING_REBALANCE, EMPTY, DEAD}),
+    COMPLETING_REBALANCE: frozenset({STABLE, PREPARING_REBALANCE, DEAD}),
+    STABLE: frozenset({PREPARING_REBALANCE, DEAD}),
+    DEAD: frozenset({DEAD}),
+}
+
+
+@dataclass(slots=True)
+class ClassicMember:
+    """One member. `awaiting_join` and `awaiting_sync` are the handles of its requests that wait.
+
+    `is_new`: it joined since the last rebalance completed, so waiting does not keep it alive.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    supported_protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    awaiting_join: int | None = None
+    awaiting_sync: int | None = None
+    is_new: bool = False
+
+    @property
+    def has_satisfied_heartbeat(self) -> bool:
+        """Whether the session may run out without harm, because the coordinator owes the member an answer."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """The member's metadata for a protocol; empty if it does not support it."""
+        return next((p.metadata for p in self.supported_protocols if p.name == protocol_name), b"")
+
+
+class ClassicGroup:
+    """The live state of one group. Methods change soft state only; `persisted` follows the log."""
+
+    def __init__(self, group_id: str, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = EMPTY
+        self.previous_state = EMPTY
+        self.state_timestamp_ms = now_ms
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        self.members: dict[str, ClassicMember] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_join_members: set[str] = set()
+        self.pending_sync_members: set[str] = set()
+        self.new_member_added = False
+        self.subscribed_topics: frozenset[str] | None = None
+        self.persisted: GroupMetadataValue | None = None
+        self._supported: Counter[str] = Counter()
+        self._awaiting_join = 0
+
+    @classmethod
+    def load(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        """The group as it was when `value` was written."""
+        group = cls(group_id, value.current_state_timestamp)
+        group.protocol_type = value.protocol_type or None
+        for member in value.members:
+            group.add(_loaded(member, value.protocol), None)
+        group.state = STABLE if value.members else EMPTY
+        group.generation_id = value.generation
+        group.protocol_name = value.protocol
+        group.leader_id = value.leader or group.leader_id
+        group.subscribed_topics = group.compute_subscribed_topics()
+        group.persisted = value
+        return group
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is in the group."""
+        return self.state is EMPTY
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody is in the group or about to be."""
+        return self.is_empty and not self.pending_join_members
+
+    @property
+    def is_unled(self) -> bool:
+        """Whether the generation was never led, since it comes from a conversion: it has to rebalance."""
+        return self.persisted is not None and self.persisted.leader is None and bool(self.members)
+
+    @property
+    def awaiting_join_count(self) -> int:
+        """How many members wait for the join phase to end."""
+        return self._awaiting_join
+
+    @property
+    def has_all_members_joined(self) -> bool:
+        """Whether nobody is missing in the join phase."""
+        return len(self.members) == self._awaiting_join and not self.pending_join_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long the slowest member may take to join."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        """Whether the members are consumers (not Connect workers, for example)."""
+        return self.protocol_type == consumer_protocol.PROTOCOL_TYPE
+
+    def can_move_to(self, state: ClassicGroupState) -> bool:
+        """Whether the table has this transition."""
+        return state in TRANSITIONS[self.state]
+
+    def move_to(self, state: ClassicGroupState, now_ms: int) -> None:
+        """Makes a transition of the table."""
+        assert self.can_move_to(state), f"group {self.group_id} cannot go from {self.state.value} to {state.value}"
+        self.previous_state, self.state = self.state, state
+        self.state_timestamp_ms = now_ms
+
+    def add(self, member: ClassicMember, handle: int | None) -> None:
+        """Takes a member in; the first one sets the protocol type before and becomes the leader."""
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self._count(member, 1)
+        self._set_awaiting_join(member, handle)
+        self.pending_join_members.discard(member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """Forgets a member or a pending one; another becomes the leader if it was that."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count(member, -1)
+            self._awaiting_join -= member.awaiting_join is not None
+            if member.group_instance_id is not None:
+                self.static_members.pop(member.group_instance_id, None)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.pending_join_members.discard(member_id)
+        self.pending_sync_members.discard(member_id)
+
+    def update(
+        self, member: ClassicMember, protocols: tuple[Protocol, ...], rebalance_ms: int, session_ms: int
+    ) -> None:
+        """What a member says of itself when it joins again."""
+        self._count(member, -1)
+        member.supported_protocols = protocols
+        self._count(member, 1)
+        member.rebalance_timeout_ms = rebalance_ms
+        member.session_timeout_ms = session_ms
+
+    def replace_static_member(self, instance_id: str, new_member_id: str) -> tuple[ClassicMember, ClassicMember]:
+        """Puts a new member id in the place of an instance's old one; returns the old member and the new one."""
+        old = self.members.pop(self.static_members[instance_id])
+        self._awaiting_join -= old.awaiting_join is not None
+        new = replace(old, member_id=new_member_id, awaiting_join=None, awaiting_sync=None)
+        self._put_static(new, was=old.member_id)
+        return old, new
+
+    def restore_static_member(self, old: ClassicMember, new: ClassicMember) -> None:
+        """Undoes `replace_static_member`."""
+        self._count(new, -1)
+        self._awaiting_join -= new.awaiting_join is not None
+        del self.members[new.member_id]
+        self._count(old, 1)
+        self._awaiting_join += old.awaiting_join is not None
+        self._put_static(old, was=new.member_id)
+
+    def _put_static(self, member: ClassicMember, was: str) -> None:
+        assert member.group_instance_id is not None
+        self.members[member.member_id] = member
+        self.static_members[member.group_instance_id] = member.member_id
+        if self.leader_id == was:
+            self.leader_id = member.member_id
+
+    def await_join(self, member: ClassicMember, handle: int) -> int | None:
+        """Lets the member wait for the end of the join phase; returns the handle of a request it gave up for this."""
+        abandoned = member.awaiting_join
+        self._set_awaiting_join(member, handle)
+        return abandoned
+
+    def take_awaiting_join(self, member: ClassicMember) -> int | None:
+        """The handle of the join that waits, which is about to be answered."""
+        handle = member.awaiting_join
+        self._set_awaiting_join(member, None)
+        return handle
+
+    def _set_awaiting_join(self, member: ClassicMember, handle: int | None) -> None:
+        self._awaiting_join += (handle is not None) - (member.awaiting_join is not None)
+        member.awaiting_join = handle
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance has another member id by now."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is not None and current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def supports(self, protocol_type: str, protocols: Iterable[Protocol]) -> bool:
+        """Whether a member with these protocols has one in common with all who are here."""
+        names = [protocol.name for protocol in protocols]
+        if self.is_empty:
+            return bool(protocol_type and names)
+        return self.protocol_type == protocol_type and any(self._supported[n] == len(self.members) for n in names)
+
+    def select_protocol(self) -> str:
+        """The protocol of the next generation."""
+        return voted_protocol([member.supported_protocols for member in self.members.values()])
+
+    def elect_joined_leader(self) -> bool:
+        """Sees to it that the leader is one that joined; False if nobody did."""
+        leader = self.members.get(self.leader_id or "")
+        if leader is None:
+            return False
+        if leader.awaiting_join is None:
+            joined = next((m for m in self.members.values() if m.awaiting_join is not None), None)
+            if joined is None:
+                return False
+            self.leader_id = joined.member_id
+        return True
+
+    def begin_generation(self, now_ms: int) -> None:
+        """Ends the join phase: the next generation, waiting for its assignment, or empty."""
+        self.generation_id += 1
+        self.protocol_name = self.select_protocol() if self.members else None
+        self.subscribed_topics = self.compute_subscribed_topics()
+        self.move_to(COMPLETING_REBALANCE if self.members else EMPTY, now_ms)
+        self.pending_sync_members.clear()
+
+    def compute_subscribed_topics(self) -> frozenset[str] | None:
+        """The topics of all members; None if they are not consumers or cannot be understood."""
+        if not self.uses_consumer_protocol:
+            return None
+        try:
+            subscriptions = (member.metadata(self.protocol_name) for member in self.members.values())
+            return frozenset(topic for data in subscriptions for topic in consumer_protocol.read_topics(data))
+        except ValueError:
+            return None
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member may be reading the topic; consumers that cannot be understood may read any."""
+        if self.subscribed_topics is None:
+            return self.uses_consumer_protocol
+        return topic in self.subscribed_topics
+
+    def join_members(self) -> tuple[JoinGroupMember, ...]:
+        """The members as the leader sees them."""
+        return tuple(
+            JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(self.protocol_name))
+            for m in self.members.values()
+        )
+
+    def metadata_record(self, assignments: dict[str, bytes] | None = None) -> Record:
+        """The record of this generation with the members' assignments (as they are, unless given)."""
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp=self.state_timestamp_ms,
+            members=tuple(_persisted(member, self.protocol_name, assignments) for member in self.members.values()),
+        )
+        return Record(GroupMetadataKey(self.group_id), value)
+
+    def _count(self, member: ClassicMember, change: int) -> None:
+        for protocol in member.supported_protocols:
+            self._supported[protocol.name] += change
+
+
+def voted_protocol(supported: Sequence[Iterable[Protocol]]) -> str:
+    """The protocol that all members support and most like best; each names those that it supports in that order."""
+    wishes = [[protocol.name for protocol in protocols] for protocols in supported]
+    candidates = set(wishes[0]).intersection(*wishes[1:])
+    votes = Counter(next(name for name in names if name in candidates) for names in wishes)
+    return votes.most_common(1)[0][0]
+
+
+def _loaded(member: MemberMetadata, protocol: str | None) -> ClassicMember:
+    timeout_ms = member.session_timeout if member.rebalance_timeout == -1 else member.rebalance_timeout
+    return ClassicMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        timeout_ms,
+        member.session_timeout,
+        (Protocol(protocol or "", member.subscription),),
+        member.assignment,
+    )
+
+
+def _persisted(member: ClassicMember, protocol: str | None, assignments: dict[str, bytes] | None) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.metadata(protocol),
+        assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+    )

@@ -1,0 +1,1 @@
+"""Consumer groups (KIP-848): heartbeats, target assignments, reconciliation."""

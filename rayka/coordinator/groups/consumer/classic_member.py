@@ -1,0 +1,215 @@
+"""Members of a consumer group that speak the classic protocol (KIP-848).
+
+They are members like the others; only the way they are told is theirs. A heartbeat says REBALANCE_IN_PROGRESS where
+there is a step to take, the join takes it, and the sync fetches what the member has now. There is no leader. A member
+that does not come to join, or to sync, within its rebalance timeout is out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayka.coordinator.clock import Now
+from rayka.coordinator.groups.classic.rebalance import Timer, TimerKey
+from rayka.coordinator.groups.consumer import protocol as consumer_protocol
+from rayka.coordinator.groups.consumer.group import ConsumerGroup
+from rayka.coordinator.groups.consumer.heartbeat import ConsumerHeartbeat, check_instance, take_over, unknown_member
+from rayka.coordinator.groups.consumer.member import Assignment, ConsumerMember, MemberState
+from rayka.coordinator.groups.consumer.target_assignment import is_due
+from rayka.coordinator.groups.consumer.update import ConsumerChanges
+from rayka.coordinator.groups.migration import classic_assignment, classic_metadata, protocols_of
+from rayka.coordinator.groups.requests import (
+    UNKNOWN_MEMBER_ID,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from rayka.coordinator.groups.settings import ConsumerGroupSettings, MigrationPolicy
+from rayka.coordinator.timers import TimerQueue
+from rayka.coordinator.topics import Topics
+from rayka.errors import ErrorCode, RaykaError
+
+
+class ClassicConsumer:
+    """Serves classic members of consumer groups. What must not be raises the error that the member gets."""
+
+    def __init__(self, heartbeats: ConsumerHeartbeat, timers: TimerQueue[TimerKey]) -> None:
+        self._heartbeats = heartbeats
+        self._timers = timers
+
+    def check_join(self, group: ConsumerGroup, request: JoinGroupRequest, member_id: str) -> None:
+        """Raises if the group does not take this member."""
+        if self._heartbeats.settings.migration_policy is MigrationPolicy.DISABLED:
+            reason = (
+                f"Cannot join the consumer group {group.group_id} with the classic protocol: migration is disabled."
+            )
+            raise RaykaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, reason)
+        self._heartbeats.check_room(group, member_id, request.group_instance_id)
+        others = [protocols_of(member) for member in group.classic_members()]
+        names = {protocol.name for protocol in request.protocols}
+        common = names.intersection(*({protocol.name for protocol in protocols} for protocols in others))
+        if request.protocol_type != consumer_protocol.PROTOCOL_TYPE or not common:
+            raise RaykaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Member {member_id}'s protocols are not supported."
+            )
+
+    def join(
+        self, changes: ConsumerChanges, request: JoinGroupRequest, member_id: str, own: ConsumerGroupSettings
+    ) -> ConsumerMember:
+        """Takes a member in, or one step on."""
+        subscription = _subscription(request)
+        member = replace(
+            self._member(changes, request, member_id),
+            instance_id=request.group_instance_id,
+            rack_id=subscription.rack_id or None,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            subscribed_topic_names=frozenset(subscription.topics),
+            subscribed_topic_regex="",
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            server_assignor=None,
+            classic=classic_metadata(request.session_timeout_ms, request.protocols),
+        )
+        changes.follow_topics(changes.update(member))
+        changes.assign(own.assignment_interval_ms)
+        return changes.reconcile(member_id, _owned(subscription, changes.topics))
+
+    def _member(self, changes: ConsumerChanges, request: JoinGroupRequest, member_id: str) -> ConsumerMember:
+        instance_id = request.group_instance_id
+        current = changes.group.static_member(instance_id)
+        if instance_id is None or (current is None and request.member_id == UNKNOWN_MEMBER_ID):
+            return changes.group.members.get(member_id) or ConsumerMember(member_id)
+        if current is None:
+            raise RaykaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if request.member_id == UNKNOWN_MEMBER_ID:
+            return take_over(changes, current, member_id)
+        check_instance(current, member_id)
+        return current
+
+    def joined(self, group_id: str, member: ConsumerMember, now: Now) -> None:
+        """The join is in the log: now the sync is waited for."""
+        assert member.classic is not None
+        self._timers.cancel(TimerKey(Timer.MEMBER_JOIN, group_id, member.member_id))
+        self._timers.cancel(TimerKey(Timer.REBALANCE, group_id, member.member_id))
+        self._heartbeats.keep_alive(group_id, member.member_id, member.classic.session_timeout_ms, now)
+        key = TimerKey(Timer.MEMBER_SYNC, group_id, member.member_id)
+        self._timers.schedule(key, now.ms + member.rebalance_timeout_ms)
+
+    def answer(self, member: ConsumerMember) -> JoinGroupResponse:
+        """A generation is the member's epoch here."""
+        return JoinGroupResponse(
+            member_id=member.member_id,
+            generation_id=member.member_epoch,
+            protocol_type=consumer_protocol.PROTOCOL_TYPE,
+            protocol_name=protocols_of(member)[0].name,
+        )
+
+    def sync(
+        self,
+        group: ConsumerGroup,
+        request: SyncGroupRequest,
+        topics: Topics,
+        own: ConsumerGroupSettings,
+        now: Now,
+    ) -> SyncGroupResponse:
+        """What the member has now."""
+        member = self._known(group, request.member_id, request.group_instance_id, request.generation_id)
+        name = protocols_of(member)[0].name
+        asked = (request.protocol_type or consumer_protocol.PROTOCOL_TYPE, request.protocol_name or name)
+        if asked != (consumer_protocol.PROTOCOL_TYPE, name):
+            reason = f"The protocol {asked} is not that of the join, {name}."
+            raise RaykaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, reason)
+        is_behind = member.member_epoch < _next_epoch(group, own, now.wall_ms)
+        if is_behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
+            self._call_to_join(group, member, now)
+            reason = f"A new rebalance is triggered in group {group.group_id}."
+            raise RaykaError(ErrorCode.REBALANCE_IN_PROGRESS, reason)
+        self._timers.cancel(TimerKey(Timer.MEMBER_SYNC, group.group_id, member.member_id))
+        self._keep_alive(group, member, now)
+        return SyncGroupResponse(
+            protocol_type=asked[0], protocol_name=asked[1], assignment=classic_assignment(member, topics)
+        )
+
+    def heartbeat(
+        self, group: ConsumerGroup, request: HeartbeatRequest, own: ConsumerGroupSettings, now: Now
+    ) -> ErrorCode:
+        """REBALANCE_IN_PROGRESS where the member can take a step."""
+        member = self._known(group, request.member_id, request.group_instance_id, request.generation_id)
+        self._keep_alive(group, member, now)
+        if (
+            member.member_epoch < _next_epoch(group, own, now.wall_ms)
+            or member.state is MemberState.UNREVOKED_PARTITIONS
+            or (member.state is MemberState.UNRELEASED_PARTITIONS and _can_get_more(group, member))
+        ):
+            self._call_to_join(group, member, now)
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _known(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
+    ) -> ConsumerMember:
+        member = _classic_member(group, member_id, instance_id)
+        if generation_id != member.member_epoch:
+            reason = f"The generation id {generation_id} is not the member epoch {member.member_epoch} of {member_id}."
+            raise RaykaError(ErrorCode.ILLEGAL_GENERATION, reason)
+        return member
+
+    def leaving(self, group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
+        """The classic member that leaves; an instance may go by its instance id alone. Raises as `_classic_member`."""
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        current = group.static_member(instance_id)
+        if current is not None and member_id == UNKNOWN_MEMBER_ID:
+            member_id = current.member_id
+        return _classic_member(group, member_id, instance_id)
+
+    def _keep_alive(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+        assert member.classic is not None
+        self._heartbeats.keep_alive(group.group_id, member.member_id, member.classic.session_timeout_ms, now)
+
+    def _call_to_join(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+        key = TimerKey(Timer.MEMBER_JOIN, group.group_id, member.member_id)
+        if key not in self._timers:
+            self._timers.schedule(key, now.ms + member.rebalance_timeout_ms)
+
+
+def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+    """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance has another member id by now."""
+    member = group.members.get(member_id) if instance_id is None else group.static_member(instance_id)
+    if member is not None and instance_id is not None:
+        check_instance(member, member_id)
+    if member is None or member.classic is None:
+        raise unknown_member(member_id, group.group_id)
+    return member
+
+
+def _next_epoch(group: ConsumerGroup, own: ConsumerGroupSettings, now_ms: int) -> int:
+    """The epoch that a join can lead to now: not yet the group's, while its target may not be computed."""
+    return group.epoch if is_due(group, own.assignment_interval_ms, now_ms) else group.assignment_epoch
+
+
+def _can_get_more(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Whether all that the member waits for is free by now."""
+    return not any(
+        (topic_id, partition) in group.owners
+        for topic_id, partitions in group.targets.get(member.member_id, {}).items()
+        for partition in partitions - member.assigned.get(topic_id, {}).keys()
+    )
+
+
+def _subscription(request: JoinGroupRequest) -> consumer_protocol.Subscription:
+    try:
+        return consumer_protocol.read_subscription(request.protocols[0].metadata)
+    except ValueError as error:
+        reason = f"The embedded consumer protocol is malformed: {error}."
+        raise RaykaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, reason) from None
+
+
+def _owned(subscription: consumer_protocol.Subscription, topics: Topics) -> Assignment:
+    return {
+        topics.by_name[topic].topic_id: frozenset(partitions)
+        for topic, partitions in subscription.owned_partitions
+        if topic in topics.by_name
+    }

@@ -1,0 +1,254 @@
+"""A consumer group (KIP-848): all of it is durable, and changes only by applying records.
+
+Theory of operation. The group epoch counts the changes that call for a new assignment: who is in, what they subscribe
+to, what topics look like. The target assignment says for its epoch who shall have what. Each member walks to its target
+by itself (`reconciliation.py`): it gives up what is not its own any more, says so, moves to the target's epoch and
+gets what the others have given up. A partition has one owner at every moment, `owners`.
+
+A command works on a draft, a copy to which it applies its records as it makes them, so that each step sees the one
+before. The group itself follows when they are in the log.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rayka.coordinator.groups.consumer import protocol as consumer_protocol
+from rayka.coordinator.groups.consumer.member import (
+    LEAVE_EPOCH,
+    Assignment,
+    ConsumerMember,
+    assignment_of,
+    topic_partitions,
+)
+from rayka.coordinator.groups.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    Record,
+)
+from rayka.coordinator.topics import Topics
+
+
+class ConsumerGroupState(enum.Enum):
+    """The state of a consumer group, as ConsumerGroupDescribe spells it."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ResolvedRegex(NamedTuple):
+    """The topics that match a pattern, in the metadata of `version`."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+class ConsumerGroup:
+    """One group, or a draft of it."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.has_partition_metadata = False
+        self.assignment_epoch = 0
+        self.assignment_timestamp_ms = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.static_members: dict[str, str] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.owners: dict[tuple[uuid.UUID, int], str] = {}
+        self.checked_version = -1
+        """Soft: the metadata version that the group is known to be in step with."""
+
+    def draft(self) -> ConsumerGroup:
+        """A copy to try records on."""
+        draft = ConsumerGroup(self.group_id)
+        for name, value in vars(self).items():
+            setattr(draft, name, value.copy() if isinstance(value, dict) else value)
+        return draft
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """Where the group is as a whole."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is in the group."""
+        return not self.members
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody is in the group or about to be."""
+        return not self.members
+
+    @property
+    def protocol_type(self) -> str:
+        """All members are consumers."""
+        return consumer_protocol.PROTOCOL_TYPE
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        """The member that an instance is now."""
+        return self.members.get(self.static_members.get(instance_id or "", ""))
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """The names of the topics that a member subscribes to, one by one and by its pattern."""
+        resolved = self.regexes.get(member.subscribed_topic_regex or "")
+        return member.subscribed_topic_names if resolved is None else member.subscribed_topic_names | resolved.topics
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """The names of the topics that anybody in the group subscribes to."""
+        return frozenset().union(
+            *(member.subscribed_topic_names for member in self.members.values()),
+            *(regex.topics for regex in self.regexes.values()),
+        )
+
+    def subscribed_regexes(self) -> set[str]:
+        """The patterns that members subscribe to."""
+        return {member.subscribed_topic_regex for member in self.members.values() if member.subscribed_topic_regex}
+
+    def preferred_assignor(self, default: str) -> str:
+        """The assignor that most members who want one want."""
+        wishes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
+        return wishes.most_common(1)[0][0] if wishes else default
+
+    def classic_members(self) -> Iterator[ConsumerMember]:
+        """Those who speak the classic protocol."""
+        return (member for member in self.members.values() if member.classic is not None)
+
+    def is_in_step_with(self, topics: Topics) -> bool:
+        """Whether topics look as they did at the last group epoch."""
+        return self.metadata_hash == topics.group_hash(self.subscribed_topics())
+
+    def apply(self, record: Record) -> None:
+        """Changes the group as a record says. What a record takes away may be gone already."""
+        match record.key:
+            case ConsumerGroupMetadataKey():
+                value: ConsumerGroupMetadataValue = record.value or ConsumerGroupMetadataValue(0)
+                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            case ConsumerGroupPartitionMetadataKey():
+                self.has_partition_metadata = record.value is not None
+            case ConsumerGroupMemberMetadataKey(_, member_id):
+                self._apply_member(member_id, record)
+            case ConsumerGroupTargetAssignmentMetadataKey():
+                self._apply_target_epoch(record.value)
+            case ConsumerGroupTargetAssignmentMemberKey(_, member_id):
+                self._apply_target(member_id, record.value)
+            case ConsumerGroupCurrentMemberAssignmentKey(_, member_id):
+                self._apply_current(member_id, record)
+            case ConsumerGroupRegularExpressionKey(_, pattern):
+                self._apply_regex(pattern, record.value)
+
+    def _apply_member(self, member_id: str, record: Record) -> None:
+        old = self.members.get(member_id)
+        if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
+            del self.static_members[old.instance_id]
+        if record.value is None:
+            self._disown(member_id)
+            self.members.pop(member_id, None)
+            return
+        member = (old or ConsumerMember(member_id)).with_metadata(record.value)
+        self.members[member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member_id
+
+    def _apply_target_epoch(self, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
+        self.assignment_epoch = 0 if value is None else value.assignment_epoch
+        self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp
+
+    def _apply_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
+        if value is None:
+            self.targets.pop(member_id, None)
+        else:
+            self.targets[member_id] = assignment_of(value.topic_partitions)
+
+    def _apply_current(self, member_id: str, record: Record) -> None:
+        self._disown(member_id)
+        member = self.members.get(member_id)
+        if record.value is not None:
+            member = (member or ConsumerMember(member_id)).with_current(record.value)
+            self.members[member_id] = member
+            self._own(member)
+        elif member is not None:
+            gone = ConsumerMember(member_id, member_epoch=LEAVE_EPOCH, previous_member_epoch=LEAVE_EPOCH)
+            self.members[member_id] = gone.with_metadata(member.metadata_record(self.group_id).value)
+
+    def _apply_regex(self, pattern: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+        if value is None:
+            self.regexes.pop(pattern, None)
+        else:
+            self.regexes[pattern] = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+
+    def _own(self, member: ConsumerMember) -> None:
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, numbers in partitions.items():
+                for number in numbers:
+                    self.owners[topic_id, number] = member.member_id
+
+    def _disown(self, member_id: str) -> None:
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, numbers in partitions.items():
+                for number in numbers:
+                    if self.owners.get((topic_id, number)) == member_id:
+                        del self.owners[topic_id, number]
+
+    def epoch_record(self, epoch: int, metadata_hash: int) -> Record:
+        """A new group epoch."""
+        return Record(ConsumerGroupMetadataKey(self.group_id), ConsumerGroupMetadataValue(epoch, metadata_hash))
+
+    def target_epoch_record(self, epoch: int, timestamp_ms: int) -> Record:
+        """The target assignment is of this group epoch now."""
+        value = ConsumerGroupTargetAssignmentMetadataValue(epoch, timestamp_ms)
+        return Record(ConsumerGroupTargetAssignmentMetadataKey(self.group_id), value)
+
+    def target_record(self, member_id: str, target: Assignment) -> Record:
+        """A member's target."""
+        value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions(target))
+        return Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id), value)
+
+    def member_tombstones(self, member_id: str) -> Iterator[Record]:
+        """Takes a member out."""
+        yield Record(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id))
+        yield Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id))
+        yield Record(ConsumerGroupMemberMetadataKey(self.group_id, member_id))
+
+    def tombstones(self) -> Iterator[Record]:
+        """Takes the whole group away."""
+        for member_id in self.members:
+            yield Record(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id))
+        for member_id in {*self.members, *self.targets}:
+            yield Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id))
+        yield Record(ConsumerGroupTargetAssignmentMetadataKey(self.group_id))
+        for member_id in self.members:
+            yield Record(ConsumerGroupMemberMetadataKey(self.group_id, member_id))
+        if self.has_partition_metadata:
+            yield Record(ConsumerGroupPartitionMetadataKey(self.group_id))
+        for pattern in self.regexes:
+            yield Record(ConsumerGroupRegularExpressionKey(self.group_id, pattern))
+        yield Record(ConsumerGroupMetadataKey(self.group_id))

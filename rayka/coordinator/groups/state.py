@@ -1,0 +1,93 @@
+"""The groups and offsets of one partition, as its log says."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from rayka.coordinator.groups.classic.group import DEAD, ClassicGroup
+from rayka.coordinator.groups.consumer.group import ConsumerGroup
+from rayka.coordinator.groups.consumer_offset_rules import ConsumerOffsetRules
+from rayka.coordinator.groups.offset_rules import ClassicOffsetRules, OffsetRules
+from rayka.coordinator.groups.offsets import NO_PRODUCER_ID, Offsets
+from rayka.coordinator.groups.records import (
+    ConsumerGroupMetadataKey,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    Record,
+)
+from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.topics import Topics
+
+NO_METADATA = -1
+"""The version of topics that nobody has told of yet."""
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+
+
+class Registry:
+    """All groups by id. Only `replay` changes what must outlive a crash."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets(settings)
+        self.topics = Topics(version=NO_METADATA)
+        self.is_loading = True
+
+    def replay(self, record: Record, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Applies a record of the log."""
+        match record.key:
+            case OffsetCommitKey() as key:
+                self.offsets.replay(key, record.value, record_offset, producer_id)
+                if record.value is not None and key.group not in self.groups:
+                    self.groups[key.group] = ClassicGroup(key.group, -1)
+            case GroupMetadataKey(group_id):
+                self._replay_classic(group_id, record.value)
+            case key:
+                self._replay_consumer(key.group_id, record)
+
+    def _replay_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
+        group = self.groups.get(group_id)
+        if value is None:
+            if isinstance(group, ClassicGroup):
+                group.state = DEAD  # for whoever has it in hand
+                del self.groups[group_id]
+        elif isinstance(group, ClassicGroup) and not self.is_loading:
+            group.persisted = value
+        else:
+            self.groups[group_id] = ClassicGroup.load(group_id, value)
+
+    def _replay_consumer(self, group_id: str, record: Record) -> None:
+        """A tombstone of a group that is not there any more says nothing new."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            if isinstance(record.key, ConsumerGroupMetadataKey) and record.value is None:
+                del self.groups[group_id]
+            else:
+                group.apply(record)
+        elif record.value is not None:
+            created = self.groups[group_id] = ConsumerGroup(group_id)
+            created.apply(record)
+
+    def rules(self, group: Group) -> OffsetRules:
+        """What the group allows to be done with its offsets."""
+        if isinstance(group, ClassicGroup):
+            return ClassicOffsetRules(group)
+        return ConsumerOffsetRules(group, self.topics)
+
+    def tombstones(self, group_id: str) -> tuple[Record, ...]:
+        """Takes a group away, without its offsets."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return tuple(group.tombstones())
+        return (Record(GroupMetadataKey(group_id)),)
+
+    def durable(self) -> dict[str, Any]:
+        """All that must outlive a crash, to be compared."""
+        groups: dict[str, Any] = {}
+        for group_id, group in self.groups.items():
+            if isinstance(group, ConsumerGroup):
+                groups[group_id] = {k: v for k, v in vars(group).items() if k != "checked_version"}
+            elif group.persisted is not None:
+                groups[group_id] = group.persisted
+        offsets = {group_id: dict(offsets) for group_id, offsets in self.offsets.committed.items() if offsets}
+        return {"groups": groups, "offsets": offsets, "pending": self.offsets.pending}

@@ -1,0 +1,218 @@
+"""Fetch 0-18: parsed and answered by hand, with incremental sessions (KIP-227).
+
+The leaders wait for data, not the gateway. They answer with slices of segment files, which are read from
+the page cache straight into the response; what the disk must give is read in a thread. Versions 0-3 would
+need records converted down to message formats 0 and 1: every partition gets UNSUPPORTED_VERSION, Kafka's
+answer where it cannot convert.
+"""
+
+from __future__ import annotations
+
+import uuid
+from asyncio import Future
+from collections.abc import Callable
+from typing import Any
+
+from rayka.errors import ErrorCode
+from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FetchRequest, parse
+from rayka.gateway.handlers.fetch.response import Answered, FetchResponse
+from rayka.gateway.handlers.fetch.sessions import FetchContext, SessionPartition
+from rayka.gateway.server.context import Context
+from rayka.gateway.server.limits import logger
+from rayka.gateway.server.request import PendingRequest
+from rayka.gateway.server.segment_files import SegmentGone
+from rayka.gateway.wire.leader_hints import LeaderHints
+from rayka.metadata.image import MetadataImage
+from rayka.types import FetchPartition, FetchResult, IsolationLevel, TopicPartition
+
+_FIRST_WITH_MAGIC_2 = 4
+# A response is at most this large, and a partition's part of it at most its share, whatever the client allows: large
+# ones cost fresh pages for each, and the client waits for the last byte before it takes up the first.
+_RESPONSE_BYTES = 4 << 20
+_LEAST_SHARE_BYTES = 512 << 10
+_ISOLATION_LEVELS = (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+
+
+def handle(context: Context, exchange: PendingRequest) -> None:
+    """Ask the leaders; answer when they have."""
+    request = parse(exchange.frame, exchange.position, exchange.version)
+    fetch = context.sessions.begin(
+        request.session_id,
+        request.session_epoch,
+        request.partitions,
+        request.forgotten,
+        exchange.version >= FIRST_WITH_TOPIC_ID,
+        context.broker.now_ms(),
+    )
+    Fetch(context, exchange, request, fetch).start()
+
+
+class Fetch:
+    """One fetch under way. `results` has the answers known, in the order of the context's partitions."""
+
+    def __init__(self, context: Context, exchange: PendingRequest, request: FetchRequest, fetch: FetchContext) -> None:
+        self._context = context
+        self._exchange = exchange
+        self._request = request
+        self._fetch = fetch
+        self._names: list[TopicPartition | None] = []
+        self._results: list[FetchResult | None] = []
+        self._indexes: list[int] = []
+        self._last_try = False
+
+    def start(self) -> None:
+        """Send on what can be read here."""
+        image = self._context.broker.image
+        wanted = []
+        for index, partition in enumerate(self._fetch.partitions):
+            name = _name(partition, image)
+            refusal = self._refusal(name) if name is not None else FetchResult(_unknown(partition, image))
+            self._names.append(name)
+            self._results.append(refusal)
+            if refusal is None and name is not None:
+                self._indexes.append(index)
+                wanted.append(_fetch_partition(name, partition))
+        if wanted:
+            self._ask(wanted)
+        else:
+            self._respond()
+
+    def _refusal(self, name: TopicPartition) -> FetchResult | None:
+        if self._exchange.version < _FIRST_WITH_MAGIC_2:
+            return FetchResult(ErrorCode.UNSUPPORTED_VERSION)
+        if self._request.is_from_follower:
+            return FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self._request.isolation not in _ISOLATION_LEVELS:
+            return FetchResult(ErrorCode.INVALID_REQUEST)
+        return None
+
+    def _ask(self, wanted: list[FetchPartition]) -> None:
+        request = self._request
+        max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
+        if request.min_bytes <= _LEAST_SHARE_BYTES:
+            max_bytes = min(max_bytes, _RESPONSE_BYTES)
+            share = max(_LEAST_SHARE_BYTES, _RESPONSE_BYTES // len(wanted))
+            wanted = [one._replace(max_bytes=share) if one.max_bytes > share else one for one in wanted]
+        some_failed = len(wanted) < len(self._results)
+        future = self._context.broker.partitions.fetch(
+            wanted,
+            max_wait_ms=0 if some_failed or self._last_try else max(request.max_wait_ms, 0),
+            min_bytes=min(request.min_bytes, max_bytes),
+            max_bytes=max_bytes,
+            isolation=IsolationLevel(request.isolation),
+        )
+        self._when_done(future, self._fetched)
+
+    def _when_done(self, future: Future[Any], proceed: Callable[[Future[Any]], None], cancellable: bool = True) -> None:
+        """Go on when the future is done. A cancellable one ends when the client leaves."""
+        exchange = self._exchange
+
+        def done(future: Future[Any]) -> None:
+            exchange.waiting = None
+            if future.cancelled():
+                exchange.refuse("the fetch was cancelled")
+                return
+            try:
+                proceed(future)
+            except Exception:
+                logger.exception("failed at %s", exchange.describe())
+                exchange.refuse("internal error")
+
+        if future.done():
+            done(future)
+        else:
+            exchange.waiting = future if cancellable else None
+            future.add_done_callback(done)
+
+    def _fetched(self, future: Future[list[FetchResult]]) -> None:
+        for index, result in zip(self._indexes, future.result(), strict=True):
+            self._results[index] = result
+        self._respond()
+
+    def _respond(self) -> None:
+        """Put the response together; read what lies in segments."""
+        answered = [
+            (partition, name, result)
+            for partition, name, result in zip(self._fetch.partitions, self._names, self._results, strict=True)
+            if result is not None
+        ]
+        response = FetchResponse(
+            self._exchange.correlation_id, self._exchange.version, LeaderHints(self._context.broker.image)
+        )
+        response.write(self._fetch.error, self._fetch.session_id, self._news(answered))
+        frame, pieces = response.assemble()
+        try:
+            cached = self._context.segment_files.read_cached(pieces)
+            if cached == len(pieces):
+                self._exchange.answer(frame)
+                return
+            read = self._context.segment_files.reading(pieces[cached:])
+        except SegmentGone:
+            self._again()
+            return
+        reading = self._context.loop.run_in_executor(None, read)
+        self._when_done(reading, lambda future: self._read_from_disk(future, frame), cancellable=False)
+
+    def _news(self, answered: list[Answered]) -> list[Answered]:
+        """What an incremental response must have. Asked again after a lost segment, everything is news."""
+        return answered if self._last_try else [entry for entry in answered if self._fetch.admits(entry[0], entry[2])]
+
+    def _read_from_disk(self, future: Future[None], frame: bytearray) -> None:
+        error = future.exception()
+        if isinstance(error, SegmentGone):
+            self._again()
+        elif error is not None:
+            logger.error("cannot read records for %s: %s", self._exchange.describe(), error)
+            self._fail_read()
+        else:
+            self._exchange.answer(frame)
+
+    def _again(self) -> None:
+        """A segment went away between the leader's answer and the read: ask once more, then give up."""
+        if self._last_try:
+            self._fail_read()
+            return
+        self._last_try = True
+        partitions = self._fetch.partitions
+        self._ask(
+            [_fetch_partition(name, partitions[i]) for i in self._indexes if (name := self._names[i]) is not None]
+        )
+
+    def _fail_read(self) -> None:
+        """Answer an error that makes the client refresh its metadata and try again, never a wrong offset."""
+        failed = FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
+        for index in self._indexes:
+            result = self._results[index]
+            if result is not None and result.records is not None:
+                self._results[index] = failed
+        self._respond()
+
+
+def _name(partition: SessionPartition, image: MetadataImage) -> TopicPartition | None:
+    """The partition by name, None if its topic id is not known."""
+    topic = partition.topic
+    if isinstance(topic, str):
+        return TopicPartition(topic, partition.partition)
+    name = image.topic_names_by_id.get(topic or uuid.UUID(int=0))
+    if name is None:
+        return None
+    partition.name = name
+    return TopicPartition(name, partition.partition)
+
+
+def _unknown(partition: SessionPartition, image: MetadataImage) -> ErrorCode:
+    """A session remembers which name an id stood for (KIP-516), and whether another topic has that name now."""
+    if partition.name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    is_taken = partition.name in image.topics
+    return ErrorCode.INCONSISTENT_TOPIC_ID if is_taken else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _fetch_partition(name: TopicPartition, partition: SessionPartition) -> FetchPartition:
+    return FetchPartition(
+        name,
+        partition.fetch_offset,
+        partition.max_bytes,
+        partition.current_leader_epoch,
+        partition.last_fetched_epoch,
+    )

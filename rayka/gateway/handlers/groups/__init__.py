@@ -1,0 +1,1 @@
+"""Group membership, committed offsets, and the description of groups."""

@@ -1,0 +1,91 @@
+"""DescribeGroups 0-6, ListGroups 0-5 and DeleteGroups 0-3: groups seen from outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayka.coordinator.groups.requests import DescribedGroup
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.handlers.groups.find_coordinator import answers_by_group
+from rayka.gateway.handlers.responses import GROUP_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, message_of
+from rayka.gateway.server.request import Call
+
+_FIRST_DESCRIBE_WITH_NOT_FOUND = 6
+
+
+async def handle_describe(call: Call) -> Any:
+    """Describe classic groups. Before version 6 one that is not there is Dead, without an error."""
+    answers = await answers_by_group(call.broker.groups, "describe_groups", call.request.groups)
+    return call.types.DescribeGroupsResponse(
+        throttle_time=NO_THROTTLE,
+        groups=tuple(_described(call, group_id, answers[group_id]) for group_id in call.request.groups),
+    )
+
+
+def _described(call: Call, group_id: str, group: DescribedGroup | RaykaError) -> Any:
+    if isinstance(group, RaykaError):
+        group = DescribedGroup(group_id, group.code, group.message)
+    is_told = group.error != ErrorCode.GROUP_ID_NOT_FOUND or call.version >= _FIRST_DESCRIBE_WITH_NOT_FOUND
+    error = group.error if is_told else ErrorCode.NONE
+    asked = call.field("include_authorized_operations", False) and error == ErrorCode.NONE
+    types = call.types
+    return types.DescribedGroup(
+        error_code=error,
+        error_message=message_of(error, group.error_message),
+        group_id=group_id,
+        group_state=group.group_state,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_data,
+        members=tuple(types.DescribedGroupMember(**_member(member)) for member in group.members),
+        authorized_operations=GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    )
+
+
+def _member(member: Any) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.metadata,
+        "member_assignment": member.assignment,
+    }
+
+
+async def handle_list(call: Call) -> Any:
+    """The groups of all coordinators, of some states (KIP-518) and types (KIP-848) if asked."""
+    states, kinds = call.field("states_filter", ()), call.field("types_filter", ())
+    error, listed = ErrorCode.NONE, []
+    try:
+        for groups in await call.broker.groups.execute_all("list_groups", states, kinds):
+            listed += groups
+    except RaykaError as refusal:
+        error = refusal.code
+    types = call.types
+    return types.ListGroupsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        groups=tuple(
+            types.ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.group_state,
+                group_type=group.group_type,
+            )
+            for group in listed
+        ),
+    )
+
+
+async def handle_delete(call: Call) -> Any:
+    """Delete empty groups with their offsets."""
+    answers = await answers_by_group(call.broker.groups, "delete_groups", call.request.groups_names)
+    return call.types.DeleteGroupsResponse(
+        throttle_time=NO_THROTTLE,
+        results=tuple(_deleted(call, group_id, answer) for group_id, answer in answers.items()),
+    )
+
+
+def _deleted(call: Call, group_id: str, answer: ErrorCode | RaykaError) -> Any:
+    error, message = (answer.code, answer.message) if isinstance(answer, RaykaError) else (answer, None)
+    return call.types.DeletableGroupResult(group_id=group_id, error_code=error, error_message=message)

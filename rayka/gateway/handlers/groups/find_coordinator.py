@@ -1,0 +1,75 @@
+"""FindCoordinator 0-6, and how a request about many groups is spread over their coordinators.
+
+Version 0 knows groups only; from version 4 on one request asks for many keys. Transactions and share groups
+have no coordinators here: their clients are told at once, rather than left to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.handlers.responses import NO_THROTTLE
+from rayka.gateway.ports import Groups
+from rayka.gateway.server.request import Call
+from rayka.metadata.image import BrokerImage
+
+_FIRST_OF_MANY = 4
+_GROUP = 0
+_TRANSACTION = 1
+_NOBODY = BrokerImage(broker_id=-1, host="", port=-1, rack=None, fenced=True, node_id="", epoch=-1)
+
+
+async def handle(call: Call) -> Any:
+    """Name the nodes that have the coordinators."""
+    if call.version < _FIRST_OF_MANY:
+        return call.types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **await _find(call, call.request.key))
+    found = [
+        call.types.Coordinator(key=key, **await _find(call, key))
+        for key in dict.fromkeys(call.request.coordinator_keys)
+    ]
+    return call.types.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
+
+
+async def _find(call: Call, key: str) -> dict[str, Any]:
+    """The fields of a coordinator, or of the error that there is none."""
+    node, error, message = _NOBODY, ErrorCode.NONE, None
+    try:
+        _check_key_type(call.field("key_type", _GROUP))
+        node = await call.broker.groups.coordinator_of(key)
+    except RaykaError as refusal:
+        error, message = refusal.code, refusal.message
+    return {
+        "error_code": error,
+        "error_message": message,
+        "node_id": node.broker_id,
+        "host": node.host,
+        "port": node.port,
+    }
+
+
+def _check_key_type(key_type: int) -> None:
+    if key_type == _TRANSACTION:
+        raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served")
+    if key_type != _GROUP:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are no coordinators of key type {key_type}")
+
+
+async def answers_by_group(groups: Groups, command: str, group_ids: Iterable[str]) -> Mapping[str, Any | RaykaError]:
+    """Carry out a command that takes group ids at each of their coordinators; for every group its part of the
+    answer, or why there is none."""
+    by_partition: dict[int, list[str]] = {}
+    for group_id in dict.fromkeys(group_ids):
+        by_partition.setdefault(groups.partition_of(group_id), []).append(group_id)
+    parts = await asyncio.gather(*(_answers(groups, command, part) for part in by_partition.values()))
+    return {group_id: answer for part in parts for group_id, answer in part}
+
+
+async def _answers(groups: Groups, command: str, group_ids: Sequence[str]) -> list[tuple[str, Any | RaykaError]]:
+    try:
+        answer = await groups.execute(group_ids[0], command, group_ids)
+    except RaykaError as error:
+        return [(group_id, error) for group_id in group_ids]
+    return list(zip(group_ids, getattr(answer, "errors", answer), strict=True))

@@ -1,0 +1,139 @@
+"""OffsetCommit 0-10 and OffsetDelete 0.
+
+Version 0, which once wrote to ZooKeeper, is stored in Kafka's topic like all others. From version 10 on topics
+go by their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rayka.coordinator.groups.requests import (
+    CommittedOffset,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.handlers.responses import NO_THROTTLE, signed_milliseconds
+from rayka.gateway.server.request import Call
+from rayka.metadata.image import TopicImage
+
+_FIRST_BY_ID = 10
+_FIRST_WITH_MEMBER_EPOCHS = 9
+
+
+class _Asked(NamedTuple):
+    """A partition of the request, and the topic if there is one."""
+
+    topic: TopicImage | None
+    partition: Any
+
+
+async def handle(call: Call) -> Any:
+    """Commit offsets, each of which may be refused on its own."""
+    by_id = call.version >= _FIRST_BY_ID
+    image = call.broker.image
+    asked = [
+        _Asked(image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.name), partition)
+        for topic in call.request.topics
+        for partition in topic.partitions
+    ]
+    missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    committed = iter(await _commit(call, [_offset(one.topic, one.partition) for one in asked if one.topic is not None]))
+    errors = iter([missing if one.topic is None else next(committed) for one in asked])
+    types = call.types
+    return types.OffsetCommitResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            types.OffsetCommitResponseTopic(
+                name=getattr(topic, "name", ""),
+                topic_id=getattr(topic, "topic_id", None),
+                partitions=tuple(
+                    types.OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=next(errors)
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in call.request.topics
+        ),
+    )
+
+
+def _offset(topic: TopicImage, partition: Any) -> CommittedOffset:
+    return CommittedOffset(
+        topic.name,
+        partition.partition_index,
+        partition.committed_offset,
+        getattr(partition, "committed_leader_epoch", -1),
+        partition.committed_metadata,
+        getattr(partition, "commit_timestamp", -1),
+        topic.topic_id,
+    )
+
+
+async def _commit(call: Call, offsets: Sequence[CommittedOffset]) -> Sequence[ErrorCode]:
+    """An error for each offset."""
+    if not offsets:
+        return ()
+    retention = call.field("retention_time", None)
+    request = OffsetCommitRequest(
+        call.request.group_id,
+        tuple(offsets),
+        call.field("generation_id_or_member_epoch", -1),
+        call.field("member_id", ""),
+        call.field("group_instance_id", None),
+        -1 if retention is None else signed_milliseconds(retention),
+        call.version >= _FIRST_WITH_MEMBER_EPOCHS,
+    )
+    try:
+        errors: Sequence[ErrorCode] = (
+            await call.broker.groups.execute(request.group_id, "offset_commit", request)
+        ).errors
+    except RaykaError as error:
+        errors = [error.code] * len(offsets)
+    return errors
+
+
+async def handle_delete(call: Call) -> Any:
+    """Forget offsets of topics that nobody in the group reads (KIP-496)."""
+    asked = [(topic.name, partition.partition_index) for topic in call.request.topics for partition in topic.partitions]
+    known = [key for key in asked if _exists(call, *key)]
+    answer = await _delete(call, tuple(known))
+    errors = dict(zip(known, answer.errors, strict=False))
+    topics = _deletions(call, errors) if answer.error == ErrorCode.NONE else ()
+    return call.types.OffsetDeleteResponse(error_code=answer.error, throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+
+def _exists(call: Call, name: str, partition: int) -> bool:
+    topic = call.broker.image.topics.get(name)
+    return topic is not None and 0 <= partition < len(topic.partitions)
+
+
+async def _delete(call: Call, partitions: tuple[tuple[str, int], ...]) -> OffsetDeleteResponse:
+    """What the coordinator says; its errors are in the order of the partitions."""
+    group_id = call.request.group_id
+    try:
+        answer: OffsetDeleteResponse = await call.broker.groups.execute(
+            group_id, "offset_delete", OffsetDeleteRequest(group_id, partitions)
+        )
+    except RaykaError as error:
+        return OffsetDeleteResponse(error.code)
+    return answer
+
+
+def _deletions(call: Call, errors: dict[tuple[str, int], ErrorCode]) -> Iterator[Any]:
+    types, missing = call.types, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for topic in call.request.topics:
+        yield types.OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=tuple(
+                types.OffsetDeleteResponsePartition(
+                    partition_index=partition.partition_index,
+                    error_code=errors.get((topic.name, partition.partition_index), missing),
+                )
+                for partition in topic.partitions
+            ),
+        )

@@ -1,0 +1,1 @@
+"""Sockets: listeners, connections, requests on their way, limits."""

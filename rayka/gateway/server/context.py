@@ -1,0 +1,73 @@
+"""What the connections of one gateway share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rayka.gateway.handlers.fetch.sessions import FetchSessions
+from rayka.gateway.ports import Broker
+from rayka.gateway.server.busy_poll import BusyPoll
+from rayka.gateway.server.limits import Complaints, ConnectionCounts, Limits, RequestBytes
+from rayka.gateway.server.request import Api
+from rayka.gateway.server.segment_files import SegmentFiles
+
+if TYPE_CHECKING:
+    from rayka.gateway.server.connection import Connection
+
+# What one read from a socket takes at most; a larger frame is then received where it will stay.
+SCRATCH_BYTES = 256 * 1024
+
+
+class Context:
+    """One for each gateway. `scratch` is where every connection receives the beginning of a frame: the
+    event loop hands it out and back within one read."""
+
+    def __init__(self, broker: Broker, apis: Mapping[int, Api], loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self.apis = apis
+        self.loop = loop
+        self._config = broker.config
+        self.limits = Limits.of(self._config)
+        self.request_bytes = RequestBytes(self.limits.queued_bytes)
+        self.connection_counts = ConnectionCounts()
+        self.connections: set[Connection] = set()
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+        self.complaints = Complaints()
+        self.busy_poll = BusyPoll(loop.call_soon)
+        self.sessions = FetchSessions(self._config)
+        self.segment_files = SegmentFiles()
+        self.fetch_max_bytes: int = self._config["fetch.max.bytes"]
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+
+    def refresh(self) -> None:
+        """Take up settings that were changed at run time."""
+        config = self.broker.config
+        if config is not self._config:
+            self._config = config
+            self.limits = Limits.of(config)
+            self.fetch_max_bytes = config["fetch.max.bytes"]
+
+    def add(self, connection: Connection) -> None:
+        """A connection has begun."""
+        self.connections.add(connection)
+        self.connection_counts.add(connection.client_host)
+        self._all_closed.clear()
+
+    def remove(self, connection: Connection) -> None:
+        """A connection that was added has ended."""
+        self.connections.discard(connection)
+        self.connection_counts.remove(connection.client_host)
+        if not self.connections:
+            self._all_closed.set()
+
+    async def all_closed(self) -> None:
+        """Return when there are no connections."""
+        await self._all_closed.wait()
+
+    def complain(self, client: str, request: str, reason: str) -> None:
+        """Log a connection that is closed for a fault of its client."""
+        self.complaints.report(int(self.loop.time() * 1000), client, request, reason)

@@ -1,0 +1,101 @@
+"""Accepts connections on a port and watches over them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from rayka.config import BrokerConfig
+from rayka.gateway.api import APIS
+from rayka.gateway.ports import Broker
+from rayka.gateway.server.connection import Connection
+from rayka.gateway.server.context import Context
+
+_STOP_GRACE_S = 5.0
+_LONGEST_SWEEP_S = 10.0
+
+
+class Listener:
+    """A gateway's TCP port, on loopback unless told otherwise. Port 0 takes any free one."""
+
+    def __init__(self, broker: Broker, host: str = "127.0.0.1", port: int = 0, *, reuse_port: bool = True) -> None:
+        self._broker = broker
+        self._host = host
+        self._port = port
+        self._reuse_port = reuse_port
+        self._server: asyncio.Server | None = None
+        self._context: Context | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once started."""
+        return self._port
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._context.connections) if self._context is not None else 0
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        context = self._context = Context(self._broker, APIS, loop)
+        self._server = await loop.create_server(
+            lambda: Connection(context),
+            self._host,
+            self._port,
+            family=socket.AF_UNSPEC,
+            backlog=self._broker.config["socket.listen.backlog.size"],
+            reuse_address=True,
+            reuse_port=self._reuse_port,
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+        for listening in self._server.sockets:
+            _size_buffers(listening, self._broker.config)
+        self._schedule_sweep()
+
+    async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """Accept no more, answer what is under way for at most `grace_s`, close."""
+        if self._server is None or self._context is None:
+            return
+        self._server.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        context = self._context
+        for connection in list(context.connections):
+            connection.finish()
+        try:
+            await asyncio.wait_for(context.all_closed(), grace_s)
+        except TimeoutError:
+            for connection in list(context.connections):
+                connection.abort()
+            await context.all_closed()
+        context.segment_files.close()
+        self._server = None
+
+    def _schedule_sweep(self) -> None:
+        assert self._context is not None
+        interval_s = min(max(self._context.limits.idle_ms / 10_000, 0.01), _LONGEST_SWEEP_S)
+        self._sweep = self._context.loop.call_later(interval_s, self._expire_connections)
+
+    def _expire_connections(self) -> None:
+        context = self._context
+        assert context is not None
+        context.refresh()
+        if context.limits.idle_ms > 0:
+            before = context.loop.time() - context.limits.idle_ms / 1000
+            for connection in list(context.connections):
+                connection.expire(before)
+        self._schedule_sweep()
+
+
+def _size_buffers(listening: socket.socket, config: BrokerConfig) -> None:
+    """Give accepted connections the socket buffers that were asked for. What nobody set stays with the
+    system, which makes buffers larger as a connection needs it."""
+    for name, option in (
+        ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+        ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
+    ):
+        if name in config.texts and config[name] > 0:
+            listening.setsockopt(socket.SOL_SOCKET, option, config[name])

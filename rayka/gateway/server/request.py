@@ -1,0 +1,131 @@
+"""A request and the place of its answer, and the table row that says who handles it."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rayka.gateway.wire.reader import INT32, Frame
+from rayka.gateway.wire.schema import ApiKey, ResponseTypes
+
+if TYPE_CHECKING:
+    from rayka.gateway.ports import Broker
+    from rayka.gateway.server.connection import Connection
+    from rayka.gateway.server.context import Context
+
+Response = bytes | bytearray | memoryview
+
+
+class PendingRequest:
+    """One request under way. Its answer is written when those of all earlier requests have been.
+
+    `frame` is the request without its length prefix; `position` is where the body begins. `waiting` is
+    cancelled when the client goes away.
+    """
+
+    __slots__ = (
+        "answered",
+        "api",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "frame",
+        "position",
+        "response",
+        "size",
+        "version",
+        "waiting",
+    )
+
+    def __init__(
+        self, connection: Connection, api: Api, version: int, correlation_id: int, client_id: str | None, frame: Frame
+    ) -> None:
+        self.connection = connection
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.frame = frame
+        self.size = len(frame)
+        self.position = 0
+        self.response: Response | None = None
+        self.answered = False
+        self.waiting: Future[Any] | None = None
+
+    def answer(self, response: Response | None) -> None:
+        """Give the whole response frame, None for a request that gets no response (Produce with acks 0)."""
+        self.response = response
+        self.answered = True
+        self.waiting = None
+        self.frame = b""
+        self.connection.answered(self)
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection: this request cannot be answered."""
+        self.connection.refuse(reason, self.describe())
+
+    def describe(self) -> str:
+        """The request in a log line."""
+        return f"{self.api.key.title}({self.api.key.value}) v{self.version}"
+
+
+def response_head(correlation_id: int, flexible: bool) -> bytearray:
+    """The beginning of a response frame, its length still 0 (response header 0 or 1)."""
+    head = bytearray(4)
+    head += INT32.pack(correlation_id)
+    if flexible:
+        head.append(0)
+    return head
+
+
+def finish_frame(out: bytearray) -> bytearray:
+    """Write the frame's length into the four bytes left for it."""
+    INT32.pack_into(out, 0, len(out) - 4)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A decoded request, as an entity handler gets it. `types` has the response classes of its version."""
+
+    context: Context
+    version: int
+    request: Any
+    types: ResponseTypes
+    client_id: str | None
+    client_host: str
+
+    @property
+    def broker(self) -> Broker:
+        """The ports to the rest of the broker."""
+        return self.context.broker
+
+    def field(self, name: str, default: Any) -> Any:
+        """A field of the request, `default` where this version lacks it."""
+        return getattr(self.request, name, default)
+
+
+EntityHandler = Callable[[Call], Awaitable[Any]]
+FrameHandler = Callable[["Context", PendingRequest], None]
+
+
+class Api(NamedTuple):
+    """A row of the table: versions served, the first with compact lengths, who handles it.
+
+    Either `handle` turns a decoded request into a response entity, or `handle_frame` parses the frame and
+    answers the exchange itself. Requests of a `pipelined` API start while earlier ones are under way.
+    """
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    first_flexible: int
+    handle: EntityHandler | None = None
+    handle_frame: FrameHandler | None = None
+    pipelined: bool = False
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether this version has compact lengths and tagged fields."""
+        return version >= self.first_flexible

@@ -1,0 +1,1 @@
+"""Bounded reads of topics: planned offset ranges, checkpoints and micro-batches, for Spark and Ray Data."""

@@ -1,0 +1,298 @@
+"""Arrow arrays that grow chunk by chunk, one class for each kind of column.
+
+The memory of a column is taken once, from how far the first chunk leads, and touched once: fresh pages cost
+about as much as all other work on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.columns.decode import SOUND, Bytes, Ints, Longs, count_headers, gather, locate_headers
+
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+
+_MAX_INT = 2**31 - 1
+_MAX_AHEAD = 1 << 28
+_SPARE = 1.05
+_MICROSECONDS = 1000
+
+
+class Fields(NamedTuple):
+    """One column of fields: where in its chunk each begins and how long it is, -1 for null."""
+
+    positions: Ints
+    lengths: Ints
+
+    @classmethod
+    def empty(cls, rows: int) -> Fields:
+        """Room for `rows` fields."""
+        return cls(np.empty(rows, np.int32), np.empty(rows, np.int32))
+
+    def head(self, rows: int) -> Fields:
+        """The first of them."""
+        return Fields(self.positions[:rows], self.lengths[:rows])
+
+
+class Records(NamedTuple):
+    """The records of one chunk. `progress`: the part of all input that ends with it, above 0 and up to 1."""
+
+    data: Bytes
+    progress: float
+    offsets: Longs
+    timestamps: Longs
+    timestamp_types: Ints
+    keys: Fields
+    values: Fields
+    header_positions: Ints
+    record_ends: Ints
+
+
+class Column(Protocol):
+    """One column in the making."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the column so far, or nearly."""
+
+    def append(self, records: Records) -> None:
+        """Take over the column's part of a chunk, whose memory is used again afterwards."""
+
+    def finish(self) -> pa.Array:
+        """The whole column."""
+
+
+class _Growing:
+    """An array that gets longer. What is beyond `size` elements is not memory yet, only addresses."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._array: npt.NDArray[Any] = np.empty(0, dtype)
+        self.size = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self._array.itemsize
+
+    def extend(self, count: int, progress: float) -> npt.NDArray[Any]:
+        """`count` more elements, to be written."""
+        start, self.size = self.size, self.size + count
+        if self.size > len(self._array):
+            expected = int(self.size / progress * _SPARE)
+            grown = np.empty(max(self.size, min(expected, self.size + _MAX_AHEAD)), self._array.dtype)
+            grown[:start] = self._array[:start]
+            self._array = grown
+        return self._array[start : self.size]
+
+    def finish(self) -> npt.NDArray[Any]:
+        """All elements."""
+        return self._array[: self.size]
+
+
+class _Binary:
+    """Fields of bytes."""
+
+    def __init__(self) -> None:
+        self._copied = _Growing(np.uint8)
+        self._offsets = _Growing(np.int64)
+        self._is_valid = _Growing(np.uint8)
+        self._offsets.extend(1, 1.0)[0] = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fields and of the offsets to them."""
+        return self._copied.nbytes + self._offsets.nbytes
+
+    def append(self, data: Bytes, fields: Fields, progress: float) -> None:
+        rows = len(fields.lengths)
+        start = self._copied.size
+        copied = self._copied.extend(int(np.maximum(fields.lengths, 0).sum(dtype=np.int64)), progress)
+        gather(
+            data, *fields, start, copied, self._offsets.extend(rows, progress), self._is_valid.extend(rows, progress)
+        )
+
+    def finish(self, small: pa.DataType, large: pa.DataType) -> pa.Array:
+        """An array of type `small`, or `large` when its bytes are 2 GiB or more."""
+        copied, offsets, is_valid = self._copied.finish(), self._offsets.finish(), self._is_valid.finish()
+        is_small = len(copied) <= _MAX_INT
+        nulls = len(is_valid) - int(np.count_nonzero(is_valid))
+        buffers = [
+            pa.py_buffer(np.packbits(is_valid, bitorder="little")) if nulls else None,
+            pa.py_buffer(offsets.astype(np.int32) if is_small else offsets),
+            pa.py_buffer(copied),
+        ]
+        return pa.Array.from_buffers(small if is_small else large, len(is_valid), buffers, nulls)
+
+
+class KeyColumn:
+    """The keys, as binary or large_binary."""
+
+    def __init__(self) -> None:
+        self._binary = _Binary()
+
+    @property
+    def size(self) -> int:
+        """See `Column`."""
+        return self._binary.nbytes
+
+    def append(self, records: Records) -> None:
+        """See `Column`."""
+        self._binary.append(records.data, records.keys, records.progress)
+
+    def finish(self) -> pa.Array:
+        """See `Column`."""
+        return self._binary.finish(pa.binary(), pa.large_binary())
+
+
+class ValueColumn(KeyColumn):
+    """The values, as binary or large_binary."""
+
+    def append(self, records: Records) -> None:
+        """See `Column`."""
+        self._binary.append(records.data, records.values, records.progress)
+
+
+class _NumberColumn:
+    """A number of each record."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._numbers = _Growing(dtype)
+
+    @property
+    def size(self) -> int:
+        """See `Column`."""
+        return self._numbers.nbytes
+
+    def finish(self) -> pa.Array:
+        """See `Column`."""
+        return pa.array(self._numbers.finish())
+
+
+class OffsetColumn(_NumberColumn):
+    """The offsets, as int64."""
+
+    def __init__(self) -> None:
+        super().__init__(np.int64)
+
+    def append(self, records: Records) -> None:
+        """See `Column`."""
+        self._numbers.extend(len(records.offsets), records.progress)[:] = records.offsets
+
+
+class TimestampColumn(_NumberColumn):
+    """The timestamps in microseconds since the epoch, UTC."""
+
+    def __init__(self) -> None:
+        super().__init__(np.int64)
+
+    def append(self, records: Records) -> None:
+        """See `Column`."""
+        timestamps = records.timestamps
+        np.multiply(timestamps, _MICROSECONDS, out=self._numbers.extend(len(timestamps), records.progress))
+
+    def finish(self) -> pa.Array:
+        """See `Column`."""
+        return super().finish().view(TIMESTAMP_TYPE)
+
+
+class TimestampTypeColumn(_NumberColumn):
+    """0 for the producer's time, 1 for the log's, as int32."""
+
+    def __init__(self) -> None:
+        super().__init__(np.int32)
+
+    def append(self, records: Records) -> None:
+        """See `Column`."""
+        self._numbers.extend(len(records.timestamp_types), records.progress)[:] = records.timestamp_types
+
+
+class ConstantColumn:
+    """The same value in every row: topic and partition."""
+
+    def __init__(self, value: pa.Scalar) -> None:
+        self._value = value
+        self._value_size: int = pa.repeat(value, 1).nbytes
+        self._rows = 0
+
+    @property
+    def size(self) -> int:
+        """See `Column`."""
+        return self._rows * self._value_size
+
+    def append(self, records: Records) -> None:
+        """See `Column`."""
+        self.extend(len(records.offsets))
+
+    def extend(self, rows: int) -> None:
+        """So many more rows."""
+        self._rows += rows
+
+    def finish(self) -> pa.Array:
+        """See `Column`."""
+        return pa.repeat(self._value, self._rows)
+
+
+class HeadersColumn:
+    """The headers, as a list of key and value; null for a record that has none."""
+
+    def __init__(self) -> None:
+        self._keys = _Binary()
+        self._values = _Binary()
+        self._ends = _Growing(np.int32)
+        self._ends.extend(1, 1.0)[0] = 0
+        self._count = 0
+
+    @property
+    def size(self) -> int:
+        """See `Column`."""
+        return self._keys.nbytes + self._values.nbytes + self._ends.nbytes
+
+    def append(self, records: Records) -> None:
+        """See `Column`; raises CORRUPT_MESSAGE."""
+        data, positions, ends = records.data, records.header_positions, records.record_ends
+        header_rows = np.empty(len(positions) + 1, np.int64)
+        _check(records, count_headers(data, positions, ends, header_rows))
+        count = int(header_rows[-1])
+        keys, values = Fields.empty(count), Fields.empty(count)
+        _check(records, locate_headers(data, positions, ends, header_rows, *keys, *values))
+        np.add(header_rows[1:], self._count, out=self._ends.extend(len(positions), records.progress), casting="unsafe")
+        self._count += count
+        if count:
+            self._keys.append(data, keys, records.progress)
+            self._values.append(data, values, records.progress)
+
+    def finish(self) -> pa.Array:
+        """See `Column`."""
+        offsets = self._ends.finish()
+        rows = len(offsets) - 1
+        if not self._count:
+            return pa.nulls(rows, HEADERS_TYPE)
+        children = [_strings(self._keys), self._values.finish(pa.binary(), pa.large_binary())]
+        struct = pa.Array.from_buffers(HEADERS_TYPE.value_type, self._count, [None], 0, children=children)
+        has_headers = np.diff(offsets) > 0
+        validity = pa.py_buffer(np.packbits(has_headers, bitorder="little"))
+        nulls = rows - int(np.count_nonzero(has_headers))
+        return pa.Array.from_buffers(HEADERS_TYPE, rows, [validity, pa.py_buffer(offsets)], nulls, children=[struct])
+
+
+def _strings(binary: _Binary) -> pa.Array:
+    """Arrow strings are UTF-8: what is not comes out with replacement characters, as in Java."""
+    array = binary.finish(pa.string(), pa.large_string())
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        names = array.view(pa.binary()).to_pylist()
+        return pa.array([name.decode("utf-8", "replace") for name in names], pa.string())
+    return array
+
+
+def _check(records: Records, broken: int) -> None:
+    if broken != SOUND:
+        offset = int(records.offsets[broken])
+        raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The headers of the record at offset {offset} are broken")

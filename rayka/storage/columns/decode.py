@@ -1,0 +1,184 @@
+"""The compiled half of reading columns: first where each field lies, then its bytes, column by column.
+
+The records come in chunks, each an array of bytes below 2 GiB, and the outputs here are those of one chunk.
+A field is a position in the chunk and a length, -1 for null. `locate` finds the fields of the records,
+`locate_headers` those of their headers, and `gather` copies the fields of one column to where an Arrow
+array wants them. Nothing is raised in here: a broken format is a return value. Numbers are `Any` where
+numpy's releases differ in what they say an operation with an int gives.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from rayka.storage.columns.compiled import compiled
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int32]
+Longs: TypeAlias = npt.NDArray[np.int64]
+
+SOUND = -1
+"""In place of the index of the batch or row that breaks the format."""
+_BROKEN = -1
+_LAST_SHIFT = 63
+_BIT_63_CLEAR = 0x7FFF_FFFF_FFFF_FFFF
+
+
+@compiled
+def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """The zig-zag varint at `position` and the position after it, -1 if it does not end before `end`."""
+    number: Any = np.int64(0)
+    shift: Any = np.int64(0)
+    while position < end and shift <= _LAST_SHIFT:
+        byte: Any = np.int64(data[position])
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return int(((number >> 1) & _BIT_63_CLEAR) ^ -(number & 1)), position
+        shift += 7
+    return 0, _BROKEN
+
+
+@compiled
+def read_length(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """The length of the field at `position` (-1: null) and the position of its bytes, -1 if they do not fit."""
+    length, position = read_varint(data, position, end)
+    if length < -1 or length > end - position:
+        return 0, _BROKEN
+    return length, position
+
+
+@compiled
+def locate(
+    data: Bytes,
+    batches: Longs,
+    first_offset: int,
+    end_offset: int,
+    offsets: Longs,
+    timestamps: Longs,
+    batch_rows: Longs,
+    key_positions: Ints,
+    key_lengths: Ints,
+    value_positions: Ints,
+    value_lengths: Ints,
+    header_positions: Ints,
+    record_ends: Ints,
+) -> tuple[int, int]:
+    """Find the records of offsets from `first_offset` up to `end_offset`.
+
+    `batches` has a row for each batch: start and end of its records in `data`, record count, base offset,
+    base timestamp, and the log append time or -1. The outputs have room for all records; `batch_rows[i]` is
+    the row at which batch i begins. Returns the number of rows and SOUND or the index of the broken batch.
+    """
+    row = 0
+    for batch in range(len(batches)):
+        batch_rows[batch] = row
+        position = batches[batch, 0]
+        batch_end = batches[batch, 1]
+        base_offset = batches[batch, 3]
+        base_timestamp = batches[batch, 4]
+        append_timestamp = batches[batch, 5]
+        for _ in range(batches[batch, 2]):
+            length, position = read_length(data, position, batch_end)
+            if position < 0 or length < 1:
+                return row, batch
+            end = position + length
+            timestamp_delta, position = read_varint(data, position + 1, end)
+            if position < 0:
+                return row, batch
+            offset_delta, position = read_varint(data, position, end)
+            if position < 0:
+                return row, batch
+            offset = base_offset + offset_delta
+            if first_offset <= offset < end_offset:
+                key_length, key_position = read_length(data, position, end)
+                if key_position < 0:
+                    return row, batch
+                value_length, value_position = read_length(data, key_position + max(key_length, 0), end)
+                if value_position < 0:
+                    return row, batch
+                offsets[row] = offset
+                timestamps[row] = base_timestamp + timestamp_delta if append_timestamp < 0 else append_timestamp
+                key_positions[row] = key_position
+                key_lengths[row] = key_length
+                value_positions[row] = value_position
+                value_lengths[row] = value_length
+                header_positions[row] = value_position + max(value_length, 0)
+                record_ends[row] = end
+                row += 1
+            position = end
+        if position != batch_end:
+            return row, batch
+    return row, SOUND
+
+
+@compiled
+def count_headers(data: Bytes, positions: Ints, ends: Ints, header_rows: Longs) -> int:
+    """Set `header_rows[i + 1]` to the number of headers of records 0 to i.
+
+    Moves `positions` from the header counts to the first headers. Returns SOUND or the broken record.
+    """
+    header_rows[0] = 0
+    for row in range(len(positions)):
+        count, position = read_varint(data, positions[row], ends[row])
+        if position < 0 or count < 0 or count > (ends[row] - position) // 2:
+            return row
+        positions[row] = position
+        header_rows[row + 1] = header_rows[row] + count
+    return SOUND
+
+
+@compiled
+def locate_headers(
+    data: Bytes,
+    positions: Ints,
+    ends: Ints,
+    header_rows: Longs,
+    key_positions: Ints,
+    key_lengths: Ints,
+    value_positions: Ints,
+    value_lengths: Ints,
+) -> int:
+    """Find keys and values of all headers. Returns SOUND or the record whose headers break the format."""
+    for row in range(len(positions)):
+        position = int(positions[row])
+        end = int(ends[row])
+        for header in range(header_rows[row], header_rows[row + 1]):
+            key_length, key_position = read_length(data, position, end)
+            if key_position < 0 or key_length < 0:
+                return row
+            value_length, value_position = read_length(data, key_position + key_length, end)
+            if value_position < 0:
+                return row
+            key_positions[header] = key_position
+            key_lengths[header] = key_length
+            value_positions[header] = value_position
+            value_lengths[header] = value_length
+            position = value_position + max(value_length, 0)
+        if position != end:
+            return row
+    return SOUND
+
+
+@compiled
+def gather(
+    data: Bytes, positions: Ints, lengths: Ints, start: int, copied: Bytes, offsets: Longs, is_valid: Bytes
+) -> None:
+    """Copy the fields to `copied`; `offsets[i]` is `start` and the size of fields 0 to i.
+
+    The indices are unsigned because numba lets negative ones count from the end, and the compiler can make
+    one block copy of the loop only without that: ten times as fast.
+    """
+    end: Any = np.uint64(0)
+    for row in range(len(positions)):
+        is_valid[row] = lengths[row] >= 0
+        if lengths[row] > 0:
+            length = np.uint64(lengths[row])
+            position: Any = np.uint64(positions[row])
+            for i in range(length):
+                copied[end + i] = data[position + i]
+            end += length
+        offsets[row] = start + np.int64(end)

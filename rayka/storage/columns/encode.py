@@ -1,0 +1,120 @@
+"""The compiled half of writing columns: fields to the records of record batches.
+
+A field is a position in the column's bytes and a length, -1 for null, as in `columns_decode`. A batch
+begins with 61 bytes that are left for its header. Indices are unsigned where bytes are copied (see `gather`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rayka.storage.columns.compiled import compiled
+from rayka.storage.columns.decode import Bytes, Longs
+
+_HEADER_SIZE = 61
+_BIT_57_CLEAR = 0x01FF_FFFF_FFFF_FFFF
+
+
+class Fields(NamedTuple):
+    """One column of fields."""
+
+    data: Bytes
+    positions: Longs
+    lengths: Longs
+
+
+@compiled
+def varint_size(number: int) -> int:
+    """Bytes of `number` as a zig-zag varint."""
+    zigzag = (number << 1) ^ (number >> 63)
+    size = 1
+    while zigzag > 0x7F or zigzag < 0:
+        zigzag = (zigzag >> 7) & _BIT_57_CLEAR
+        size += 1
+    return size
+
+
+@compiled
+def write_varint(out: Bytes, position: int, number: int) -> int:
+    """Write `number` as a zig-zag varint; the position after it."""
+    zigzag = (number << 1) ^ (number >> 63)
+    while zigzag > 0x7F or zigzag < 0:
+        out[position] = zigzag & 0x7F | 0x80
+        zigzag = (zigzag >> 7) & _BIT_57_CLEAR
+        position += 1
+    out[position] = zigzag
+    return position + 1
+
+
+@compiled
+def write_field(out: Bytes, position: int, data: Bytes, start: int, length: int) -> int:
+    """Write length and bytes of a field; the position after it."""
+    position = write_varint(out, position, length)
+    to: Any = np.uint64(position)
+    source: Any = np.uint64(start)
+    for i in range(np.uint64(max(length, 0))):
+        out[to + i] = data[source + i]
+    return position + max(length, 0)
+
+
+@compiled
+def field_size(length: int) -> int:
+    """Bytes of a field with its length."""
+    return varint_size(length) + max(length, 0)
+
+
+@compiled
+def encode(
+    keys: Fields,
+    values: Fields,
+    header_rows: Longs,
+    header_keys: Fields,
+    header_values: Fields,
+    timestamps: Longs,
+    max_batch_size: int,
+    out: Bytes,
+    batches: Longs,
+) -> int:
+    """Write all rows to `out` as batches of at most `max_batch_size` bytes, or of one record that is larger.
+
+    Record i has the headers from `header_rows[i]` up to `header_rows[i + 1]`. `batches` has room for a row for
+    each record; what is set of it: the position of a batch in `out`, its end, its first record, its record
+    count, its largest timestamp. Returns the number of batches.
+    """
+    batch = -1
+    position = 0
+    for row in range(len(timestamps)):
+        fixed = 1 + field_size(keys.lengths[row]) + field_size(values.lengths[row])
+        fixed += varint_size(header_rows[row + 1] - header_rows[row])
+        for header in range(header_rows[row], header_rows[row + 1]):
+            fixed += field_size(header_keys.lengths[header]) + field_size(header_values.lengths[header])
+        delta = row - batches[batch, 2] if batch >= 0 else 0
+        timestamp_delta = timestamps[row] - timestamps[row - delta]
+        size = fixed + varint_size(timestamp_delta) + varint_size(delta)
+        if batch < 0 or position + varint_size(size) + size > batches[batch, 0] + max_batch_size:
+            batch += 1
+            batches[batch, 0] = position
+            batches[batch, 2] = row
+            batches[batch, 3] = 0
+            batches[batch, 4] = timestamps[row]
+            position += _HEADER_SIZE
+            delta = timestamp_delta = 0
+            size = fixed + 2
+        position = write_varint(out, position, size)
+        out[position] = 0
+        position = write_varint(out, position + 1, timestamp_delta)
+        position = write_varint(out, position, delta)
+        position = write_field(out, position, keys.data, keys.positions[row], keys.lengths[row])
+        position = write_field(out, position, values.data, values.positions[row], values.lengths[row])
+        position = write_varint(out, position, header_rows[row + 1] - header_rows[row])
+        for header in range(header_rows[row], header_rows[row + 1]):
+            length = header_keys.lengths[header]
+            position = write_field(out, position, header_keys.data, header_keys.positions[header], length)
+            length = header_values.lengths[header]
+            position = write_field(out, position, header_values.data, header_values.positions[header], length)
+        batches[batch, 1] = position
+        batches[batch, 3] += 1
+        batches[batch, 4] = max(batches[batch, 4], timestamps[row])
+    return batch + 1

@@ -1,0 +1,260 @@
+"""A log directory: the logs of one process, the checkpoints over them, and the marks of how it was left.
+
+One process holds the directory, by the lock on `.lock`. After a clean stop the marker
+`.kafka_cleanshutdown` says that nothing needs recovery. After any other stop `boot-id`, a file of ours,
+tells whether the kernel has run on since: then everything that a write took is still there.
+An OSError takes the directory offline: every later call, of the directory and of its logs, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+
+from rayka.config.log import LogConfig
+from rayka.errors import RaykaError
+from rayka.storage.directory import checkpoints, partition_metadata
+from rayka.storage.directory.meta_properties import MetaProperties
+from rayka.storage.files import RealFiles
+from rayka.storage.log.log import Log
+from rayka.storage.log.removal import Removal
+from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS
+from rayka.storage.storage_error import storage_error, storing
+from rayka.types import TopicPartition
+
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+RECOVERY_POINTS_FILE = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS_FILE = "log-start-offset-checkpoint"
+HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
+BOOT_ID_FILE = "boot-id"
+SYSTEM_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+_CLEAN_SHUTDOWN = b'{"version":0,"brokerEpoch":-1}'
+_MAX_NAME = 255
+
+
+class LogDirectory:
+    """Open and locked. Methods raise KAFKA_STORAGE_ERROR for an OSError and ever after one.
+
+    `partitions` are those found at the start, with their topic ids; `strays` the directories that are
+    not partitions, which are left alone.
+    """
+
+    def __init__(self, path: str, files: RealFiles, lock: int, properties: MetaProperties | None, now_ms: int) -> None:
+        self.path = path
+        self.offline: OSError | None = None
+        self.properties = properties
+        self.partitions: dict[TopicPartition, uuid.UUID | None] = {}
+        self.strays: list[str] = []
+        self._files = files
+        self._lock = lock
+        self._now_ms = now_ms
+        self._logs: dict[TopicPartition, Log] = {}
+        self._removals: list[Removal] = []
+        self._was_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
+        self._is_same_boot = self._compare_boot_id()
+        self._recovery_points = checkpoints.read_offsets(files, self._file(RECOVERY_POINTS_FILE))
+        self._log_start_offsets = checkpoints.read_offsets(files, self._file(LOG_START_OFFSETS_FILE))
+        self._high_watermarks = checkpoints.read_offsets(files, self._file(HIGH_WATERMARKS_FILE))
+        self._find_partitions()
+
+    @classmethod
+    def open(
+        cls, path: str, files: RealFiles, *, now_ms: int, properties: MetaProperties | None = None
+    ) -> LogDirectory:
+        """Lock and read the directory, which is made if it is not there.
+
+        `properties` are checked against `meta.properties`, or written there. Raises BlockingIOError while
+        another process holds the directory, INCONSISTENT_CLUSTER_ID, KAFKA_STORAGE_ERROR.
+        """
+        path = os.path.abspath(path)
+        try:
+            files.make_directory(path)
+            lock = files.lock(os.path.join(path, LOCK_FILE))
+            try:
+                properties = MetaProperties.settle(files, path, properties)
+                return cls(path, files, lock, properties, now_ms)
+            except BaseException:
+                files.close(lock)
+                raise
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise storage_error(f"Cannot open the log directory {path}", error) from error
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def _compare_boot_id(self) -> bool:
+        try:
+            current = self._files.read_file(SYSTEM_BOOT_ID_FILE)
+        except OSError:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if self._files.read_file(self._file(BOOT_ID_FILE)) == current:
+                return True
+        self._files.write_file(self._file(BOOT_ID_FILE), current)
+        return False
+
+    def _find_partitions(self) -> None:
+        for name in sorted(self._files.list(self.path)):
+            if not self._files.is_directory(self._file(name)):
+                continue
+            topic_partition = parse_directory_name(name)
+            if name.endswith(DELETE_SUFFIX):
+                self._removals.append(Removal((self._file(name),), self._now_ms))
+            elif topic_partition is None:
+                self.strays.append(name)
+            else:
+                self.partitions[topic_partition] = partition_metadata.read(self._files, self._file(name))
+
+    # -- failures -------------------------------------------------------------------------------
+
+    def check_online(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR when the directory is offline."""
+        if self.offline is not None:
+            raise storage_error(f"The log directory {self.path} is offline", self.offline)
+
+    def failed(self, error: OSError) -> RaykaError:
+        """Go offline, with all logs."""
+        self._take_offline(error)
+        return storage_error(f"Disk error in {self.path}", error)
+
+    def _take_offline(self, error: OSError) -> None:
+        if self.offline is None:
+            self.offline = error
+            for log in self._logs.values():
+                log.take_offline(error)
+
+    # -- logs -----------------------------------------------------------------------------------
+
+    @storing
+    def open_log(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID | None, config: LogConfig, *, now_ms: int,
+        jitter_ms: int = 0, producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+    ) -> Log:  # fmt: skip
+        """Open the log of a partition, recovering it if need be, or make a new one.
+
+        Files of another topic id under the same name are set aside as stray: their topic was deleted.
+        """
+        self._now_ms = now_ms
+        known_id = self.partitions.get(topic_partition)
+        if topic_id is not None and known_id not in (None, topic_id):
+            self._set_aside(topic_partition, known_id)
+        log = Log.open(
+            self._file(str(topic_partition)),
+            topic_partition,
+            config,
+            self._files,
+            now_ms=now_ms,
+            recovery_point=self._recovery_points.get(topic_partition, 0),
+            log_start_offset=self._log_start_offsets.get(topic_partition, 0),
+            high_watermark=self._high_watermarks.get(topic_partition, 0),
+            clean_shutdown=self._was_clean,
+            same_boot=self._is_same_boot,
+            topic_id=topic_id,
+            jitter_ms=jitter_ms,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            on_failure=self._take_offline,
+        )
+        self._logs[topic_partition] = log
+        self.partitions[topic_partition] = log.topic_id
+        return log
+
+    def _set_aside(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
+        name = _renamed(topic_partition, "" if topic_id is None else topic_id.hex, STRAY_SUFFIX)
+        self._files.rename(self._file(str(topic_partition)), self._file(name))
+        self.strays.append(name)
+        self._forget(topic_partition)
+
+    @storing
+    def delete_stray(self, topic_partition: TopicPartition, unique: str, delay_ms: int) -> None:
+        """Give up the files of a partition that was deleted while this directory was not open."""
+        name = _renamed(topic_partition, unique, DELETE_SUFFIX)
+        self._files.rename(self._file(str(topic_partition)), self._file(name))
+        self._forget(topic_partition)
+        self._removals.append(Removal((self._file(name),), self._now_ms + delay_ms))
+
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        for entries in (self._recovery_points, self._log_start_offsets, self._high_watermarks, self.partitions):
+            entries.pop(topic_partition, None)
+
+    @storing
+    def opened(self) -> None:
+        """The logs are open and writing begins: from now on only `close` makes a stop a clean one."""
+        self._files.remove_if_present(self._file(CLEAN_SHUTDOWN_FILE))
+        self._files.sync_directory(self.path)
+
+    @storing
+    def delete_log(self, log: Log, unique: str) -> None:
+        """Rename the log's directory to `<topic>-<partition>.<unique>-delete`; after `file.delete.delay.ms` it goes."""
+        name = _renamed(log.topic_partition, unique, DELETE_SUFFIX)
+        log.release()
+        self._files.rename(log.directory, self._file(name))
+        self._logs.pop(log.topic_partition, None)
+        self._forget(log.topic_partition)
+        self._removals.append(Removal((self._file(name),), self._now_ms + log.config.file_delete_delay_ms))
+
+    @storing
+    def remove_deleted(self, now_ms: int) -> None:
+        """Remove the files of deleted logs and segments whose time has come."""
+        self._now_ms = now_ms
+        for removals in (self._removals, *(log.removals for log in self._logs.values())):
+            for removal in [removal for removal in removals if removal.due_ms <= now_ms]:
+                removal.run(self._files)
+                removals.remove(removal)
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    @storing
+    def checkpoint(self, logs: Iterable[Log]) -> None:
+        """Write the offsets of these logs into the checkpoints; those of others stay as they are."""
+        for log in logs:
+            self._recovery_points[log.topic_partition] = log.recovery_point
+            self._log_start_offsets[log.topic_partition] = log.log_start_offset
+            self._high_watermarks[log.topic_partition] = log.high_watermark
+        self._write_offsets(RECOVERY_POINTS_FILE, self._recovery_points)
+        self._write_offsets(LOG_START_OFFSETS_FILE, self._log_start_offsets)
+        self._write_offsets(HIGH_WATERMARKS_FILE, self._high_watermarks)
+
+    @storing
+    def write_log_start_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Make log start offsets outlast a crash, after records were deleted."""
+        self._log_start_offsets.update(offsets)
+        self._write_offsets(LOG_START_OFFSETS_FILE, self._log_start_offsets)
+
+    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        checkpoints.write_offsets(self._files, self._file(name), offsets)
+
+    @storing
+    def close(self, logs: Iterable[Log], *, now_ms: int) -> None:
+        """Close the logs, leave the marker of a clean stop, and let go of the lock."""
+        logs = list(logs)
+        for log in logs:
+            log.close(now_ms)
+        self.checkpoint(logs)
+        self._files.write_file(self._file(CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN, sync=True)
+        self._files.close(self._lock)
+
+    @storing
+    def space(self) -> tuple[int, int]:
+        """Bytes of the file system in all, and those that can still be written."""
+        return self._files.space(self.path)
+
+
+def parse_directory_name(name: str) -> TopicPartition | None:
+    """`orders-2` -> the partition; None for any other kind of name."""
+    topic, dash, partition = name.rpartition("-")
+    if not (dash and topic and partition.isdecimal()) or str(int(partition)) != partition:
+        return None
+    return TopicPartition(topic, int(partition))
+
+
+def _renamed(topic_partition: TopicPartition, unique: str, suffix: str) -> str:
+    """A name that no other has, short enough for a file system."""
+    tail = f".{unique}{suffix}"
+    return str(topic_partition)[: _MAX_NAME - len(tail)] + tail

@@ -1,0 +1,1 @@
+"""Record batches and records as bytes: headers, builders, codecs, control records, varints."""

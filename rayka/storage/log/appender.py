@@ -1,0 +1,131 @@
+"""Appending as a leader: everything is checked, then written with one call, then taken note of."""
+
+from __future__ import annotations
+
+from rayka.config.log import LogConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.batch import CONTROL_FLAG, LOG_OVERHEAD, stamp
+from rayka.storage.format.control import read_coordinator_epoch
+from rayka.storage.log.append_info import AppendInfo
+from rayka.storage.log.leader_epochs import LeaderEpochs
+from rayka.storage.log.local_log import LocalLog
+from rayka.storage.log.validator import BatchValidator, ValidatedRecords
+from rayka.storage.producers.state import ProducerState
+from rayka.types import TopicPartition
+
+SNAPSHOT_BYTES = 32 << 20
+"""Producers are written down after so many bytes, so that a restart has little to read again,"""
+SNAPSHOT_BYTES_FOR_EACH_PRODUCER = 4096
+"""and so many more for each producer, so that it costs little even with many."""
+
+
+class Appender:
+    """Puts batches at the end of a log. Methods raise RaykaError for what is refused, and OSError."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        local: LocalLog,
+        producers: ProducerState,
+        epochs: LeaderEpochs,
+    ) -> None:
+        self._topic_partition = topic_partition
+        self._local = local
+        self._producers = producers
+        self._epochs = epochs
+        self.configure(config)
+        self.plan_snapshot()
+
+    def configure(self, config: LogConfig) -> None:
+        """Take up changed topic configs."""
+        self._config = config
+        self._validator = BatchValidator(self._topic_partition, config)
+
+    def append(
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        log_start_offset: int,
+        from_client: bool,
+    ) -> AppendInfo:
+        """Append all batches or none; for a batch that was appended before, the offsets of then."""
+        records, headers = batches = self._validator.validate(records, now_ms, from_client=from_client)
+        duplicate = self._producers.check(headers, from_client=from_client)
+        if duplicate is not None:
+            first_offset, last_offset = duplicate.first_offset, duplicate.last_offset
+            return AppendInfo(first_offset, last_offset, log_start_offset=log_start_offset, is_duplicate=True)
+        if not from_client:
+            self._check_markers(batches)
+        base_offset = self._local.log_end_offset
+        last_offset = self._write(batches, base_offset, leader_epoch, now_ms)
+        return AppendInfo(base_offset, last_offset, self._validator.log_append_time(now_ms), log_start_offset)
+
+    def _check_markers(self, batches: ValidatedRecords) -> None:
+        records, headers = batches
+        position = 0
+        for header in headers:
+            if header.attributes & CONTROL_FLAG and header.producer_id >= 0:
+                coordinator_epoch = read_coordinator_epoch(records, position, header)
+                self._producers.check_marker(header, coordinator_epoch)
+            position += header.size_in_bytes
+
+    def _write(self, batches: ValidatedRecords, base_offset: int, leader_epoch: int, now_ms: int) -> int:
+        """Stamp the batches, write them and take note of their producers; the last offset."""
+        records, headers = batches
+        position, next_offset = 0, base_offset
+        for header in headers:
+            stamp(records, position, next_offset, leader_epoch)
+            next_offset += header.last_offset_delta + 1
+            position += header.batch_length + LOG_OVERHEAD
+        self._make_room(position, next_offset - 1, headers[-1].max_timestamp, now_ms)
+        if leader_epoch != self._epochs.latest:
+            self._epochs.assign(leader_epoch, base_offset)
+        self._local.append(records, headers, next_offset)
+        for header in headers:
+            if header.producer_id >= 0:
+                self._remember_producers(batches, base_offset)
+                break
+        return next_offset - 1
+
+    def _remember_producers(self, batches: ValidatedRecords, base_offset: int) -> None:
+        records, headers = batches
+        position = 0
+        for header in headers:
+            aborted = self._producers.append(header, base_offset, records, position)
+            if aborted is not None:
+                self._local.segments.active.transaction_index.append(aborted)
+            position += header.batch_length + LOG_OVERHEAD
+            base_offset += header.last_offset_delta + 1
+
+    def _make_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
+        """Roll if it is time to."""
+        if self._local.must_roll(size, last_offset, max_timestamp, now_ms):
+            if size > self._config.segment_size:
+                raise RaykaError(
+                    ErrorCode.RECORD_LIST_TOO_LARGE,
+                    f"{size} bytes in the append to {self._topic_partition} are more than segment.bytes,"
+                    f" {self._config.segment_size}",
+                )
+            self.roll(now_ms)
+        elif self._local.segments.active.size > self._next_snapshot_size:
+            self.snapshot_producers()
+
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment, with a snapshot of the producers at its base offset."""
+        self.snapshot_producers()
+        self._local.roll(now_ms)
+        self.plan_snapshot()
+
+    def snapshot_producers(self, *, sync: bool = False) -> None:
+        """Write the producers down at the log end offset; the last one within a segment is not needed any more."""
+        end_offset = self._local.log_end_offset
+        self._producers.take_snapshot(end_offset, sync=sync)
+        self._producers.keep_snapshots({segment.base_offset for segment in self._local.segments} | {end_offset})
+        self.plan_snapshot()
+
+    def plan_snapshot(self) -> None:
+        """Set the size of the active segment at which the next snapshot is due."""
+        distance = SNAPSHOT_BYTES + len(self._producers.entries) * SNAPSHOT_BYTES_FOR_EACH_PRODUCER
+        self._next_snapshot_size = self._local.segments.active.size + distance

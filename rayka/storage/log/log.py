@@ -1,0 +1,400 @@
+"""The log of one partition: what it means, over the segments that hold it.
+
+One thread writes. `append_as_leader` checks everything before it writes anything; one system call puts the
+batches at the end of the active segment. Offsets obey
+
+    log start offset <= last stable offset <= high watermark <= log end offset
+
+A reader gets a slice of a segment file. The place of the high watermark is kept with it, and the places
+where readers at the end will come back are remembered, so a read at the tail looks nothing up.
+Source: the log storage engine document.
+"""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Callable
+
+from rayka.config.log import LogConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.directory import partition_metadata
+from rayka.storage.files import RealFiles
+from rayka.storage.log import retention
+from rayka.storage.log.append_info import AppendInfo
+from rayka.storage.log.appender import Appender
+from rayka.storage.log.flush import FlushJob
+from rayka.storage.log.leader_epochs import EpochEntry
+from rayka.storage.log.local_log import LocalLog, LogOffsetMetadata
+from rayka.storage.log.recovery import LastRun, LoadedLog, LogLoader
+from rayka.storage.log.removal import Removal
+from rayka.storage.log.search import offset_for_timestamp, offset_of_max_timestamp
+from rayka.storage.producers.replay import ProducerReplay
+from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS, ProducerState
+from rayka.storage.storage_error import storage_error, storing
+from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, TopicPartition
+
+SNAPSHOT_BYTES = 32 << 20
+"""Producers are written down after so many bytes, so that a restart has little to read again,"""
+SNAPSHOT_BYTES_FOR_EACH_PRODUCER = 4096
+"""and so many more for each producer, so that it costs little even with many."""
+
+
+class Log:
+    """A partition's log. Methods raise RaykaError; KAFKA_STORAGE_ERROR stands for every OSError."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        directory: str,
+        config: LogConfig,
+        files: RealFiles,
+        loaded: LoadedLog,
+        *,
+        now_ms: int,
+        jitter_ms: int = 0,
+        topic_id: uuid.UUID | None = None,
+        on_failure: Callable[[OSError], None] | None = None,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.directory = directory
+        self.topic_id = topic_id
+        self.config = config
+        self.log_start_offset = loaded.log_start_offset
+        self.high_watermark = loaded.log_start_offset
+        self.removals: list[Removal] = []
+        """Files that were given up, until the owner of the log runs the removals and takes them out."""
+        self._files = files
+        self._jitter_ms = jitter_ms
+        self._on_failure = on_failure
+        self._failure: OSError | None = None
+        self._is_released = False
+        self._segments = loaded.segments
+        self._producers = loaded.producers
+        self._epochs = loaded.leader_epochs
+        self._local = LocalLog(
+            files,
+            directory,
+            config,
+            loaded.segments,
+            loaded.log_end_offset,
+            loaded.recovery_point,
+            jitter_ms,
+            loaded.is_synced,
+        )
+        self._high_watermark_place = self._local.place_of(self.log_start_offset)
+        self._flushed_ms = self._now_ms = now_ms
+        self._appender = Appender(topic_partition, config, self._local, self._producers, self._epochs)
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        files: RealFiles,
+        *,
+        now_ms: int,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        clean_shutdown: bool = False,
+        same_boot: bool = False,
+        topic_id: uuid.UUID | None = None,
+        jitter_ms: int = 0,
+        producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+        on_failure: Callable[[OSError], None] | None = None,
+    ) -> Log:
+        """Open the log in `directory`, or make an empty one there; after an unclean stop, recover it.
+
+        `same_boot` says that the kernel has not gone down since. Raises INCONSISTENT_TOPIC_ID,
+        UNSUPPORTED_FOR_MESSAGE_FORMAT (messages of magic 0 or 1) and KAFKA_STORAGE_ERROR.
+        """
+        last_run = LastRun(recovery_point, log_start_offset, clean_shutdown, same_boot)
+        try:
+            files.make_directory(directory)
+            topic_id = partition_metadata.settle(files, directory, topic_id)
+            producers = ProducerState(files, directory, producer_id_expiration_ms)
+            loaded = LogLoader(files, directory, config, last_run, now_ms).load(producers)
+            log = cls(
+                topic_partition, directory, config, files, loaded,
+                now_ms=now_ms, jitter_ms=jitter_ms, topic_id=topic_id, on_failure=on_failure,
+            )  # fmt: skip
+        except OSError as error:
+            if on_failure is not None:
+                on_failure(error)
+            raise storage_error(f"Cannot open {directory}", error) from error
+        log.update_high_watermark(min(high_watermark, log.log_end_offset))
+        return log
+
+    def configure(self, config: LogConfig) -> None:
+        """Take up changed topic configs."""
+        self.config = config
+        self._local.configure(config, self._jitter_ms)
+        self._appender.configure(config)
+
+    # -- failures -------------------------------------------------------------------------------
+
+    def check_online(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR when the log or its directory failed before."""
+        if self._failure is not None:
+            raise storage_error(f"The log directory of {self.topic_partition} is offline", self._failure)
+
+    def failed(self, error: OSError) -> RaykaError:
+        """Tell the owner of a failure."""
+        if self._on_failure is not None:
+            self._on_failure(error)
+        return storage_error(f"Disk error in {self.directory}", error)
+
+    def take_offline(self, error: OSError) -> None:
+        """Refuse every later call."""
+        self._failure = error
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset of the next record."""
+        return self._local.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """The first offset that may not be on the device."""
+        return self._local.recovery_point
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of a transaction that is not decided, at most the high watermark (KIP-98)."""
+        first_unstable = self._producers.first_unstable_offset
+        if first_unstable is None:
+            return self.high_watermark
+        return max(min(first_unstable, self.high_watermark), self.log_start_offset)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._segments.size
+
+    def update_high_watermark(self, offset: int) -> None:
+        """Move the high watermark up to `offset`, at most to the log end; it never goes back."""
+        log_end_offset = self._local.log_end_offset
+        if offset >= log_end_offset:
+            active = self._segments.active
+            self.high_watermark, self._high_watermark_place = log_end_offset, (active, active.size)
+        elif offset > self.high_watermark:
+            self._high_watermark_place = self._find_place(offset)
+            self.high_watermark = offset
+        else:
+            return
+        self._producers.high_watermark_at(self.high_watermark)
+
+    @storing
+    def _find_place(self, offset: int) -> LogOffsetMetadata:
+        return self._local.place_of(offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch in which `offset` was written, -1 if unknown."""
+        return self._epochs.epoch_of(offset)
+
+    def epoch_end_offset(self, epoch: int) -> EpochEntry:
+        """The largest epoch not above `epoch` and its exclusive end offset, (-1, -1) if unknown (KIP-101)."""
+        return self._epochs.end_offset(epoch, self.log_end_offset)
+
+    # -- appending ------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, records: bytearray | memoryview, leader_epoch: int, now_ms: int, *, origin_is_client: bool = True
+    ) -> AppendInfo:
+        """Append batches, which get the next offsets. All of them or, with an error, none.
+
+        `records` is stamped in place. A batch that an idempotent producer sent before is not appended again.
+        Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+        UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR.
+        """
+        if self._failure is not None:
+            self.check_online()
+        self._now_ms = now_ms
+        try:
+            return self._appender.append(records, leader_epoch, now_ms, self.log_start_offset, origin_is_client)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def remove_expired_producers(self, now_ms: int) -> None:
+        """Forget producers that wrote nothing for `producer.id.expiration.ms`."""
+        self._producers.remove_expired(now_ms)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_message: bool = True
+    ) -> FileSlice | None:
+        """The bytes from the batch that has `offset` on, below `upper_bound_offset`; None if there are none.
+
+        At most `max_bytes`, cut wherever that falls, but the whole first batch if `min_one_message`. A slice
+        lies in one segment. Raises OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
+        """
+        if self._failure is not None:
+            self.check_online()
+        if not self.log_start_offset <= offset < upper_bound_offset:
+            self._check_range(offset)
+            if offset == self.high_watermark:
+                self._local.remember(offset, self._high_watermark_place)
+            return None
+        try:
+            at_high_watermark = upper_bound_offset == self.high_watermark
+            end = self._high_watermark_place if at_high_watermark else self._local.place_of(upper_bound_offset)
+            return self._local.read(offset, max_bytes, upper_bound_offset, end, min_one_message)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def _check_range(self, offset: int) -> None:
+        if not self.log_start_offset <= offset <= self._local.log_end_offset:
+            raise RaykaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is out of range for {self.topic_partition}, which has offsets from"
+                f" {self.log_start_offset} to {self.log_end_offset}",
+            )
+
+    @storing
+    def offset_for_timestamp(self, timestamp: int) -> OffsetAnswer | None:
+        """The first record at or after `timestamp` (milliseconds), None if all are before."""
+        return offset_for_timestamp(self._segments, timestamp, self.log_start_offset)
+
+    @storing
+    def max_timestamp(self) -> OffsetAnswer | None:
+        """The record with the largest timestamp, None if no record has one (KIP-734)."""
+        return offset_of_max_timestamp(self._segments, self.log_start_offset)
+
+    @storing
+    def aborted_transactions(self, fetch_offset: int, records: FileSlice | None) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions that a read from `fetch_offset` may meet, by first offset (KIP-98)."""
+        if records is None:
+            return ()
+        found = (
+            AbortedTransaction(aborted.producer_id, aborted.first_offset)
+            for segment in self._segments.from_offset(fetch_offset)
+            for aborted in segment.transaction_index.read()
+            if aborted.last_offset >= fetch_offset and aborted.first_offset < self.last_stable_offset
+        )
+        return tuple(sorted(found, key=lambda aborted: aborted.first_offset))
+
+    # -- retention ------------------------------------------------------------------------------
+
+    @storing
+    def delete_records(self, offset: int) -> int:
+        """Move the log start offset up to `offset`, at most to the high watermark; the new log start offset.
+
+        Raises OFFSET_OUT_OF_RANGE above the high watermark. Segments go at the next `delete_old_segments`.
+        """
+        if offset > self.high_watermark:
+            raise RaykaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is above the high watermark {self.high_watermark} of {self.topic_partition}",
+            )
+        self._advance_log_start_offset(offset)
+        return self.log_start_offset
+
+    def _advance_log_start_offset(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self._epochs.truncate_from_start(offset)
+            self.log_start_offset = offset
+
+    @storing
+    def delete_old_segments(self, now_ms: int) -> Removal | None:
+        """Give up the segments that `retention.ms`, `retention.bytes` and the log start offset let go.
+
+        Their files are renamed at once; the removal, which is also in `removals`, is due after
+        `file.delete.delay.ms`.
+        """
+        gone = retention.deletable(
+            self._segments,
+            self.config,
+            now_ms,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            log_end_offset=self.log_end_offset,
+        )
+        if not gone:
+            return None
+        if len(gone) == len(self._segments):
+            self._appender.roll(now_ms)
+        kept = self._segments.after(gone[-1])
+        self._advance_log_start_offset(self.log_end_offset if kept is None else kept.base_offset)
+        removal = self._local.give_up(gone, now_ms)
+        for segment in gone:
+            self._producers.release_snapshot(segment.base_offset)
+        if self._high_watermark_place[0] in gone:
+            self._high_watermark_place = self._local.place_of(self.high_watermark)
+        self.removals.append(removal)
+        return removal
+
+    @storing
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch with a record at or above `offset` (a follower does, when its leader never had them)."""
+        if offset >= self._local.log_end_offset:
+            return
+        self._producers.keep_snapshots([kept for kept in self._producers.snapshots if kept <= offset])
+        self._local.truncate_to(offset, self._now_ms)
+        end_offset = self._local.log_end_offset
+        self._epochs.truncate_from_end(end_offset)
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        ProducerReplay(self._producers, self._segments, end_offset, self._now_ms).finish(self._segments)
+        if self.high_watermark >= end_offset:
+            self.high_watermark = end_offset
+            self._high_watermark_place = self._local.place_of(end_offset)
+        self._appender.plan_snapshot()
+
+    # -- flushing -------------------------------------------------------------------------------
+
+    @property
+    def flush_before_visible(self) -> bool:
+        """Whether an append counts only when it is on the device (`flush.messages=1`)."""
+        return self.config.flush_messages == 1
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether `flush.messages` is reached: what was appended may be answered after a flush."""
+        return self._local.log_end_offset - self._local.recovery_point >= self.config.flush_messages
+
+    def flush_needed(self, now_ms: int) -> bool:
+        """Whether `flush.messages` or `flush.ms` is reached, or a closed segment is not on the device yet."""
+        is_unflushed = self._local.log_end_offset > self._local.recovery_point
+        time_is_over = is_unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
+        return self.flush_due or time_is_over or self._local.has_rolled
+
+    def begin_flush(self) -> FlushJob:
+        """A job that puts everything appended so far on the device; run it, in a thread or not, and finish it.
+
+        Of a log that was released meanwhile nothing is left to flush, and the job does nothing.
+        """
+        return FlushJob(self._files, (), self.recovery_point, 0) if self._is_released else self._begin_flush()
+
+    @storing
+    def _begin_flush(self) -> FlushJob:
+        return self._local.begin_flush()
+
+    def finish_flush(self, job: FlushJob) -> None:
+        """Move the recovery point to where the job got. Raises KAFKA_STORAGE_ERROR if it failed."""
+        if not self._is_released:
+            self._finish_flush(job)
+
+    @storing
+    def _finish_flush(self, job: FlushJob) -> None:
+        if job.error is not None:
+            raise job.error
+        self._local.finish_flush(job)
+        self._flushed_ms = self._now_ms
+
+    @storing
+    def close(self, now_ms: int) -> None:
+        """Leave everything complete and on the device, as a clean shutdown wants it."""
+        self._now_ms = now_ms
+        self._appender.snapshot_producers(sync=True)
+        self._local.close()
+
+    def release(self) -> None:
+        """Give the descriptors back and write nothing: the log goes elsewhere. Later calls are refused."""
+        self._is_released = True
+        self.take_offline(FileNotFoundError(errno.ENOENT, "the log was released", self.directory))
+        self._local.release()

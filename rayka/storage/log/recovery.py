@@ -1,0 +1,331 @@
+"""Opening a log: what a crash left is put in order, in the sequence of Kafka's loader.
+
+1. Files in transit: what was being deleted, cleaned or swapped in.
+2. The segments, with their indexes.
+3. After an unclean stop, from the recovery point on: cut at the first damage, drop the segments after it,
+   rebuild the indexes. While the kernel has not gone down since (`same_boot`), every byte that a write took
+   is still there, so only the end is looked at and the indexes are believed if they make sense. A segment that
+   is read as a whole is read once: damage, indexes and producers in one pass.
+4. The log start offset, the leader epochs and the producers are brought in line with what is there.
+
+Doing all of it again changes no byte. Source: the log storage engine document, "LogLoader".
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from rayka.config.log import LogConfig
+from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import LOG_OVERHEAD
+from rayka.storage.log.leader_epochs import EpochEntry, LeaderEpochs
+from rayka.storage.log.scan import intact_batches, iter_batches
+from rayka.storage.log.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+)
+from rayka.storage.log.segments import Segments
+from rayka.storage.producers.replay import ProducerReplay
+from rayka.storage.producers.state import ProducerState
+
+CHECKED_BYTES = 16 << 20
+"""How much of the end of the active segment is checked when the kernel has not gone down."""
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+_TEMPORARY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """What is known of how the log was left: checkpoints, and how its owner ended."""
+
+    recovery_point: int
+    log_start_offset: int
+    clean_shutdown: bool
+    same_boot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """A log in order. `segments` is never empty; `is_synced` if all of it is known to be on the device."""
+
+    segments: Segments
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    leader_epochs: LeaderEpochs
+    producers: ProducerState
+    is_synced: bool
+
+
+class LogLoader:
+    """Opens one log directory, once."""
+
+    def __init__(self, files: RealFiles, directory: str, config: LogConfig, last_run: LastRun, now_ms: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._last_run = last_run
+        self._now_ms = now_ms
+        self._segments = Segments()
+        self._leader_epochs = LeaderEpochs(files, directory)
+        self._is_clean = last_run.clean_shutdown
+        self._may_have_gaps = "compact" in config.cleanup_policy
+        self._rebuilt_from: int | None = None
+        self._replay: ProducerReplay | None = None
+
+    def load(self, producers: ProducerState) -> LoadedLog:
+        """Put the directory in order and read it. Raises OSError, and UNSUPPORTED_FOR_MESSAGE_FORMAT for old logs."""
+        names = self._settle_files_in_transit(set(self._files.list(self._directory)))
+        producers.snapshots = sorted(_offset(name) for name in names if _is_of(name, SNAPSHOT_SUFFIX))
+        self._open_segments(names)
+        if not self._is_clean:
+            self._recover(producers)
+        start_offset, end_offset = self._settle_offsets()
+        self._settle_epochs(start_offset, end_offset)
+        self._load_producers(producers, end_offset)
+        recovery_point = end_offset if self._last_run.clean_shutdown else min(self._last_run.recovery_point, end_offset)
+        self._segments.active.activate()
+        is_synced = self._is_clean and self._rebuilt_from is None
+        return LoadedLog(
+            self._segments, start_offset, end_offset, recovery_point, self._leader_epochs, producers, is_synced
+        )
+
+    # -- 1. files in transit --------------------------------------------------------------------
+
+    def _settle_files_in_transit(self, names: set[str]) -> set[str]:
+        cleaned = [_offset(name) for name in names if name.endswith(CLEANED_SUFFIX)]
+        for name in sorted(names):
+            if name.endswith(_TEMPORARY_SUFFIXES) or self._is_unfinished_swap(name, cleaned):
+                self._remove(name)
+                names.discard(name)
+        self._complete_swaps(names)
+        return names
+
+    def _is_unfinished_swap(self, name: str, cleaned: list[int]) -> bool:
+        """A swap beside cleaned files at or below it comes from a split that did not end (KAFKA-6264)."""
+        return name.endswith(SWAP_SUFFIX) and bool(cleaned) and _offset(name) >= min(cleaned)
+
+    def _complete_swaps(self, names: set[str]) -> None:
+        swaps = sorted(name for name in names if name.endswith(SWAP_SUFFIX))
+        logs = [name for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+        if logs:
+            self._remove_superseded(names, _offset(logs[0]), self._swapped_end(logs[-1]))
+        for name in swaps:
+            final = name.removesuffix(SWAP_SUFFIX)
+            self._files.rename(self._path(name), self._path(final))
+            names.discard(name)
+            names.add(final)
+
+    def _swapped_end(self, name: str) -> int:
+        end = _offset(name)
+        path = self._path(name)
+        descriptor = self._files.open(path, read_only=True)
+        try:
+            size = self._files.size(path)
+            for batch in iter_batches(lambda size, position: self._files.read(descriptor, size, position), 0, size):
+                end = batch.header.next_offset
+        finally:
+            self._files.close(descriptor)
+        return end
+
+    def _remove_superseded(self, names: set[str], start: int, end: int) -> None:
+        for name in sorted(names):
+            if name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES)) and start <= _offset(name) < end:
+                self._remove(name)
+                names.discard(name)
+
+    # -- 2. segments ----------------------------------------------------------------------------
+
+    def _open_segments(self, names: set[str]) -> None:
+        base_offsets = sorted(_offset(name) for name in names if _is_of(name, LOG_SUFFIX))
+        known = set(base_offsets)
+        for name in names:
+            if name.endswith(_INDEX_SUFFIXES) and _offset(name) not in known:
+                self._remove(name)
+        for base_offset in base_offsets:
+            segment = self._segment(base_offset)
+            segment.open()
+            self._segments.add(segment)
+        for segment in self._segments:
+            indexes = (segment.offset_index.path, segment.time_index.path)
+            if not all(os.path.basename(path) in names for path in indexes):
+                self._recover_segment(segment, 0)
+
+    def _segment(self, base_offset: int) -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base_offset,
+            index_bytes=self._config.segment_index_bytes,
+            index_interval=self._config.index_interval_bytes,
+        )
+
+    # -- 3. damage ------------------------------------------------------------------------------
+
+    def _recover(self, producers: ProducerState) -> None:
+        """A segment that ends at the recovery point was active when it was flushed: its indexes were not."""
+        for segment in self._segments.from_offset(max(self._last_run.recovery_point - 1, 0)):
+            start = self._believed_position(segment)
+            replay = None if start else self._begin_replay(producers, segment)
+            was_cut = self._recover_segment(segment, start, replay)
+            if was_cut or self._ends_early(segment):
+                self._drop_segments_after(segment)
+                return
+
+    def _begin_replay(self, producers: ProducerState, segment: Segment) -> ProducerReplay:
+        """The producers as they were at the start of a segment that is about to be read."""
+        if self._replay is None:
+            limit = segment.base_offset if self._rebuilt_from is None else min(segment.base_offset, self._rebuilt_from)
+            self._replay = ProducerReplay(producers, self._segments, limit, self._now_ms)
+        self._replay.begin(self._segments, segment)
+        return self._replay
+
+    def _ends_early(self, segment: Segment) -> bool:
+        """Whether the batches that lead to the next segment are missing; only compaction takes batches away."""
+        following = self._segments.after(segment)
+        if following is None or self._may_have_gaps:
+            return False
+        return segment.next_offset() != following.base_offset
+
+    def _recover_segment(self, segment: Segment, start: int, replay: ProducerReplay | None = None) -> bool:
+        """Cut off damage from a batch on and bring the indexes in line; whether anything was cut off."""
+        end = self._reindex_intact(segment, start, replay)
+        is_damaged = end < segment.size
+        if is_damaged:
+            self._files.truncate(segment.descriptor(), end)
+            segment.size = end
+        if start and end == start:  # the index entry that led here may be wrong
+            segment.reindex(0)
+        else:
+            segment.write_indexes()
+        if segment is not self._segments.active:
+            segment.become_inactive()
+        if not start and self._rebuilt_from is None:
+            self._rebuilt_from = segment.base_offset
+        segment.close()
+        return is_damaged
+
+    def _reindex_intact(self, segment: Segment, start: int, replay: ProducerReplay | None) -> int:
+        """Index the batches from `start` to the first damage anew and hand them to `replay`; where the last ends."""
+        header = segment.batch_at(start)
+        batches = intact_batches(
+            segment.read,
+            start,
+            segment.size,
+            base_offset=segment.base_offset,
+            next_offset=header.base_offset if start and header is not None else segment.base_offset,
+            may_have_gaps=self._may_have_gaps or segment is not self._segments.active,
+        )
+        segment.begin_reindex(start)
+        end = start
+        for batch in batches:
+            header = batch.header
+            size = header.batch_length + LOG_OVERHEAD
+            segment.index_batch(end, size, header.base_offset + header.last_offset_delta, header.max_timestamp)
+            if replay is not None:
+                replay.take(batch)
+            end += size
+        return end
+
+    def _believed_position(self, segment: Segment) -> int:
+        """From where on to look: near the end if all writes reached the kernel and the indexes make sense, else 0."""
+        if not (self._last_run.same_boot and segment.offset_index.is_sane() and segment.time_index.is_sane()):
+            return 0
+        limit = segment.size - 1
+        if segment is self._segments.active:
+            limit = max(0, segment.size - CHECKED_BYTES)
+        entry = segment.offset_index.lookup_position(limit)
+        header = segment.batch_at(entry.position) if entry.position else None
+        agrees = header is not None and header.last_offset == entry.offset and header.base_offset >= segment.base_offset
+        return entry.position if agrees else 0
+
+    def _drop_segments_after(self, damaged: Segment) -> None:
+        gone = tuple(segment for segment in self._segments if segment.base_offset > damaged.base_offset)
+        for segment in reversed(gone):
+            for path in segment.paths:
+                self._files.remove_if_present(path)
+        self._segments.remove(gone)
+
+    # -- 4. offsets, epochs, producers ----------------------------------------------------------
+
+    def _settle_offsets(self) -> tuple[int, int]:
+        if not self._segments.all:
+            self._start_at(self._last_run.log_start_offset)
+        start_offset = max(self._last_run.log_start_offset, self._segments.all[0].base_offset)
+        end_offset = self._end_offset()
+        if start_offset > end_offset:
+            for segment in self._segments:
+                for path in segment.paths:
+                    self._files.remove_if_present(path)
+            self._segments = Segments()
+            self._replay = None
+            self._start_at(start_offset)
+            end_offset = start_offset
+        return start_offset, end_offset
+
+    def _start_at(self, offset: int) -> None:
+        segment = self._segment(offset)
+        segment.create(self._now_ms, self._config.segment_size if self._config.preallocate else 0)
+        self._segments.add(segment)
+
+    def _end_offset(self) -> int:
+        """The log end offset; a clean log whose end is not a batch's end was not left clean."""
+        end_offset = self._segments.active.next_offset()
+        if end_offset is None:
+            self._replay = None
+            self._recover_segment(self._segments.active, 0)
+            end_offset = self._segments.active.next_offset()
+        return self._segments.active.base_offset if end_offset is None else end_offset
+
+    def _settle_epochs(self, start_offset: int, end_offset: int) -> None:
+        epochs = self._leader_epochs
+        if not epochs.load():
+            epochs.replace(self._epochs_in_batches())
+        epochs.truncate_from_end(end_offset)
+        epochs.truncate_from_start(start_offset)
+
+    def _epochs_in_batches(self) -> list[EpochEntry]:
+        """The epochs as the batches have them. One that is followed by a lower one is damage: no CRC covers it."""
+        entries: list[EpochEntry] = []
+        for segment in self._segments:
+            for batch in iter_batches(segment.read, 0, segment.size):
+                epoch = batch.header.partition_leader_epoch
+                while entries and entries[-1].epoch > epoch >= 0:
+                    entries.pop()
+                if epoch >= 0 and (not entries or entries[-1].epoch < epoch):
+                    entries.append(EpochEntry(epoch, batch.header.base_offset))
+        return entries
+
+    def _load_producers(self, producers: ProducerState, end_offset: int) -> None:
+        limit = end_offset if self._rebuilt_from is None else min(end_offset, self._rebuilt_from)
+        base_offsets = {segment.base_offset for segment in self._segments}
+        latest = max((offset for offset in producers.snapshots if offset <= end_offset), default=end_offset)
+        producers.keep_snapshots(base_offsets | {latest})
+        if self._is_clean and self._rebuilt_from is None and not producers.snapshots:
+            return
+        replay = self._replay or ProducerReplay(producers, self._segments, limit, self._now_ms)
+        replay.finish(self._segments)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _remove(self, name: str) -> None:
+        self._files.remove_if_present(self._path(name))
+
+
+def _is_of(name: str, suffix: str) -> bool:
+    return name.endswith(suffix) and name.removesuffix(suffix).isdecimal()
+
+
+def _offset(name: str) -> int:
+    """The base offset that a file name begins with; -1 for another kind of name."""
+    digits = name.split(".", 1)[0]
+    return int(digits) if digits.isdecimal() else -1

@@ -1,0 +1,296 @@
+"""One segment of a log: record batches from a base offset on, and the two indexes over them.
+
+Only the last segment of a log is written to, and only it keeps a descriptor open. Files are named by
+the base offset in 20 digits, as Kafka names them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
+from rayka.storage.log.index import OffsetIndex, TimeIndex, TimestampOffset
+from rayka.storage.log.scan import iter_batches
+from rayka.storage.log.transaction_index import TransactionIndex
+from rayka.types import NO_TIMESTAMP
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+MAX_RELATIVE_OFFSET = 0x7FFF_FFFF
+SCAN_BYTES = 8192
+"""Bytes read at once while looking for a batch from an index entry on."""
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """`00000000000000000042.log`"""
+    return f"{base_offset:020d}{suffix}"
+
+
+class BatchPosition:
+    """A batch in a segment: its header and where it begins."""
+
+    __slots__ = ("header", "position")
+
+    def __init__(self, position: int, header: BatchHeader) -> None:
+        self.position = position
+        self.header = header
+
+
+class Segment:
+    """A `.log` file with its `.index` and `.timeindex`.
+
+    `size` is the bytes of batches (a preallocated file is longer). `max_timestamp` and
+    `offset_of_max_timestamp` are the largest timestamp and the last offset of its batch; -1 when empty.
+    `rolling_timestamp` is the first batch's, from which `segment.ms` counts; -1 where there is none.
+    """
+
+    def __init__(
+        self, files: RealFiles, directory: str, base_offset: int, *, index_bytes: int, index_interval: int
+    ) -> None:
+        self.base_offset = base_offset
+        self.path = os.path.join(directory, file_name(base_offset, LOG_SUFFIX))
+        self.size = 0
+        self.created_ms = 0
+        self.offset_index = OffsetIndex(files, self._sibling(INDEX_SUFFIX), base_offset, index_bytes)
+        self.time_index = TimeIndex(files, self._sibling(TIME_INDEX_SUFFIX), base_offset, index_bytes)
+        self.transaction_index = TransactionIndex(files, self._sibling(TRANSACTION_INDEX_SUFFIX))
+        self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max_timestamp = base_offset
+        self.rolling_timestamp = NO_TIMESTAMP
+        self.has_full_index = False
+        self.bytes_since_last_index_entry = 0
+        self._files = files
+        self._index_interval = index_interval
+        self._descriptor = -1
+        self._index_write_is_due = False
+
+    def _sibling(self, suffix: str) -> str:
+        return self.path.removesuffix(LOG_SUFFIX) + suffix
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every file that may belong to the segment."""
+        return self.path, self.offset_index.path, self.time_index.path, self.transaction_index.path
+
+    def open(self) -> None:
+        """Take up the files of before: nothing but the size is read."""
+        self.size = self._files.size(self.path)
+        self.created_ms = self._files.modified_ms(self.path)
+
+    def create(self, now_ms: int, preallocate: int = 0) -> None:
+        """Make the files, empty, and keep the log open."""
+        self.created_ms = now_ms
+        descriptor = self.descriptor(create=True)
+        self._files.truncate(descriptor, 0)
+        if preallocate:
+            self._files.truncate(descriptor, preallocate)
+        for index in (self.offset_index, self.time_index):
+            index.reset()
+            index.write()
+
+    def descriptor(self, *, create: bool = False) -> int:
+        """The descriptor to write with; opened when it is first needed."""
+        if self._descriptor < 0:
+            self._descriptor = self._files.open(self.path, create=create)
+        return self._descriptor
+
+    def open_all(self) -> list[int]:
+        """New descriptors of the log and its indexes, for a flush."""
+        self.descriptor()
+        return [self._files.open(path) for path in self.paths if self._files.exists(path)]
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._files.close(descriptor)
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def write(self, records: Buffer) -> None:
+        """Put bytes at the end. After an OSError the segment is as it was."""
+        if self._index_write_is_due:
+            self.write_indexes()
+        descriptor = self._descriptor if self._descriptor >= 0 else self.descriptor()
+        try:
+            written = self._files.write(descriptor, records, self.size)
+            if written != len(records):
+                self._write_rest(descriptor, memoryview(records)[written:], self.size + written)
+        except OSError:
+            self._restore(descriptor)
+            raise
+        self.size += len(records)
+
+    def _write_rest(self, descriptor: int, rest: memoryview, position: int) -> None:
+        while rest:
+            written = self._files.write(descriptor, rest, position)
+            if not written:
+                raise OSError(errno.ENOSPC, "the file takes no more bytes", self.path)
+            rest, position = rest[written:], position + written
+
+    def _restore(self, descriptor: int) -> None:
+        """Cut off what a failed write left. If that fails too, the next write goes over it."""
+        try:
+            self._files.truncate(descriptor, self.size)
+        except OSError as error:
+            error.add_note(f"{self.path} may end with a part of a batch")
+            raise
+
+    def index_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Note a batch that was written: largest timestamp, and an index entry each interval."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+        if self.bytes_since_last_index_entry > self._index_interval:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+            self.bytes_since_last_index_entry = 0
+            self._index_write_is_due = self.offset_index.is_write_due
+            self.has_full_index = self.offset_index.is_full or self.time_index.is_full
+        self.bytes_since_last_index_entry += size
+        if position == 0:
+            self.rolling_timestamp = max_timestamp
+
+    def become_inactive(self) -> None:
+        """The last time index entry, and indexes and log cut to what they hold. The log stays open for its flush."""
+        self.flush_indexes()
+        self.offset_index.freeze()
+        self.time_index.freeze()
+        if self._descriptor >= 0:
+            self._files.truncate(self._descriptor, self.size)
+
+    def flush_indexes(self) -> None:
+        """Bring the index files up to date, with the largest timestamp so far as the last entry."""
+        self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+        self.write_indexes()
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to what is known.
+
+        The time index goes first: recovery relies on it to know all timestamps up to an entry in the other.
+        """
+        self.time_index.write()
+        self.offset_index.write()
+        self._index_write_is_due = False
+
+    # -- repairing ------------------------------------------------------------------------------
+
+    def begin_reindex(self, position: int) -> None:
+        """Forget what the indexes say of the batches from `position` on: one that has an index entry, or 0.
+
+        Those batches come again through `index_batch`; then `write_indexes`.
+        """
+        self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self.bytes_since_last_index_entry = 0
+        if position == 0:
+            self.offset_index.reset()
+            self.time_index.reset()
+        else:
+            entry = self.offset_index.lookup_position(position)
+            self.offset_index.truncate_to(entry.offset + 1)
+            self.time_index.truncate_to(entry.offset + 1)
+            self.largest_timestamp()
+
+    def reindex(self, position: int) -> None:
+        """Build the indexes again from a batch on that has an index entry, or from 0."""
+        self.begin_reindex(position)
+        for batch in iter_batches(self.read, position, self.size):
+            header = batch.header
+            self.index_batch(batch.position, header.size_in_bytes, header.last_offset, header.max_timestamp)
+        self.write_indexes()
+
+    def cut(self, size: int) -> None:
+        """Shorten the log to `size` bytes, a boundary between batches, and the indexes with it."""
+        self._files.truncate(self.descriptor(), size)
+        self.size = size
+        self.reindex(self.offset_index.lookup_position(size - 1).position if size else 0)
+        self.activate()
+
+    # -- times ----------------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        """Make ready to be appended to: what rolling and indexing need is read."""
+        first = self.batch_at(0)
+        self.rolling_timestamp = NO_TIMESTAMP if first is None else first.max_timestamp
+        self.largest_timestamp()
+        self.has_full_index = self.offset_index.is_full or self.time_index.is_full
+
+    def last_changed_ms(self) -> int:
+        """The largest timestamp, or where records have none the time of the last write."""
+        timestamp = self.largest_timestamp().timestamp
+        return timestamp if timestamp >= 0 else self._files.modified_ms(self.path)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def largest_timestamp(self) -> TimestampOffset:
+        """The largest timestamp and the last offset of its batch, (-1, base offset) if there is none."""
+        if self.max_timestamp < 0 and self.size:
+            self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last_entry()
+        return TimestampOffset(self.max_timestamp, self.offset_of_max_timestamp)
+
+    def read(self, size: int, position: int) -> bytes:
+        """Bytes of the log; fewer than `size` only at its end."""
+        size = min(size, self.size - position)
+        if self._descriptor >= 0:
+            return self._files.read(self._descriptor, size, position)
+        descriptor = self._files.open(self.path, read_only=True)
+        try:
+            return self._files.read(descriptor, size, position)
+        finally:
+            self._files.close(descriptor)
+
+    def batch_at(self, position: int) -> BatchHeader | None:
+        """The header at a position where a batch begins, None at the end."""
+        if position + RECORD_BATCH_OVERHEAD > self.size:
+            return None
+        return read_header(self.read(RECORD_BATCH_OVERHEAD, position))
+
+    def find(self, offset: int) -> BatchPosition | None:
+        """The first batch whose last offset is at or above `offset`, None if all are below.
+
+        An index entry that does not lead to a batch is an index that lies: it is left aside and the
+        segment read from its start. Raises CORRUPT_MESSAGE when the log itself is not readable.
+        """
+        start = self.offset_index.lookup(offset).position
+        if start:
+            header = self.batch_at(start)
+            if header is None or not self._begins_batch(header, offset):
+                start = 0
+        return self._scan(offset, start)
+
+    def _begins_batch(self, header: BatchHeader, offset: int) -> bool:
+        return (
+            header.magic == 2
+            and header.batch_length >= RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
+            and self.base_offset <= header.base_offset <= offset
+        )
+
+    def _scan(self, offset: int, position: int) -> BatchPosition | None:
+        data, start = b"", position
+        while position + RECORD_BATCH_OVERHEAD <= self.size:
+            if position + RECORD_BATCH_OVERHEAD > start + len(data):
+                data, start = self.read(SCAN_BYTES, position), position
+            fields = HEADER.unpack_from(data, position - start)
+            if fields[0] + fields[6] >= offset:
+                return BatchPosition(position, BatchHeader._make(fields))
+            if fields[1] < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD:
+                raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} has no record batch at position {position}")
+            position += fields[1] + LOG_OVERHEAD
+        return None
+
+    def next_offset(self) -> int | None:
+        """The offset after the last batch, found from the last index entry on; None if the end is not a batch's end."""
+        position, next_offset = self.offset_index.last_entry().position, self.base_offset
+        for batch in iter_batches(self.read, position, self.size, SCAN_BYTES):
+            next_offset, position = batch.header.next_offset, batch.end
+        return next_offset if position == self.size else None

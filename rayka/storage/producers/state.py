@@ -1,0 +1,190 @@
+"""What a log knows of its producers: sequences for idempotence, open transactions, snapshots of both.
+
+A batch is first checked, then written to the log, and only then remembered. A restart loads the last
+snapshot and the batches after it. Source: the log storage engine document, "ProducerStateManager".
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import insort
+from collections.abc import Collection, Sequence
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, Buffer
+from rayka.storage.format.control import ControlType, read_control_type, read_coordinator_epoch
+from rayka.storage.log.segment import SNAPSHOT_SUFFIX, file_name
+from rayka.storage.log.transaction_index import AbortedTxn
+from rayka.storage.producers import snapshot as producer_snapshot
+from rayka.storage.producers.entry import BatchMetadata, ProducerEntry
+from rayka.types import NO_OFFSET
+
+DEFAULT_EXPIRATION_MS = 86_400_000
+"""`producer.id.expiration.ms`"""
+
+
+class ProducerState:
+    """Producers by id, their transactions, and the snapshot files in the log's directory."""
+
+    def __init__(self, files: RealFiles, directory: str, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+        self._files = files
+        self._directory = directory
+        self._expiration_ms = expiration_ms
+        self.entries: dict[int, ProducerEntry] = {}
+        self.ongoing: dict[int, int] = {}
+        """First offset of each open transaction -> its producer id, in the order of the offsets."""
+        self._unreplicated: dict[int, int] = {}
+        """First offset of each ended transaction -> its marker's offset, until the high watermark is above that."""
+        self.snapshots: list[int] = []
+        """Offsets of the snapshot files, rising."""
+
+    # -- appending ------------------------------------------------------------------------------
+
+    def check(self, headers: Sequence[BatchHeader], *, from_client: bool) -> BatchMetadata | None:
+        """Whether the batches may be appended; the batch of before if one was appended already.
+
+        Raises as `ProducerEntry.check`. Changes nothing.
+        """
+        tried: dict[int, ProducerEntry] = {}
+        for header in headers:
+            entry = tried.get(header.producer_id) or self.entries.get(header.producer_id)
+            if header.producer_id < 0 or not from_client:
+                continue
+            if entry is not None:
+                if header.base_sequence != entry.last_sequence + 1 or header.producer_epoch != entry.producer_epoch:
+                    duplicate = entry.find_duplicate(header)
+                    if duplicate is not None:
+                        return duplicate
+                entry.check(header)
+            if len(headers) > 1:
+                entry = ProducerEntry(header.producer_id) if entry is None else entry.copy()
+                entry.append(header, NO_OFFSET)
+                tried[header.producer_id] = entry
+        return None
+
+    def check_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
+        """Whether a marker may be appended: neither its producer nor its coordinator was replaced.
+
+        Raises INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
+        """
+        entry = self.entries.get(header.producer_id)
+        if entry is None:
+            return
+        if header.producer_epoch < entry.producer_epoch:
+            raise RaykaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"The marker for producer {header.producer_id} is of epoch {header.producer_epoch},"
+                f" the last seen epoch is {entry.producer_epoch}",
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise RaykaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Coordinator epoch {coordinator_epoch} of producer {header.producer_id} is older than"
+                f" {entry.coordinator_epoch}",
+            )
+
+    def append(self, header: BatchHeader, base_offset: int, records: Buffer, position: int) -> AbortedTxn | None:
+        """Remember a batch that is in the log now; the transaction that it aborts, if it does."""
+        producer_id = header.producer_id
+        if producer_id < 0:
+            return None
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
+        if header.attributes & CONTROL_FLAG:
+            return self._end_transaction(entry, header, base_offset, records, position)
+        entry.append(header, base_offset + header.last_offset_delta)
+        if header.attributes & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = base_offset
+            self.ongoing[base_offset] = producer_id
+        return None
+
+    def _end_transaction(
+        self, entry: ProducerEntry, header: BatchHeader, offset: int, records: Buffer, position: int
+    ) -> AbortedTxn | None:
+        control_type = read_control_type(records, position, header)
+        if control_type not in (ControlType.ABORT, ControlType.COMMIT):
+            return None
+        entry.move_to_epoch(header.producer_epoch)
+        entry.coordinator_epoch = read_coordinator_epoch(records, position, header)
+        entry.last_timestamp = header.max_timestamp
+        first_offset, entry.current_txn_first_offset = entry.current_txn_first_offset, NO_OFFSET
+        if first_offset < 0:
+            return None
+        self.ongoing.pop(first_offset, None)
+        self._unreplicated[first_offset] = offset
+        if control_type is ControlType.COMMIT:
+            return None
+        return AbortedTxn(header.producer_id, first_offset, offset, next(iter(self.ongoing), offset + 1))
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is open or whose marker is not yet replicated."""
+        if not self.ongoing and not self._unreplicated:
+            return None
+        return min((*self.ongoing, *self._unreplicated))
+
+    def high_watermark_at(self, offset: int) -> None:
+        """Forget ended transactions whose markers are below the high watermark."""
+        if self._unreplicated:
+            self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forget producers without an open transaction that wrote nothing for `producer.id.expiration.ms`."""
+        limit = now_ms - self._expiration_ms
+        self.entries = {
+            producer_id: entry
+            for producer_id, entry in self.entries.items()
+            if entry.current_txn_first_offset >= 0 or entry.last_timestamp > limit
+        }
+
+    # -- snapshots ------------------------------------------------------------------------------
+
+    def snapshot_path(self, offset: int) -> str:
+        """The file of the snapshot at `offset`."""
+        return os.path.join(self._directory, file_name(offset, SNAPSHOT_SUFFIX))
+
+    def take_snapshot(self, offset: int, *, sync: bool = False) -> None:
+        """Write down the state after the batches below `offset`, unless that is there already."""
+        if offset in self.snapshots:
+            return
+        data = producer_snapshot.encode(self.entries.values())
+        self._files.write_file(self.snapshot_path(offset), data, sync=sync)
+        insort(self.snapshots, offset)
+
+    def keep_snapshots(self, offsets: Collection[int]) -> None:
+        """Remove every snapshot but those at `offsets`."""
+        for offset in [offset for offset in self.snapshots if offset not in offsets]:
+            self.release_snapshot(offset)
+
+    def release_snapshot(self, offset: int) -> None:
+        """Remove the snapshot at `offset`, if there is one."""
+        if offset in self.snapshots:
+            self._files.remove_if_present(self.snapshot_path(offset))
+            self.snapshots.remove(offset)
+
+    def load_snapshot(self, limit: int, now_ms: int) -> int | None:
+        """Begin again from the last readable snapshot at or below `limit`; its offset, None if there is none.
+
+        Snapshots that can't be read are removed.
+        """
+        self.entries, self.ongoing, self._unreplicated = {}, {}, {}
+        for offset in reversed([offset for offset in self.snapshots if offset <= limit]):
+            try:
+                entries = producer_snapshot.decode(self._files.read_file(self.snapshot_path(offset)))
+            except (RaykaError, FileNotFoundError):
+                self.release_snapshot(offset)
+                continue
+            self._restore(entries, now_ms)
+            return offset
+        return None
+
+    def _restore(self, entries: Sequence[ProducerEntry], now_ms: int) -> None:
+        self.entries = {entry.producer_id: entry for entry in entries}
+        self.remove_expired(now_ms)
+        opened = (entry for entry in self.entries.values() if entry.current_txn_first_offset >= 0)
+        self.ongoing = {
+            entry.current_txn_first_offset: entry.producer_id
+            for entry in sorted(opened, key=lambda entry: entry.current_txn_first_offset)
+        }
