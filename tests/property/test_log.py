@@ -29,7 +29,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patches = [patch(f"rayka.storage.{name}", size) for name, size in SIZES.items()]
+        self.patches = [patch(f"rayka.storage.log.{name}", size) for name, size in SIZES.items()]
         for one in self.patches:
             one.start()
         self.directory = tempfile.mkdtemp(prefix="rayka-log-")
