@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
 from tests.clients.broker import free_port
 
 READY = "rayka is ready on "
@@ -43,21 +45,10 @@ class Running:
 
     def descendants(self) -> dict[int, str]:
         """The command lines of all processes below ours, by process id."""
-        children: dict[int, list[int]] = {}
-        names: dict[int, str] = {}
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                with contextlib.suppress(OSError):
-                    stat = Path(f"/proc/{entry}/stat").read_text()
-                    command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
-                    names[int(entry)] = command
         found: dict[int, str] = {}
-        pending = [self.process.pid]
-        while pending:
-            for child in children.get(pending.pop(), ()):
-                found[child] = names[child]
-                pending.append(child)
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                found[process.pid] = " ".join(process.cmdline())
         return found
 
     def find(self, part: str) -> list[int]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.faults.load import create_topic
-from tests.faults.running import Running, wait_until
+from tests.faults.load import Writer, check, create_topic, read_all
+from tests.faults.running import Running, running, wait_until
 
 
 def write(bootstrap: str, value: str) -> None:
@@ -86,3 +86,47 @@ def test_a_data_directory_that_was_moved_is_served_from_its_new_place(tmp_path: 
         assert read(moved.bootstrap, 1) == [b"acknowledged"]
     finally:
         moved.stop()
+
+
+def test_a_killed_gcs_server_starts_again_in_place_and_producers_do_not_notice(tmp_path: Path) -> None:
+    with running(tmp_path) as broker:
+        create_topic(broker.bootstrap, "kept", 4)
+        writer = Writer(broker.bootstrap, "kept", 4, pace_s=0.002)
+        wait_until(lambda: writer.count > 1000, 20, "the producer is under way")
+        raylet = broker.find("raylet/raylet")
+        for kill in (1, 2):
+            writer.longest_pause = 0.0
+            victim = broker.kill_one("gcs/gcs_server")
+            wait_until(lambda kill=kill: len(restarts(broker)) == kill, 10, "the GCS is back")
+            assert broker.find("gcs/gcs_server") != [victim]
+            written = writer.count
+            wait_until(lambda written=written: writer.count > written + 1000, 20, "records go on")
+            assert writer.longest_pause < 0.2
+        writer.finish()
+        assert broker.find("raylet/raylet") == raylet
+        assert not any("starting it again" in line for line in broker.log)
+        broker.kill_one("ray::PartitionActor")  # a new GCS starts actors again
+        create_topic(broker.bootstrap, "later", 1)
+        check([writer], read_all(broker.bootstrap, "kept", 4))
+
+
+HELPERS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "log_monitor.py", "dashboard.py", "monitor.py")
+
+
+def test_killed_helpers_of_ray_leave_the_raylet_and_the_broker_alone(tmp_path: Path) -> None:
+    with running(tmp_path) as broker:
+        create_topic(broker.bootstrap, "kept", 1)
+        raylet = broker.find("raylet/raylet")
+        victims = {helper: broker.kill_one(helper) for helper in HELPERS}
+        wait_until(lambda: not set(victims.values()) & set(broker.descendants()), 10, "the helpers are gone")
+        for agent in HELPERS[:2]:
+            wait_until(lambda agent=agent: broker.find(agent) != [], 15, "the agent is back")
+        broker.kill_one("ray::PartitionActor")  # which needs the agents to start again
+        write(broker.bootstrap, "after")
+        assert broker.find("raylet/raylet") == raylet
+        assert not any("starting it again" in line for line in broker.log)
+
+
+def restarts(broker: Running) -> list[str]:
+    """The lines that tell of a GCS that was started again."""
+    return [line for line in broker.log if "gcs_server died and was started again" in line]

@@ -33,6 +33,8 @@ STOP_TIMEOUT_S = 3.0
 _PORT_TIMEOUT_S = 2.0
 _PORT_RETRY_S = 0.1
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024
+_GCS_STORAGE = "RAY_gcs_storage"
+_GCS_STORAGE_PATH = "RAY_gcs_storage_path"
 _RAY_SETTINGS = {
     # Ray runs workers at niceness 15, behind everything else on the machine. A broker is not background work.
     "RAY_worker_niceness": "0",
@@ -59,6 +61,7 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
     os.makedirs(temp_dir, mode=0o700)
     for name, value in _RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
+    _keep_gcs_state(os.path.join(temp_dir, "gcs"))
     ray.init(
         include_dashboard=dashboard,
         object_store_memory=_OBJECT_STORE_BYTES,
@@ -68,6 +71,15 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
         _temp_dir=temp_dir,
     )
     return True
+
+
+def _keep_gcs_state(path: str) -> None:
+    """Let the GCS keep its state in a RocksDB at `path`, so that it can be started again in place when it dies.
+
+    An operator who chose another store keeps it.
+    """
+    if os.environ.get(_GCS_STORAGE, "rocksdb") == "rocksdb" and "RAY_REDIS_ADDRESS" not in os.environ:
+        os.environ.update({_GCS_STORAGE: "rocksdb", _GCS_STORAGE_PATH: path})
 
 
 def remove_ray_files(data_dir: str) -> None:

@@ -1,7 +1,7 @@
-"""One life of the broker process, as its supervisor sees it.
+"""One run of the broker process, as its supervisor sees it.
 
 The child gets its settings as JSON on standard input (they may hold passwords, so not on the command line)
-and tells its news as JSON lines on a pipe whose number is in the settings as `status_fd`:
+and reports its status as JSON lines on a pipe whose number is in the settings as `status_fd`:
 `{"ready": "HOST:PORT", "address": "HOST:PORT"}` with where Kafka clients and where Ray programs connect,
 `{"failed": reason}` when it refuses to start, `{"down": reason}` when Ray died under it.
 """
@@ -24,12 +24,12 @@ from rayka.cli.daemon.reaper import PARENT_DIED
 class Child:
     """A started broker process, under its reaper. It dies with this one.
 
-    `news_fd` is readable when there is something to `hear`, and -1 once the child has closed its end.
+    `status_fd` is readable when there is something for `read_status`, and -1 once the child has closed its end.
     """
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, Any]) -> None:
-        self.news_fd, theirs = os.pipe()
-        os.set_blocking(self.news_fd, False)
+        self.status_fd, theirs = os.pipe()
+        os.set_blocking(self.status_fd, False)
         self.exit_code: int | None = None
         self.listen: str | None = None
         self.address: str | None = None
@@ -57,15 +57,15 @@ class Child:
             os.kill(self.pid, number)
 
     def ended(self, exit_code: int) -> None:
-        """Notes that the child was reaped, after hearing its last words."""
-        self.hear()
+        """Notes that the child was reaped, after reading its last status."""
+        self.read_status()
         self.exit_code = self._process.returncode = exit_code
 
-    def hear(self) -> None:
-        """Reads what the child has said so far."""
-        while self.news_fd >= 0:
+    def read_status(self) -> None:
+        """Read the status lines that have arrived so far."""
+        while self.status_fd >= 0:
             try:
-                received = os.read(self.news_fd, 65536)
+                received = os.read(self.status_fd, 65536)
             except BlockingIOError:
                 return
             if not received:
@@ -77,9 +77,9 @@ class Child:
 
     def close(self) -> None:
         """Stops listening."""
-        if self.news_fd >= 0:
-            os.close(self.news_fd)
-            self.news_fd = -1
+        if self.status_fd >= 0:
+            os.close(self.status_fd)
+            self.status_fd = -1
 
     def _note(self, news: Mapping[str, str]) -> None:
         if listen := news.get("ready"):
@@ -90,7 +90,7 @@ class Child:
 
     @property
     def reason(self) -> str:
-        """Why this life ended, in words."""
+        """Why this run ended, in words."""
         if self.refusal is not None:
             return self.refusal
         if self._loss is not None:

@@ -10,9 +10,9 @@ import ctypes
 import os
 import signal
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
+
+import psutil
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -45,24 +45,17 @@ def dies_with(parent_pid: int, number: int = signal.SIGKILL) -> Callable[[], Non
 def parent_of(pid: int) -> int | None:
     """The parent's id, None if there is no such process. Zombies have parents too."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+        return int(psutil.Process(pid).ppid())
+    except psutil.NoSuchProcess:
         return None
-    return int(stat.rpartition(")")[2].split()[1])  # the name before ')' may hold anything
 
 
 def descendants(root: int) -> list[int]:
-    """Every process below `root`, nearest first; zombies included."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (parent := parent_of(int(entry))) is not None:
-            children[parent].append(int(entry))
-    found: list[int] = []
-    level = list(children[root])
-    while level:
-        found += level
-        level = [child for pid in level for child in children[pid]]
-    return found
+    """Every process below `root`; zombies included."""
+    try:
+        return [process.pid for process in psutil.Process(root).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def reap() -> dict[int, int]:

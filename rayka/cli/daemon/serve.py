@@ -1,8 +1,8 @@
 """The broker process under `rayka up`: a Ray driver that starts the broker and watches over Ray.
 
 It reads its settings from standard input and reports to the supervisor (see `rayka.cli.daemon.child`). It ends
-when told (SIGTERM: the broker is stopped in order), and at once when Ray's GCS or raylet is gone: a driver
-cannot outlive them, and the supervisor brings everything back.
+when told (SIGTERM: the broker is stopped in order), and at once when the raylet is gone: a driver cannot outlive it,
+and the supervisor starts everything again. A GCS that dies is started again in place, and so are Ray's agents.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayka.cli import ray_messages
-from rayka.cli.daemon.supervisor import log
+from rayka.cli.daemon import agent
+from rayka.cli.daemon.console import log
+from rayka.cli.daemon.gcs_server import NAME as GCS_SERVER
+from rayka.cli.daemon.gcs_server import GcsServer
 
 if TYPE_CHECKING:
     from rayka.client.cluster import Cluster
 
-WATCHED = ("gcs_server", "raylet")
+WATCHED = (GCS_SERVER, "raylet")
 RAY_DOWN = 70
 CONNECT_TIMEOUT_S = 5.0
 
@@ -65,6 +69,7 @@ def start(settings: Settings) -> Cluster:
         require_ray(settings.address)
     else:  # as Ray would decide by itself, but with a warning
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        agent.install()
     import rayka
 
     ray_messages.divert(lambda message: log(ray_messages.keep(message)))
@@ -88,7 +93,7 @@ def serve(settings: Settings, cluster: Cluster) -> int:
     stop = stop_signal()
     publish(settings, cluster)
     settings.tell({"ready": cluster.bootstrap_servers, "address": ray_address()})
-    loss = wait_for_end(stop, daemons())
+    loss = wait_for_end(stop, RayDaemons.watched())
     if loss is not None:
         settings.tell({"down": loss})
         os._exit(RAY_DOWN)  # Ray's exit handlers would wait for the daemons that are gone
@@ -125,17 +130,54 @@ def withdraw(settings: Settings) -> None:
     runtime.withdraw(Path(settings.data_dir))
 
 
-def daemons() -> dict[int, str]:
-    """A pidfd and the name of each Ray daemon without which the broker here is lost.
+class RayDaemons:
+    """The daemons of Ray that the broker here needs: the raylet, and the GCS where this process started it.
 
-    Those are the ones that this process started, or the raylet of this machine when Ray is somebody else's.
+    The GCS is started again in place when it dies (`gcs_server`); the raylet takes its actors with it.
     """
+
+    def __init__(self, raylet_pid: int, gcs_server: GcsServer | None) -> None:
+        self._raylet = os.pidfd_open(raylet_pid)
+        self._gcs_server = gcs_server
+
+    @classmethod
+    def watched(cls) -> RayDaemons:
+        """The ones that this process started, or the raylet of this machine when Ray was started by somebody else."""
+        import ray
+
+        node: Any = ray._private.worker._global_node
+        started = {name: infos[0].process.pid for name, infos in node.all_processes.items() if name in WATCHED}
+        if not started:
+            return cls(listener_of(node.raylet_socket_name), None)
+        port = int(ray_address().rpartition(":")[2])
+        return cls(started["raylet"], GcsServer(started[GCS_SERVER], port, fate_shared=True))
+
+    @property
+    def pidfds(self) -> list[int]:
+        """What to poll: readable when a daemon is gone."""
+        return [self._raylet] + ([self._gcs_server.pidfd] if self._gcs_server else [])
+
+    def ended(self, pidfd: int) -> str | None:
+        """Start the daemon again if that is possible; otherwise return what was lost, in words."""
+        if pidfd == self._raylet or self._gcs_server is None:
+            return "raylet is gone"
+        if not self._gcs_server.has_storage:
+            return f"{GCS_SERVER} is gone"
+        process = self._gcs_server.restart()
+        if process is None:
+            return f"{GCS_SERVER} keeps dying"
+        _replace(process)
+        log(f"Ray's {GCS_SERVER} died and was started again in place")
+        return None
+
+
+def _replace(process: subprocess.Popen[bytes]) -> None:
+    """Let Ray's shutdown end the new gcs_server instead of the old one."""
     import ray
 
     node: Any = ray._private.worker._global_node
-    started = {name: infos[0].process.pid for name, infos in node.all_processes.items() if name in WATCHED}
-    watched = started or {"raylet": listener_of(node.raylet_socket_name)}
-    return {os.pidfd_open(pid): name for name, pid in watched.items()}
+    infos = node.all_processes[GCS_SERVER]
+    infos[0] = infos[0]._replace(process=process)
 
 
 def listener_of(path: str) -> int:
@@ -156,18 +198,15 @@ def stop_signal() -> socket.socket:
     return readable
 
 
-def wait_for_end(stop: socket.socket, watched: Mapping[int, str]) -> str | None:
-    """None when told to stop; the reason when a daemon is gone."""
-    poll = select.poll()
-    poll.register(stop, select.POLLIN)
-    for descriptor in watched:
-        poll.register(descriptor, select.POLLIN)
+def wait_for_end(stop: socket.socket, daemons: RayDaemons) -> str | None:
+    """None when told to stop; the reason when a daemon is gone and cannot be started again."""
     while True:
-        for descriptor, _ in poll.poll():
-            if descriptor in watched:
-                return f"{watched[descriptor]} is gone"
-            if any(number in (signal.SIGTERM, signal.SIGINT) for number in stop.recv(4096)):
-                return None
+        readable, _, _ = select.select([stop.fileno(), *daemons.pidfds], [], [])
+        if stop.fileno() in readable and any(number in (signal.SIGTERM, signal.SIGINT) for number in stop.recv(4096)):
+            return None
+        for pidfd in readable:
+            if pidfd != stop.fileno() and (loss := daemons.ended(pidfd)) is not None:
+                return loss
 
 
 def one_line(error: BaseException) -> str:

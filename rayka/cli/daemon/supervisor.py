@@ -1,20 +1,17 @@
 """The foreground process of `rayka up`: keeps one broker process running and leaves nothing behind.
 
-Theory of operation. Ray has no life after its GCS, and a driver has none after its raylet, so the process
-that a person starts must not be part of Ray. This one imports nothing of it. It starts a Ray driver with the
-broker in it (`rayka.cli.daemon.serve`), with a reaper in between (`rayka.cli.daemon.reaper`), and listens to its news
-(`rayka.cli.daemon.child`).
+Theory of operation. A Ray driver cannot outlive its raylet, so the process that a person starts is not part of Ray
+and imports nothing of it. It starts a Ray driver with the broker in it (`rayka.cli.daemon.serve`), with a reaper in
+between (`rayka.cli.daemon.reaper`), and reads its status (`rayka.cli.daemon.child`).
 
 Nothing outlives the broker:
 
-- Supervisor and reaper adopt orphans (child subreaper), so whatever Ray leaves behind is below them in
-  /proc, and is killed there, before a new child is started and before they exit.
-- When the supervisor is killed the reaper kills everything, when the reaper is killed the supervisor does.
+- Supervisor and reaper adopt orphans (child subreaper), so whatever Ray leaves behind is a descendant of theirs. It
+  is killed before a new child is started and before they exit.
+- When the supervisor is killed the reaper kills everything; when the reaper is killed the supervisor does.
 - A stop that takes longer than `stop_timeout_s` becomes a kill.
 
-A child that ends without being told is started again: at once the first time, then after growing delays.
-A child that never gets ready is tried `max_failures` times in a row. The first start is not repeated when the
-child says why it refuses, because a wrong setting stays wrong.
+`restart_policy` decides whether and when a child that ended unasked is started again.
 """
 
 from __future__ import annotations
@@ -23,35 +20,17 @@ import contextlib
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rayka.cli.daemon import processes
 from rayka.cli.daemon.child import Child
+from rayka.cli.daemon.console import log
+from rayka.cli.daemon.restart_policy import ChildRun, GiveUp, Policy, Restart, RestartPolicy
 from rayka.cli.exits import Exit
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How often and how long. Times in seconds."""
-
-    max_failures: int = 5
-    first_delay_s: float = 0.5
-    max_delay_s: float = 8.0
-    healthy_after_s: float = 10.0
-    start_timeout_s: float = 300.0
-    stop_timeout_s: float = 8.0
-
-    def delay_s(self, short_lives: int) -> float:
-        """The pause before the next start after so many short lives in a row; none after the first."""
-        if short_lives <= 1:
-            return 0.0
-        return min(self.first_delay_s * 2.0 ** (short_lives - 2), self.max_delay_s)
 
 
 class Supervisor:
@@ -62,10 +41,8 @@ class Supervisor:
         self._settings = dict(settings)
         self._policy = policy or Policy()
         self._stop_requests = 0
-        self._announced = False
+        self._restarts = RestartPolicy(self._policy)
         self._down_since = 0.0
-        self._short_lives = 0
-        self._unready = 0
 
     def run(self) -> Exit:
         """Serves until told to stop (SIGINT, SIGTERM, SIGHUP); returns the exit code."""
@@ -80,18 +57,21 @@ class Supervisor:
         while True:
             child = Child(self._command, self._settings)
             try:
-                self._live(child)
+                self._watch(child)
                 if self._stop_requests:
                     return self._stop(child)
             finally:
                 child.close()
             processes.kill_descendants()
-            if (verdict := self._judge(child)) is not None:
-                return verdict
-            if not self._pause(self._policy.delay_s(self._short_lives)):
+            verdict = self._after_exit(child)
+            if isinstance(verdict, GiveUp):
+                log(verdict.reason)
+                return verdict.exit_code
+            log(f"{verdict.reason}; starting it again")
+            if not self._pause(verdict.delay_s):
                 return Exit.DONE
 
-    def _live(self, child: Child) -> None:
+    def _watch(self, child: Child) -> None:
         """Returns when the child has ended, was too slow to get ready, or somebody wants us to stop."""
         deadline = time.monotonic() + self._policy.start_timeout_s
         while child.exit_code is None and not self._stop_requests:
@@ -110,30 +90,20 @@ class Supervisor:
             self._settings["address"] = child.address
         if self._settings["listen"].endswith(":0"):  # a port that was chosen for us stays ours
             self._settings["listen"] = self._settings["listen"][:-1] + listen.rpartition(":")[2]
-        self._unready = 0
-        if self._announced:
+        was_ever_ready = self._restarts.was_ever_ready
+        self._restarts.became_ready()
+        if was_ever_ready:
             log(f"restarted in {time.monotonic() - self._down_since:.1f} s; serving on {listen} again")
             return
-        self._announced = True
         print(f"rayka is ready on {listen}", flush=True)
 
-    def _judge(self, child: Child) -> Exit | None:
-        """What follows from the end of a life that nobody asked to end: an exit code, or another life."""
+    def _after_exit(self, child: Child) -> Restart | GiveUp:
+        """Decide what follows the end of a child that nobody asked to end."""
         now = time.monotonic()
-        if child.ready_at is None:
-            self._unready += 1
-        else:
+        if child.ready_at is not None:
             self._down_since = now
-        lived_s = 0.0 if child.ready_at is None else now - child.ready_at
-        self._short_lives = 1 if lived_s >= self._policy.healthy_after_s else self._short_lives + 1
-        if child.refusal is not None and not self._announced:
-            log(child.refusal)
-            return Exit.FAILED
-        if self._unready >= self._policy.max_failures:
-            log(f"giving up: {self._unready} starts in a row failed; the last: {child.reason}")
-            return Exit.GAVE_UP
-        log(f"{child.reason}; starting it again")
-        return None
+        ready_s = None if child.ready_at is None else now - child.ready_at
+        return self._restarts.after_exit(ChildRun(child.reason, ready_s, child.refusal))
 
     def _stop(self, child: Child) -> Exit:
         """Asks the child to stop; it is killed when it takes too long, or when we are asked again."""
@@ -157,16 +127,16 @@ class Supervisor:
         return not self._stop_requests
 
     def _wait(self, child: Child | None, timeout_s: float | None) -> None:
-        """Waits for a signal, for news of the child or for the end of one; takes note of what came."""
+        """Waits for a signal, for the child's status or for the end of one; takes note of what came."""
         sources: list[Any] = [self._wakeup]
-        if child is not None and child.news_fd >= 0:
-            sources.append(child.news_fd)
+        if child is not None and child.status_fd >= 0:
+            sources.append(child.status_fd)
         readable, _, _ = select.select(sources, [], [], timeout_s)
         if self._wakeup in readable:
             self._stop_requests += sum(number in STOP_SIGNALS for number in self._wakeup.recv(4096))
         ended = processes.reap()
         if child is not None:
-            child.hear()
+            child.read_status()
             if child.pid in ended:
                 child.ended(ended[child.pid])
 
@@ -189,8 +159,3 @@ class Supervisor:
             signal.set_wakeup_fd(previous_fd)
             write_end.close()
             self._wakeup.close()
-
-
-def log(line: str) -> None:
-    """One line for the operator, with the time, on stderr."""
-    print(f"{time.strftime('%H:%M:%S')} rayka: {line}", file=sys.stderr, flush=True)

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from rayka.cli.daemon import processes
-from rayka.cli.daemon.supervisor import Policy
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 RUNNER = """
 import sys
-from rayka.cli.daemon.supervisor import Policy, Supervisor
+from rayka.cli.daemon.restart_policy import Policy
+from rayka.cli.daemon.supervisor import Supervisor
 policy = Policy(max_failures=3, first_delay_s=0.01, stop_timeout_s=0.5)
 command = [sys.executable, *sys.argv[1:]]
 sys.exit(Supervisor(command, {"listen": "127.0.0.1:0"}, policy).run())
@@ -164,8 +164,3 @@ def test_gives_up_after_a_good_life_too(supervised: Run) -> None:
     code, _, err = supervised.end()
     assert code == 4
     assert "giving up: 3 starts" in err
-
-
-def test_delays_grow_and_are_bounded() -> None:
-    policy = Policy(first_delay_s=0.5, max_delay_s=8.0)
-    assert [policy.delay_s(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 100)] == [0, 0, 0.5, 1, 2, 4, 8, 8, 8]
