@@ -22,20 +22,20 @@ _FIRST_WITH_FEATURES = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(context: Context, exchange: PendingRequest) -> None:
+def handle(context: Context, pending: PendingRequest) -> None:
     """Answer at once."""
-    api = exchange.api
-    served = api.min_version <= exchange.version <= api.max_version
-    version = exchange.version if served else 0
+    api = pending.api
+    served = api.min_version <= pending.version <= api.max_version
+    version = pending.version if served else 0
     messages = schema(ApiKey.API_VERSIONS, version)
     error, rows = ErrorCode.UNSUPPORTED_VERSION, [api]
     if served:
-        request = messages.read(Reader(exchange.frame, exchange.position))
+        request = messages.read(Reader(pending.frame, pending.position))
         error = _fault(request, context.broker)
         rows = list(context.apis.values()) if error == ErrorCode.NONE else []
-    out = response_head(exchange.correlation_id, flexible=False)
+    out = response_head(pending.correlation_id, flexible=False)
     messages.write(out, _response(messages.types, version, error, rows, context.broker.image))
-    exchange.answer(finish_frame(out))
+    pending.answer(finish_frame(out))
 
 
 def _fault(request: object, broker: Broker) -> ErrorCode:

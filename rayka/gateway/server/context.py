@@ -58,8 +58,10 @@ class Context:
         self._all_closed.clear()
 
     def remove(self, connection: Connection) -> None:
-        """A connection that was added has ended."""
-        self.connections.discard(connection)
+        """A connection has ended; one that was refused was never added."""
+        if connection not in self.connections:
+            return
+        self.connections.remove(connection)
         self.connection_counts.remove(connection.client_host)
         if not self.connections:
             self._all_closed.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ class RequestBytes:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: dict[Callable[[], None], None] = {}  # in the order of their turns
         self.used = 0
 
     @property
@@ -74,11 +74,13 @@ class RequestBytes:
         turns = len(self._waiting)
         while turns and self.used < self._limit:
             turns -= 1
-            self._waiting.popleft()()
+            resume = next(iter(self._waiting))
+            del self._waiting[resume]
+            resume()
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` once bytes have become free."""
-        self._waiting.append(resume)
+        """Call `resume` once, when bytes have become free. Waiting twice is waiting once."""
+        self._waiting[resume] = None
 
 
 class ConnectionCounts:

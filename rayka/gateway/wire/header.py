@@ -17,7 +17,7 @@ _FIXED = struct.Struct(">hhih")
 
 
 def parse_header(connection: Connection, apis: Mapping[int, Api], frame: Frame) -> PendingRequest | None:
-    """Begin an exchange; None after refusing the connection.
+    """Return the request with its body still to be read; None after refusing the connection.
 
     An API or a version that is not served closes the connection, as in Kafka, except for ApiVersions: it
     answers any version, so that a newer client learns what there is (KIP-511).
@@ -60,7 +60,7 @@ def _finish(
             client_id = str(frame[_FIXED.size : position], "utf-8")
         except UnicodeDecodeError as error:
             raise MalformedFrame("the client id is not UTF-8") from error
-    exchange = PendingRequest(connection, api, version, correlation_id, client_id, frame)
+    request = PendingRequest(connection, api, version, correlation_id, client_id, frame)
     if served and api.is_flexible(version):
         if position < len(frame) and frame[position] == 0:
             position += 1
@@ -68,5 +68,5 @@ def _finish(
             reader = Reader(frame, position)
             reader.skip_tags()
             position = reader.position
-    exchange.position = position
-    return exchange
+    request.position = position
+    return request

@@ -80,6 +80,9 @@ class MemoryTransport(asyncio.Transport):
         assert not self.reading
         self.reading = True
 
+    def is_reading(self) -> bool:
+        return self.reading
+
     def is_closing(self) -> bool:
         return self.ended is not None
 
@@ -127,11 +130,18 @@ def connect(context: Context, address: tuple[str, int] = ("10.0.0.1", 5555)) -> 
     return connection, transport
 
 
+def transport_of(connection: Connection) -> MemoryTransport:
+    """What the connection writes to."""
+    transport = connection._transport
+    assert isinstance(transport, MemoryTransport)
+    return transport
+
+
 def feed(connection: Connection, data: bytes, piece: int = 1 << 30) -> int:
     """Hand bytes over in pieces of this size, as the event loop does, while the connection reads. Returns how
     many it took."""
     position = 0
-    while position < len(data) and not connection.closed and connection.is_reading:
+    while position < len(data) and not connection.closed and transport_of(connection).reading:
         buffer = connection.get_buffer(-1)
         count = min(piece, len(buffer), len(data) - position)
         buffer[:count] = data[position : position + count]

@@ -17,7 +17,15 @@ from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.image import MetadataImage
 from rayka.types import AppendResult, FetchResult
 from tests.unit.gateway.requests import batch, fetch_v4, list_offsets_v1, produce_v3
-from tests.unit.gateway.scripted_broker import MemoryTransport, ScriptedBroker, connect, feed, new_context, settle
+from tests.unit.gateway.scripted_broker import (
+    MemoryTransport,
+    ScriptedBroker,
+    connect,
+    feed,
+    new_context,
+    settle,
+    transport_of,
+)
 from tests.unit.gateway.wire_client import request_frame
 
 Check = Callable[[ScriptedBroker, Context, Connection, MemoryTransport], Coroutine[Any, Any, None]]
@@ -184,8 +192,8 @@ def test_bytes_under_way_are_bounded_for_a_connection_and_for_the_process() -> N
             feed(connection, produce(number, size=10_000))
             feed(other, produce(number, size=10_000))
         assert len(broker.partitions.appends) == 4
-        assert not connection.is_reading
-        assert not other.is_reading
+        assert not transport_of(connection).reading
+        assert not transport_of(other).reading
         while not all(future.done() for _, future in broker.partitions.appends):
             for _, future in broker.partitions.appends:
                 if not future.done():
@@ -193,8 +201,8 @@ def test_bytes_under_way_are_bounded_for_a_connection_and_for_the_process() -> N
             await settle()
             feed(connection, b"")
         assert context.request_bytes.used == 0
-        assert connection.is_reading
-        assert other.is_reading
+        assert transport_of(connection).reading
+        assert transport_of(other).reading
         other.abort()
 
     run(check)

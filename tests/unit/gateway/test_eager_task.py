@@ -1,4 +1,4 @@
-"""What `begin` promises: no task without waiting, and a task that behaves like any other with it."""
+"""`start_eagerly` creates no task for a coroutine that never waits, and an ordinary task for one that does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rayka.gateway.server.eager_task import begin
+from rayka.gateway.server.eager_task import start_eagerly
 
 
 async def collect(seen: list[Any], *futures: asyncio.Future[Any]) -> None:
@@ -23,24 +23,24 @@ async def collect(seen: list[Any], *futures: asyncio.Future[Any]) -> None:
     seen.append("end")
 
 
-def test_what_never_waits_ends_at_once() -> None:
+def test_a_coroutine_that_never_waits_runs_without_a_task() -> None:
     async def check() -> None:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         ready.set_result(1)
         seen: list[Any] = []
-        assert begin(collect(seen, ready), loop) is None
+        assert start_eagerly(collect(seen, ready), loop) is None
         assert seen == [1, "end"]
 
     asyncio.run(check())
 
 
-def test_what_waits_goes_on_with_results_and_errors() -> None:
+def test_a_waiting_coroutine_continues_with_results_and_errors() -> None:
     async def check() -> None:
         loop = asyncio.get_running_loop()
         first, second, third = (loop.create_future() for _ in range(3))
         seen: list[Any] = []
-        task = begin(collect(seen, first, second, third), loop)
+        task = start_eagerly(collect(seen, first, second, third), loop)
         assert task is not None
         assert seen == []
         loop.call_soon(first.set_result, 1)
@@ -52,12 +52,12 @@ def test_what_waits_goes_on_with_results_and_errors() -> None:
     asyncio.run(check())
 
 
-def test_what_waits_can_be_cancelled() -> None:
+def test_a_waiting_coroutine_can_be_cancelled() -> None:
     async def check() -> None:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         seen: list[Any] = []
-        task = begin(collect(seen, future), loop)
+        task = start_eagerly(collect(seen, future), loop)
         assert task is not None
         await asyncio.sleep(0)
         task.cancel()
@@ -82,7 +82,7 @@ def test_cancelled_before_the_first_turn_of_the_task() -> None:
             finally:
                 seen.append("cleaned up")
 
-        task = begin(wait(), loop)
+        task = start_eagerly(wait(), loop)
         assert task is not None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -100,6 +100,6 @@ def test_an_error_before_the_first_wait_is_raised() -> None:
 
     async def check() -> None:
         with pytest.raises(ValueError, match="at once"):
-            begin(fail(), asyncio.get_running_loop())
+            start_eagerly(fail(), asyncio.get_running_loop())
 
     asyncio.run(check())

@@ -1,0 +1,109 @@
+"""Cuts the bytes of a connection into request frames; knows nothing of sockets or requests.
+
+Theory of operation. Bytes are received either in the scratch buffer that all connections of a process share, or, once
+the length of a frame is known and its rest is still to come, straight into memory of its own. Frames are copied out of
+the scratch buffer, since their records will be stamped in place and outlive the read.
+
+    buffer() → the caller receives into it → received(n) → next() until it returns None → keep_rest()
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Final
+
+from rayka.gateway.wire.reader import INT32, Frame, MalformedFrame
+
+# A frame above this is received in pages that the system provides as bytes arrive: a client that
+# announces 100 MB and sends nothing costs nothing.
+_LAZY_FRAME_BYTES: Final = 2 * 1024 * 1024
+# API key, version and correlation id: no request is shorter.
+_LEAST_FRAME_BYTES: Final = 8
+_LENGTH_BYTES: Final = 4
+# After a frame above this the next read is short, so that a frame like it is not received in the scratch
+# buffer and copied, but where it will stay.
+_LARGE_FRAME_BYTES: Final = 128 * 1024
+_SHORT_READ_BYTES: Final = 1024
+
+
+class FrameReceiver:
+    """The receiving side of one connection. `max_frame_bytes` is socket.request.max.bytes."""
+
+    __slots__ = ("_end", "_large", "_large_end", "_position", "_read_bytes", "_rest", "_scratch", "max_frame_bytes")
+
+    def __init__(self, scratch: memoryview, max_frame_bytes: int) -> None:
+        self._scratch = scratch
+        self.max_frame_bytes = max_frame_bytes
+        self._rest: memoryview | None = None  # what keep_rest() copied out of the scratch buffer
+        self._position = 0
+        self._end = 0
+        self._large: memoryview | None = None  # a frame that is received in memory of its own
+        self._large_end = 0
+        self._read_bytes = len(scratch)
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go: the rest of a large frame, or the scratch buffer behind what was kept."""
+        if self._large is not None:
+            return self._large[self._large_end :]
+        if self._rest is not None:
+            kept = self._end - self._position
+            self._scratch[:kept] = self._rest[self._position : self._end]
+            self._rest, self._position, self._end = None, 0, kept
+        return self._scratch[self._end : self._end + self._read_bytes]
+
+    def received(self, size: int) -> None:
+        """`size` bytes have arrived where `buffer()` said."""
+        if self._large is not None:
+            self._large_end += size
+        else:
+            self._end += size
+            self._read_bytes = len(self._scratch)
+
+    def next(self) -> Frame | None:
+        """Return the next whole frame without its length, None if there is none. Raises MalformedFrame."""
+        if self._large is not None:
+            return self._next_large(self._large)
+        source = self._scratch if self._rest is None else self._rest
+        left = self._end - self._position - _LENGTH_BYTES
+        if left < 0:
+            return None
+        (size,) = INT32.unpack_from(source, self._position)
+        if not _LEAST_FRAME_BYTES <= size <= self.max_frame_bytes:
+            raise MalformedFrame(f"frame of {size} bytes")
+        begin = self._position + _LENGTH_BYTES
+        if size > left:
+            self._begin_large(size, source[begin : self._end])
+            return None
+        self._position = begin + size
+        return bytearray(source[begin : begin + size])
+
+    def _begin_large(self, size: int, received: memoryview) -> None:
+        self._large = memoryview(bytearray(size) if size <= _LAZY_FRAME_BYTES else mmap.mmap(-1, size))
+        self._large_end = len(received)
+        self._large[: self._large_end] = received
+        self._rest, self._position, self._end = None, 0, 0
+
+    def _next_large(self, large: memoryview) -> Frame | None:
+        if self._large_end < len(large):
+            return None
+        self._large, self._large_end = None, 0
+        self._read_bytes = _SHORT_READ_BYTES if len(large) > _LARGE_FRAME_BYTES else len(self._scratch)
+        frame: Frame = large.obj  # type: ignore[assignment]
+        return frame
+
+    def keep_rest(self) -> None:
+        """Copy what is left out of the scratch buffer, which the next connection will use."""
+        if self._rest is None:
+            kept = self._scratch[self._position : self._end]
+            self._rest = memoryview(bytes(kept)) if kept else None
+            self._position, self._end = 0, len(kept)
+
+    @property
+    def incomplete_bytes(self) -> int:
+        """How much of a large frame has arrived so far."""
+        return self._large_end
+
+    def clear(self) -> None:
+        """Drop everything received that was not returned."""
+        self._rest = self._large = None
+        self._position = self._end = self._large_end = 0
