@@ -167,7 +167,7 @@ def test_announcing_large_frames_costs_nothing(tmp_path: Path) -> None:
         clients = [await WireClient.connect(listener.port) for _ in range(20)]
         for client in clients:
             client.writer.write(struct.pack(">i", 100 * 1024 * 1024) + bytes(100))
-        await until(lambda: sum(c._frame is not None for c in listener._context.connections) == 20)  # type: ignore[union-attr]
+        await until(lambda: sum(c._frames._large is not None for c in listener._context.connections) == 20)  # type: ignore[union-attr]
         assert resident_bytes() - before < 50_000_000
         for client in clients:
             await client.close()
