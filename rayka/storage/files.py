@@ -13,6 +13,8 @@ import shutil
 
 from rayka.storage.format.batch import Buffer
 
+_READ_BYTES = 1 << 20
+
 
 class RealFiles:
     """The operating system's files. Positions and sizes in bytes.
@@ -95,10 +97,13 @@ class RealFiles:
         return descriptor
 
     def read_file(self, path: str) -> bytes:
-        """All bytes of a file."""
+        """All bytes of a file, also of one in /proc, whose size the system gives as 0."""
         descriptor = self.open(path, read_only=True)
         try:
-            return self.read(descriptor, os.fstat(descriptor).st_size, 0)
+            data = self.read(descriptor, os.fstat(descriptor).st_size + 1, 0)
+            while more := self.read(descriptor, _READ_BYTES, len(data)):
+                data += more
+            return data
         finally:
             self.close(descriptor)
 
@@ -115,7 +120,7 @@ class RealFiles:
             self.close(descriptor)
         self.rename(temporary, path)
         if sync:
-            self.sync_directory(os.path.dirname(path))
+            self.sync_path(os.path.dirname(path))
 
     def write_fully(self, descriptor: int, data: Buffer, position: int) -> None:
         """Write all of `data`, however little the system takes at a time."""
@@ -150,8 +155,8 @@ class RealFiles:
         with contextlib.suppress(FileNotFoundError):
             self.remove(path)
 
-    def sync_directory(self, path: str) -> None:
-        """Wait until the names in a directory are on the device."""
+    def sync_path(self, path: str) -> None:
+        """Wait until the bytes of a file, or the names in a directory, are on the device."""
         descriptor = self.open(path, read_only=True)
         try:
             self.sync(descriptor)

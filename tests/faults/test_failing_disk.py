@@ -6,6 +6,7 @@ import contextlib
 import errno
 import random
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,13 +134,16 @@ def test_a_crash_of_the_machine_keeps_what_was_flushed(tmp_path: Path, seed: int
     files = CrashingFiles()
     log = open_log(tmp_path, files=files, **{**CONFIG, "retention_bytes": -1})
     acknowledged = {}
+    job = None
     for index in range(chance.randrange(1, 40)):
         value = b"value %d " % index * chance.randrange(1, 10)
         acknowledged[append(log, value, producer_id=3, producer_epoch=0, base_sequence=index)] = value
-        if chance.random() < 0.15:
+        if job is None and chance.random() < 0.25:
             job = log.begin_flush()
+        if job is not None and chance.random() < 0.3:
             job.run()
             log.finish_flush(job)
+            job = None
     flushed = {offset: value for offset, value in acknowledged.items() if offset < log.recovery_point}
     recovery_point = log.recovery_point
     log.release()
@@ -156,6 +160,53 @@ def test_a_crash_of_the_machine_keeps_what_was_flushed(tmp_path: Path, seed: int
     assert append(again, b"on", producer_id=3, producer_epoch=0, base_sequence=len(read)) == len(read)
     again.release()
     check(tmp_path, flushed, recovery_point=recovery_point)
+
+
+def after_power_cut(directory: Path, files: CrashingFiles, log: Log) -> dict[int, bytes | None]:
+    """The records of the log as it is opened after losing everything that was not synced."""
+    recovery_point = log.recovery_point
+    log.release()
+    files.lose_all()
+    again = open_log(directory, recovery_point=recovery_point, **CONFIG)
+    again.update_high_watermark(again.log_end_offset)
+    return read_values(again)
+
+
+def test_records_appended_between_the_begin_of_a_flush_and_a_roll_survive_a_power_cut(tmp_path: Path) -> None:
+    files = CrashingFiles()
+    log = open_log(tmp_path, files=files, **CONFIG)
+    append(log, b"before the flush")
+    job = log.begin_flush()
+    append(log, b"during the flush")
+    append(log, b"after the roll" * 50)
+    assert len(list(tmp_path.glob("*.log"))) == 2
+    job.run()
+    log.finish_flush(job)
+    assert log.recovery_point == 1
+    log.flush()
+    assert log.recovery_point == 3
+    assert list(after_power_cut(tmp_path, files, log)) == [0, 1, 2]
+
+
+def test_segments_that_were_never_flushed_before_a_kill_are_flushed_after_it(tmp_path: Path) -> None:
+    files = CrashingFiles()
+    log = open_log(tmp_path, files=files, **CONFIG)
+    for index in range(20):
+        append(log, b"value %d" % index)
+    log.release()
+    again = open_log(tmp_path, files=files, same_boot=True, **CONFIG)
+    again.flush()
+    assert again.recovery_point == 20
+    assert list(after_power_cut(tmp_path, files, again)) == list(range(20))
+
+
+def test_the_first_flush_of_a_new_partition_keeps_its_directory(tmp_path: Path) -> None:
+    files = CrashingFiles()
+    log = open_log(tmp_path / "orders-0", files=files, topic_id=uuid.UUID(int=7), **CONFIG)
+    append(log, b"acknowledged after a flush")
+    log.flush()
+    assert after_power_cut(tmp_path / "orders-0", files, log) == {0: b"acknowledged after a flush"}
+    assert open_log(tmp_path / "orders-0").topic_id == uuid.UUID(int=7)
 
 
 def test_a_failed_flush_is_never_taken_for_done(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import Buffer
@@ -68,14 +69,27 @@ class ShortWrites(RealFiles):
 
 
 class CrashingFiles(RealFiles):
-    """Remembers what was not synced, so that a crash of the machine can lose or tear it.
+    """Remembers what was not synced, so that a power cut can lose or tear it.
 
-    Names are kept in the order of the calls, as a journaling file system does; only contents are lost.
+    Contents are lost unless the file was synced. A new name is lost, with all that is below it, unless its directory
+    was synced; of the others the first ones in the order of the calls stay, as in a journaling file system. Renames
+    and removals of old names stay.
     """
 
     def __init__(self) -> None:
         self._durable: dict[str, bytes] = {}
         self._pending: dict[str, list[tuple[int, bytes] | int]] = {}
+        self._new_names: list[str] = []
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        if create and not os.path.exists(path):
+            self._new_names.append(path)
+        return super().open(path, create=create, read_only=read_only)
+
+    def make_directory(self, path: str) -> None:
+        if not os.path.exists(path):
+            self._new_names.append(path)
+        super().make_directory(path)
 
     def _path(self, descriptor: int) -> str:
         return os.readlink(f"/proc/self/fd/{descriptor}")
@@ -102,9 +116,15 @@ class CrashingFiles(RealFiles):
             with open(path, "rb") as file:
                 self._durable[path] = file.read()
             self._pending.pop(path, None)
+        else:
+            self._new_names = [name for name in self._new_names if os.path.dirname(name) != path]
 
     def rename(self, source: str, target: str) -> None:
+        is_new = not os.path.exists(target)
         super().rename(source, target)
+        self._new_names = [name for name in self._new_names if name != source]
+        if is_new:
+            self._new_names.append(target)
         for state in (self._durable, self._pending):
             if source in state:
                 state[target] = state.pop(source)  # type: ignore[attr-defined]
@@ -115,9 +135,27 @@ class CrashingFiles(RealFiles):
         super().remove(path)
         self._durable.pop(path, None)
         self._pending.pop(path, None)
+        self._new_names = [name for name in self._new_names if name != path]
+
+    def lose_all(self) -> None:
+        """Cut the power: nothing stays that was not synced."""
+        for path in self._pending:
+            if os.path.exists(path):
+                with open(path, "wb") as file:
+                    file.write(self._durable.get(path, b""))
+        self._pending.clear()
+        self._lose_names(0)
+
+    def _lose_names(self, kept: int) -> None:
+        for name in self._new_names[kept:]:
+            if os.path.isdir(name):
+                shutil.rmtree(name)
+            elif os.path.exists(name):
+                os.unlink(name)
+        self._new_names.clear()
 
     def crash(self, chance: random.Random) -> None:
-        """Lose some of what was not synced: each change is kept, dropped or torn."""
+        """Cut the power: each change that was not synced is kept, dropped or torn."""
         for path, changes in self._pending.items():
             if not os.path.exists(path):
                 continue
@@ -127,6 +165,7 @@ class CrashingFiles(RealFiles):
             with open(path, "wb") as file:
                 file.write(content)
         self._pending.clear()
+        self._lose_names(chance.randint(0, len(self._new_names)))
 
 
 def _apply(content: bytearray, change: tuple[int, bytes] | int, chance: random.Random) -> None:

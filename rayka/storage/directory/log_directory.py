@@ -2,13 +2,13 @@
 
 One process holds the directory, by the lock on `.lock`. After a clean stop the marker
 `.kafka_cleanshutdown` says that nothing needs recovery. After any other stop `boot-id`, a file of ours,
-tells whether the kernel has run on since: then everything that a write took is still there.
+tells whether the kernel has run on since: then everything that a write took is still there. That file is
+written when recovery is done; it names the partitions that were found but not opened, which still need it.
 An OSError takes the directory offline: every later call, of the directory and of its logs, is refused.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from collections.abc import Iterable, Mapping
@@ -18,8 +18,8 @@ from rayka.errors import RaykaError
 from rayka.storage.directory import checkpoints, partition_metadata
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
+from rayka.storage.log.local_log import Removal
 from rayka.storage.log.log import Log
-from rayka.storage.log.removal import Removal
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS
 from rayka.storage.storage_error import storage_error, storing
 from rayka.types import TopicPartition
@@ -56,7 +56,9 @@ class LogDirectory:
         self._logs: dict[TopicPartition, Log] = {}
         self._removals: list[Removal] = []
         self._was_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
-        self._is_same_boot = self._compare_boot_id()
+        self._boot_id = _read_boot_id(files)
+        self._unrecovered: set[str] = set()
+        self._is_same_boot = self._read_boot_record()
         self._recovery_points = checkpoints.read_offsets(files, self._file(RECOVERY_POINTS_FILE))
         self._log_start_offsets = checkpoints.read_offsets(files, self._file(LOG_START_OFFSETS_FILE))
         self._high_watermarks = checkpoints.read_offsets(files, self._file(HIGH_WATERMARKS_FILE))
@@ -89,16 +91,22 @@ class LogDirectory:
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
 
-    def _compare_boot_id(self) -> bool:
+    def _read_boot_record(self) -> bool:
+        """Whether recovery ended since the kernel started; the partitions that it left out."""
         try:
-            current = self._files.read_file(SYSTEM_BOOT_ID_FILE)
-        except OSError:
+            boot_id, *unrecovered = self._files.read_file(self._file(BOOT_ID_FILE)).decode("ascii").splitlines()
+        except (FileNotFoundError, ValueError):
             return False
-        with contextlib.suppress(FileNotFoundError):
-            if self._files.read_file(self._file(BOOT_ID_FILE)) == current:
-                return True
-        self._files.write_file(self._file(BOOT_ID_FILE), current)
-        return False
+        self._unrecovered = set(unrecovered)
+        return bool(boot_id) and boot_id == self._boot_id
+
+    def _write_boot_record(self) -> None:
+        """From now on every partition but those that were never opened is as the last writes left it."""
+        if not self._was_clean and not self._is_same_boot:
+            self._unrecovered = {str(topic_partition) for topic_partition in self.partitions}
+        self._unrecovered -= {str(topic_partition) for topic_partition in self._logs}
+        text = "".join(f"{line}\n" for line in (self._boot_id, *sorted(self._unrecovered)))
+        self._files.write_file(self._file(BOOT_ID_FILE), text.encode("ascii"), sync=True)
 
     def _find_partitions(self) -> None:
         for name in sorted(self._files.list(self.path)):
@@ -145,6 +153,7 @@ class LogDirectory:
         known_id = self.partitions.get(topic_partition)
         if topic_id is not None and known_id not in (None, topic_id):
             self._set_aside(topic_partition, known_id)
+        is_trusted = str(topic_partition) not in self._unrecovered
         log = Log.open(
             self._file(str(topic_partition)),
             topic_partition,
@@ -154,8 +163,8 @@ class LogDirectory:
             recovery_point=self._recovery_points.get(topic_partition, 0),
             log_start_offset=self._log_start_offsets.get(topic_partition, 0),
             high_watermark=self._high_watermarks.get(topic_partition, 0),
-            clean_shutdown=self._was_clean,
-            same_boot=self._is_same_boot,
+            clean_shutdown=self._was_clean and is_trusted,
+            same_boot=self._is_same_boot and is_trusted,
             topic_id=topic_id,
             jitter_ms=jitter_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
@@ -185,9 +194,10 @@ class LogDirectory:
 
     @storing
     def opened(self) -> None:
-        """The logs are open and writing begins: from now on only `close` makes a stop a clean one."""
+        """The logs are recovered and writing begins: from now on only `close` makes a stop a clean one."""
+        self._write_boot_record()
         self._files.remove_if_present(self._file(CLEAN_SHUTDOWN_FILE))
-        self._files.sync_directory(self.path)
+        self._files.sync_path(self.path)
 
     @storing
     def delete_log(self, log: Log, unique: str) -> None:
@@ -237,6 +247,7 @@ class LogDirectory:
         for log in logs:
             log.close(now_ms)
         self.checkpoint(logs)
+        self._write_boot_record()
         self._files.write_file(self._file(CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN, sync=True)
         self._files.close(self._lock)
 
@@ -244,6 +255,14 @@ class LogDirectory:
     def space(self) -> tuple[int, int]:
         """Bytes of the file system in all, and those that can still be written."""
         return self._files.space(self.path)
+
+
+def _read_boot_id(files: RealFiles) -> str:
+    """The id of this run of the kernel; empty where the system has none."""
+    try:
+        return files.read_file(SYSTEM_BOOT_ID_FILE).decode("ascii").strip()
+    except OSError:
+        return ""
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:

@@ -1,15 +1,21 @@
-"""The segments of a log on disk: writing at the end, reading by offset, rolling, flushing, cutting.
+"""The segments of a log on disk: append, read by offset, roll, flush, truncate, delete.
 
-What the bytes mean to producers, leaders and readers is the business of `log`. Methods raise OSError.
+Each segment knows up to which offset it was flushed; the recovery point follows from that. Work that waits for
+the device is a job: the log makes it, any thread runs it, the log takes its result. Methods raise OSError.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from rayka.config.log import LogConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.directory import partition_metadata
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import LOG_OVERHEAD, BatchHeader, Buffer
-from rayka.storage.log.flush import FlushJob
-from rayka.storage.log.removal import Removal
 from rayka.storage.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
 from rayka.storage.log.segments import Segments
 from rayka.types import FileSlice
@@ -21,23 +27,95 @@ LogOffsetMetadata = tuple[Segment, int]
 """A segment and a position in it: where a batch begins, or the end."""
 
 
+class FlushedRange(NamedTuple):
+    """A segment that a flush puts on the device up to `offset`; with its indexes if it gets no more appends."""
+
+    segment: Segment
+    offset: int
+    with_indexes: bool
+
+
+class FlushJob:
+    """Flushes everything that was appended before the job was made (group commit).
+
+    `run` may be called in a thread, once, and never raises: `error` is for `Log.finish_flush`. The log may roll,
+    truncate, delete segments or close meanwhile: a file that is gone needs no flush.
+    """
+
+    def __init__(
+        self,
+        files: RealFiles,
+        ranges: Sequence[FlushedRange] = (),
+        directories: Sequence[str] = (),
+        descriptor: int | None = None,
+        truncations: int = 0,
+    ) -> None:
+        self.ranges = ranges
+        self.directories = directories
+        self.truncations = truncations
+        self.error: OSError | None = None
+        self._files = files
+        self._descriptor = descriptor
+
+    def run(self) -> None:
+        """Wait until the files are on the device. After an error nothing is known of what is."""
+        try:
+            self._sync()
+        except OSError as error:
+            self.error = error
+        finally:
+            if self._descriptor is not None:
+                self._files.close(self._descriptor)
+
+    def _sync(self) -> None:
+        for segment, _, with_indexes in self.ranges:
+            if with_indexes:
+                self._sync_paths(segment.paths)
+        if self._descriptor is not None:
+            self._files.sync(self._descriptor)
+        self._sync_paths(self.directories)
+
+    def _sync_paths(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.sync_path(path)
+
+
+class Removal(NamedTuple):
+    """Files that were renamed to be deleted; `run` is due at `due_ms`. What is gone by then is no error."""
+
+    paths: tuple[str, ...]
+    due_ms: int
+
+    def run(self, files: RealFiles) -> None:
+        """Remove the files and directories. Raises KAFKA_STORAGE_ERROR."""
+        try:
+            for path in self.paths:
+                with contextlib.suppress(FileNotFoundError):
+                    remove = files.remove_directory if files.is_directory(path) else files.remove
+                    remove(path)
+        except OSError as error:
+            raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Cannot remove {path}: {error}") from error
+
+
 class LocalLog:
     """Segments, never none, and the offset after the last record."""
 
     def __init__(
         self, files: RealFiles, directory: str, config: LogConfig, segments: Segments, log_end_offset: int,
-        recovery_point: int, jitter_ms: int, is_synced: bool,
+        jitter_ms: int,
     ) -> None:  # fmt: skip
         self.segments = segments
         self.log_end_offset = log_end_offset
-        self.recovery_point = recovery_point
+        self.recovery_point = segments.all[0].base_offset
+        """Batches below this offset are on the device, and so are the segments that end before it."""
         self._files = files
         self._directory = directory
         self._places: dict[int, LogOffsetMetadata] = {}
-        self._rolled: tuple[Segment, ...] = ()
         self._truncations = 0
-        self._is_synced = is_synced
+        self._has_flushed_directory = False
         self.configure(config, jitter_ms)
+        self._advance_recovery_point()
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -45,7 +123,6 @@ class LocalLog:
         """Write batches at the end of the active segment with one system call. After an OSError nothing changed."""
         segment = self.segments.active
         position = segment.size
-        self._is_synced = False
         segment.write(records)
         last_offset = self.log_end_offset - 1
         for header in headers:
@@ -81,7 +158,6 @@ class LocalLog:
             return
         old.become_inactive()
         self._begin_segment(self.log_end_offset, now_ms)
-        self._rolled += (old,)
 
     def _begin_segment(self, base_offset: int, now_ms: int) -> None:
         segment = Segment(
@@ -130,54 +206,70 @@ class LocalLog:
 
     # -- flushing -------------------------------------------------------------------------------
 
+    def _end_offset(self, segment: Segment) -> int:
+        following = self.segments.after(segment)
+        return self.log_end_offset if following is None else following.base_offset
+
+    def _unflushed(self) -> list[Segment]:
+        """Segments with something that is not on the device, from the one that ends at the recovery point on."""
+        segments = self.segments.from_offset(max(self.recovery_point - 1, 0))
+        return [segment for segment in segments if not segment.is_flushed(self._end_offset(segment))]
+
     @property
-    def has_rolled(self) -> bool:
-        """Whether there are closed segments that were not flushed."""
-        return bool(self._rolled)
+    def has_unflushed_segments(self) -> bool:
+        """Whether a segment that gets no more appends is not on the device yet."""
+        return any(segment is not self.segments.active for segment in self._unflushed())
 
     def begin_flush(self) -> FlushJob:
         """A job for everything that is not on the device yet."""
-        descriptors = []
-        is_new_file = bool(self._rolled) or self.recovery_point <= self.segments.active.base_offset
-        try:
-            for segment in self._rolled:
-                descriptors += segment.open_all()
-            descriptors.append(self._files.duplicate(self.segments.active.descriptor()))
-            if is_new_file:
-                descriptors.append(self._files.open(self._directory, read_only=True))
-        except OSError:
-            for descriptor in descriptors:
-                self._files.close(descriptor)
-            raise
-        return FlushJob(self._files, descriptors, self.log_end_offset, self._truncations)
+        active = self.segments.active
+        return self._flush_job(
+            [FlushedRange(segment, self._end_offset(segment), segment is not active) for segment in self._unflushed()]
+        )
+
+    def _flush_job(self, ranges: list[FlushedRange]) -> FlushJob:
+        directories: tuple[str, ...] = ()
+        if any(segment.is_new_on_device for segment, _, _ in ranges):
+            directories = (self._directory,)
+        if ranges and not self._has_flushed_directory:
+            metadata = os.path.join(self._directory, partition_metadata.FILE_NAME)
+            directories = (metadata, self._directory, os.path.dirname(self._directory))
+        appending = any(not with_indexes for _, _, with_indexes in ranges)
+        descriptor = self._files.duplicate(self.segments.active.descriptor()) if appending else None
+        return FlushJob(self._files, ranges, directories, descriptor, self._truncations)
 
     def finish_flush(self, job: FlushJob) -> None:
-        """Take note that a job has run."""
+        """Take note of what a job has put on the device."""
         if job.truncations != self._truncations:
             return
-        self.recovery_point = max(self.recovery_point, job.offset)
-        for segment in self._rolled:
-            if segment.base_offset < job.offset:
+        for segment, offset, with_indexes in job.ranges:
+            segment.flushed(offset, with_indexes)
+            if with_indexes and segment is not self.segments.active:
                 segment.close()
-        self._rolled = tuple(segment for segment in self._rolled if segment.base_offset >= job.offset)
+        self._has_flushed_directory |= len(job.directories) > 1
+        self._advance_recovery_point()
+
+    def _advance_recovery_point(self) -> None:
+        unflushed = self._unflushed()
+        offset = unflushed[0].flushed_offset if unflushed else self.log_end_offset
+        self.recovery_point = max(self.recovery_point, offset)
 
     def close(self) -> None:
-        """Indexes complete, everything on the device, every descriptor given back.
+        """Flush everything, with the indexes of the active segment, and give back every descriptor.
 
-        A log that was closed before and not written to since is on the device already.
+        Writes nothing if nothing was appended since the last close.
         """
         active = self.segments.active
-        if self._is_synced:
-            self.release()
-            return
-        active.flush_indexes()
-        self._files.truncate(active.descriptor(), active.size)
-        self._rolled += (active,)
-        job = self.begin_flush()
-        job.run()
-        if job.error is not None:
-            raise job.error
-        self.finish_flush(job)
+        if self._unflushed():
+            active.flush_indexes()
+            self._files.truncate(active.descriptor(), active.size)
+            job = self._flush_job(
+                [FlushedRange(segment, self._end_offset(segment), with_indexes=True) for segment in self._unflushed()]
+            )
+            job.run()
+            if job.error is not None:
+                raise job.error
+            self.finish_flush(job)
         self.release()
 
     def release(self) -> None:
@@ -190,7 +282,6 @@ class LocalLog:
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Drop every batch that has a record at or above `offset`; begin empty there if nothing is below it."""
         self._truncations += 1
-        self._is_synced = False
         self._places.clear()
         if offset <= self.segments.all[0].base_offset:
             self._start_again_at(offset, now_ms)
@@ -203,7 +294,7 @@ class LocalLog:
         found = segment.batch_at(position)
         self.log_end_offset = segment.base_offset if found is None else found.base_offset
         segment.cut(position)
-        self._rolled = tuple(other for other in self._rolled if other is not segment)
+        segment.truncated(self.log_end_offset)
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
 
     def _start_again_at(self, offset: int, now_ms: int) -> None:
@@ -229,7 +320,6 @@ class LocalLog:
     def _forget(self, gone: tuple[Segment, ...]) -> None:
         self.segments.remove(gone)
         self._places.clear()
-        self._rolled = tuple(segment for segment in self._rolled if segment not in gone)
         for segment in gone:
             segment.close()
 

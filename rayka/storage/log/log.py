@@ -23,11 +23,9 @@ from rayka.storage.files import RealFiles
 from rayka.storage.log import retention
 from rayka.storage.log.append_info import AppendInfo
 from rayka.storage.log.appender import Appender
-from rayka.storage.log.flush import FlushJob
 from rayka.storage.log.leader_epochs import EpochEntry
-from rayka.storage.log.local_log import LocalLog, LogOffsetMetadata
+from rayka.storage.log.local_log import FlushJob, LocalLog, LogOffsetMetadata, Removal
 from rayka.storage.log.recovery import LastRun, LoadedLog, LogLoader
-from rayka.storage.log.removal import Removal
 from rayka.storage.log.search import offset_for_timestamp, offset_of_max_timestamp
 from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS, ProducerState
@@ -78,9 +76,7 @@ class Log:
             config,
             loaded.segments,
             loaded.log_end_offset,
-            loaded.recovery_point,
             jitter_ms,
-            loaded.is_synced,
         )
         self._high_watermark_place = self._local.place_of(self.log_start_offset)
         self._flushed_ms = self._now_ms = now_ms
@@ -107,7 +103,8 @@ class Log:
     ) -> Log:
         """Open the log in `directory`, or make an empty one there; after an unclean stop, recover it.
 
-        `same_boot` says that the kernel has not gone down since. Raises INCONSISTENT_TOPIC_ID,
+        `same_boot` says that the kernel has not gone down since. With `flush.messages=1` the log is flushed, so that
+        records which were visible before a restart are visible after it. Raises INCONSISTENT_TOPIC_ID,
         UNSUPPORTED_FOR_MESSAGE_FORMAT (messages of magic 0 or 1) and KAFKA_STORAGE_ERROR.
         """
         last_run = LastRun(recovery_point, log_start_offset, clean_shutdown, same_boot)
@@ -124,6 +121,8 @@ class Log:
             if on_failure is not None:
                 on_failure(error)
             raise storage_error(f"Cannot open {directory}", error) from error
+        if log.flush_before_visible:
+            log.flush()
         log.update_high_watermark(min(high_watermark, log.log_end_offset))
         return log
 
@@ -361,14 +360,14 @@ class Log:
         """Whether `flush.messages` or `flush.ms` is reached, or a closed segment is not on the device yet."""
         is_unflushed = self._local.log_end_offset > self._local.recovery_point
         time_is_over = is_unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
-        return self.flush_due or time_is_over or self._local.has_rolled
+        return self.flush_due or time_is_over or self._local.has_unflushed_segments
 
     def begin_flush(self) -> FlushJob:
         """A job that puts everything appended so far on the device; run it, in a thread or not, and finish it.
 
         Of a log that was released meanwhile nothing is left to flush, and the job does nothing.
         """
-        return FlushJob(self._files, (), self.recovery_point, 0) if self._is_released else self._begin_flush()
+        return FlushJob(self._files) if self._is_released else self._begin_flush()
 
     @storing
     def _begin_flush(self) -> FlushJob:
@@ -385,6 +384,12 @@ class Log:
             raise job.error
         self._local.finish_flush(job)
         self._flushed_ms = self._now_ms
+
+    def flush(self) -> None:
+        """Put everything on the device and wait for it. Raises KAFKA_STORAGE_ERROR."""
+        job = self.begin_flush()
+        job.run()
+        self.finish_flush(job)
 
     @storing
     def close(self, now_ms: int) -> None:

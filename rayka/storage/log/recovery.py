@@ -54,15 +54,13 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log in order. `segments` is never empty; `is_synced` if all of it is known to be on the device."""
+    """A log in order. `segments` is never empty; each knows what of it was flushed."""
 
     segments: Segments
     log_start_offset: int
     log_end_offset: int
-    recovery_point: int
     leader_epochs: LeaderEpochs
     producers: ProducerState
-    is_synced: bool
 
 
 class LogLoader:
@@ -78,6 +76,7 @@ class LogLoader:
         self._leader_epochs = LeaderEpochs(files, directory)
         self._is_clean = last_run.clean_shutdown
         self._may_have_gaps = "compact" in config.cleanup_policy
+        self._rebuilt: set[Segment] = set()
         self._rebuilt_from: int | None = None
         self._replay: ProducerReplay | None = None
 
@@ -91,12 +90,9 @@ class LogLoader:
         start_offset, end_offset = self._settle_offsets()
         self._settle_epochs(start_offset, end_offset)
         self._load_producers(producers, end_offset)
-        recovery_point = end_offset if self._last_run.clean_shutdown else min(self._last_run.recovery_point, end_offset)
+        self._note_flushed(end_offset)
         self._segments.active.activate()
-        is_synced = self._is_clean and self._rebuilt_from is None
-        return LoadedLog(
-            self._segments, start_offset, end_offset, recovery_point, self._leader_epochs, producers, is_synced
-        )
+        return LoadedLog(self._segments, start_offset, end_offset, self._leader_epochs, producers)
 
     # -- 1. files in transit --------------------------------------------------------------------
 
@@ -211,6 +207,7 @@ class LogLoader:
         if not start and self._rebuilt_from is None:
             self._rebuilt_from = segment.base_offset
         segment.close()
+        self._rebuilt.add(segment)
         return is_damaged
 
     def _reindex_intact(self, segment: Segment, start: int, replay: ProducerReplay | None) -> int:
@@ -313,6 +310,16 @@ class LogLoader:
             return
         replay = self._replay or ProducerReplay(producers, self._segments, limit, self._now_ms)
         replay.finish(self._segments)
+
+    def _note_flushed(self, end_offset: int) -> None:
+        """The recovery point tells what is on the device, but for the files that were just repaired."""
+        recovery_point = end_offset if self._is_clean else self._last_run.recovery_point
+        for segment in self._segments:
+            following = self._segments.after(segment)
+            end = end_offset if following is None else following.base_offset
+            was_complete = self._is_clean or end < recovery_point
+            segment.flushed(max(segment.base_offset, min(recovery_point, end)), was_complete)
+            segment.has_flushed_indexes = was_complete and segment not in self._rebuilt
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)

@@ -69,6 +69,10 @@ class Segment:
         self.rolling_timestamp = NO_TIMESTAMP
         self.has_full_index = False
         self.bytes_since_last_index_entry = 0
+        self.flushed_offset = base_offset
+        """Batches below this offset are on the device."""
+        self.has_flushed_indexes = False
+        """Whether the indexes were on the device at the last flush, with an entry for every batch below it."""
         self._files = files
         self._index_interval = index_interval
         self._descriptor = -1
@@ -103,11 +107,6 @@ class Segment:
         if self._descriptor < 0:
             self._descriptor = self._files.open(self.path, create=create)
         return self._descriptor
-
-    def open_all(self) -> list[int]:
-        """New descriptors of the log and its indexes, for a flush."""
-        self.descriptor()
-        return [self._files.open(path) for path in self.paths if self._files.exists(path)]
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -182,6 +181,28 @@ class Segment:
         self.time_index.write()
         self.offset_index.write()
         self._index_write_is_due = False
+
+    # -- flushing -------------------------------------------------------------------------------
+
+    def is_flushed(self, end_offset: int) -> bool:
+        """Whether the segment, which ends at `end_offset`, is on the device with its indexes."""
+        return self.has_flushed_indexes and self.flushed_offset >= end_offset
+
+    @property
+    def is_new_on_device(self) -> bool:
+        """Whether the directory may not name the files of this segment yet."""
+        return self.flushed_offset == self.base_offset
+
+    def flushed(self, offset: int, with_indexes: bool) -> None:
+        """Note that the batches below `offset` are on the device, and the indexes too or not."""
+        if with_indexes or offset > self.flushed_offset:
+            self.flushed_offset = max(self.flushed_offset, offset)
+            self.has_flushed_indexes = with_indexes
+
+    def truncated(self, end_offset: int) -> None:
+        """Note that the segment ends at `end_offset` now."""
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.has_flushed_indexes = False
 
     # -- repairing ------------------------------------------------------------------------------
 

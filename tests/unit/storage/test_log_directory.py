@@ -11,6 +11,7 @@ import pytest
 
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.replica.partition import Partition
 from rayka.storage.directory.log_directory import BOOT_ID_FILE, CLEAN_SHUTDOWN_FILE, LogDirectory, parse_directory_name
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
@@ -95,15 +96,82 @@ def test_after_kill_the_checkpoints_hold(tmp_path: Path) -> None:
     assert read_values(log) == {1: b"b", 2: b"c"}
 
 
-def test_another_boot_is_noticed(tmp_path: Path) -> None:
+def power_cut(path: Path, directory: LogDirectory, *logs: Log) -> None:
+    """The machine starts again: the boot id on disk is not that of the kernel that runs now."""
+    kill(directory, *logs)
+    if (path / BOOT_ID_FILE).exists():
+        (path / BOOT_ID_FILE).write_text("another\n")
+
+
+def tear(path: Path) -> None:
+    """Damage a batch that is not near the end, where only a whole recovery looks."""
+    log = path / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+
+
+@pytest.fixture
+def indexes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of a few batches has indexes on disk that a restart can rely on."""
+    monkeypatch.setattr("rayka.storage.log.index.WRITE_BYTES", 8)
+    monkeypatch.setattr("rayka.storage.log.recovery.CHECKED_BYTES", 100)
+
+
+def fill(log: Log) -> None:
+    for _ in range(6):
+        append(log, b"x" * 5000)
+
+
+@pytest.mark.usefixtures("indexes_at_once")
+def test_a_kill_in_the_middle_of_recovery_does_not_end_it(tmp_path: Path) -> None:
+    """After a power cut every log is read as a whole, however often the broker is killed while it does so."""
     directory = open_directory(tmp_path)
-    assert not directory._is_same_boot
-    kill(directory)
+    log = open_log(directory)
+    directory.opened()
+    fill(log)
+    power_cut(tmp_path, directory, log)
+    tear(tmp_path / "orders-0")
+    kill(open_directory(tmp_path))  # before it opened the log
+    assert open_log(open_directory(tmp_path)).log_end_offset == 0
+
+
+@pytest.mark.usefixtures("indexes_at_once")
+@pytest.mark.parametrize("stop", ["killed", "stopped"])
+def test_a_partition_that_was_not_opened_after_a_power_cut_is_recovered_later(tmp_path: Path, stop: str) -> None:
     directory = open_directory(tmp_path)
-    assert directory._is_same_boot
+    log = open_log(directory)
+    directory.opened()
+    fill(log)
+    power_cut(tmp_path, directory, log)
+    tear(tmp_path / "orders-0")
+    directory = open_directory(tmp_path)
+    directory.opened()
+    kill(directory) if stop == "killed" else directory.close([], now_ms=NOW_MS)
+    assert open_log(open_directory(tmp_path)).log_end_offset == 0
+
+
+def test_the_boot_record_holds_the_id_of_the_running_kernel(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.opened()
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
+    assert boot_id.strip()
+    assert (tmp_path / BOOT_ID_FILE).read_text() == boot_id
     kill(directory)
-    (tmp_path / BOOT_ID_FILE).write_text("another")
+    (tmp_path / BOOT_ID_FILE).write_text("\n")
     assert not open_directory(tmp_path)._is_same_boot
+
+
+@pytest.mark.usefixtures("indexes_at_once")
+def test_a_recovered_log_is_trusted_until_the_machine_goes_down(tmp_path: Path) -> None:
+    """A restart after a kill reads only the ends of logs."""
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    directory.opened()
+    fill(log)
+    kill(directory, log)
+    tear(tmp_path / "orders-0")
+    assert open_log(open_directory(tmp_path)).log_end_offset == 6
 
 
 @pytest.mark.parametrize(
@@ -237,6 +305,22 @@ def test_a_duplicate_is_known_after_a_kill(tmp_path: Path) -> None:
     kill(directory, log)
     again = open_log(open_directory(tmp_path))
     assert again.append_as_leader(bytearray(sent), 0, NOW_MS).is_duplicate
+
+
+def test_the_high_watermark_is_where_it_was_after_a_kill_with_flush_messages_1(tmp_path: Path) -> None:
+    """The checkpoint is up to a minute old; what consumers saw since then they see again at once."""
+    directory = open_directory(tmp_path)
+    log = directory.open_log(ORDERS, TOPIC_ID, LogConfig(flush_messages=1), now_ms=NOW_MS)
+    partition = Partition(log, TOPIC_ID)
+    partition.become_leader(0)
+    log.append_as_leader(batch(b"a", b"b"), 0, NOW_MS)
+    log.flush()
+    assert partition.advance_high_watermark()
+    kill(directory, log)
+    log = open_directory(tmp_path).open_log(ORDERS, TOPIC_ID, LogConfig(flush_messages=1), now_ms=NOW_MS)
+    partition = Partition(log, TOPIC_ID)
+    partition.become_leader(1)
+    assert log.high_watermark == 2
 
 
 def test_space_is_that_of_the_file_system(tmp_path: Path) -> None:
