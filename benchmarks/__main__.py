@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from dataclasses import asdict
@@ -57,11 +58,11 @@ def one_round(broker: Broker, chosen: list[str], options: Options, results: Resu
                 print(f"  {broker.name:6} {name:18} {shown}", file=sys.stderr, flush=True)
         broker.stop()
     except BaseException:
-        print(broker.last_output(), file=sys.stderr)
+        print(*broker.log[-50:], sep="\n", file=sys.stderr)
         broker.kill()
         raise
     finally:
-        broker.remove()
+        shutil.rmtree(broker.directory, ignore_errors=True)
 
 
 def main() -> int:

@@ -1,26 +1,18 @@
-"""rayka and Apache Kafka as the same four verbs: start, stop, kill, and the processes they consist of."""
+"""rayka and Apache Kafka, each in processes of its own, with the same settings where both have them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
-import uuid
-from abc import ABC, abstractmethod
 from pathlib import Path
 
-from benchmarks import processes
+import psutil
+
+from rayka.testing import BrokerProcess, ServerProcess, free_port, title
 
 CACHE = Path(os.environ.get("RAYKA_BENCH_CACHE", "~/.cache/rayka-bench")).expanduser()
 KAFKA_VERSION = "4.4.0"
-START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 60.0
 
 SERVER_PROPERTIES = """\
 process.roles=broker,controller
@@ -46,6 +38,30 @@ GROUPS = (
     "group.consumer.session.timeout.ms=10000",
 )
 
+# What kafka-server-start.sh and kafka-run-class.sh of Kafka 4.4 set when nobody sets anything else.
+JVM_FLAGS = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+
+# What Ray runs beside the actors.
+RAYS_OWN = (
+    "raylet/raylet",
+    "gcs_server",
+    "/dashboard/",
+    "log_monitor.py",
+    "autoscaler/_private/monitor",
+    "runtime_env",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
+)
+
 LOG4J = """\
 rootLogger.level=WARN
 rootLogger.appenderRefs=console
@@ -57,95 +73,33 @@ appender.console.layout.pattern=%d %p %m (%c)%n
 """
 
 
-def free_port() -> int:
-    """Below the ports of outgoing connections: there a client that knocks at a stopped broker may meet itself."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
-
-
-class Broker(ABC):
-    """One broker over one directory; it may be started and stopped many times."""
-
-    name = ""
+class Rayka(BrokerProcess):
+    """`rayka up`; its logs lie in `directory`/data."""
 
     def __init__(self, directory: Path, configs: tuple[str, ...] = ()) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(directory / "data", (*GROUPS, *configs), output=directory / "output")
+        self.directory = directory
+
+    def own(self) -> list[psutil.Process]:
+        """The processes that are not Ray's own."""
+        return [process for process in self.processes() if not is_rays_own(process)]
+
+
+class Kafka(ServerProcess):
+    """Apache Kafka as one node, broker and controller in one process, over `directory`."""
+
+    name = "kafka"
+
+    def __init__(self, directory: Path, configs: tuple[str, ...] = ()) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(directory / "output")
         self.directory = directory
         self.configs = (*GROUPS, *configs)
-        self.port = free_port()
-        self.bootstrap = f"127.0.0.1:{self.port}"
-        self.mark = uuid.uuid4().hex
-        self.process: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True, exist_ok=True)
 
-    @abstractmethod
-    def command(self) -> list[str]:
-        """What starts it in the foreground."""
-
-    def launch(self) -> None:
-        """Starts the process and returns at once."""
-        environment = {**os.environ, processes.MARK: self.mark}
-        with (self.directory / "output").open("ab") as output:
-            self.process = subprocess.Popen(
-                self.command(), stdout=output, stderr=output, env=environment, start_new_session=True
-            )
-
-    def start(self) -> None:
-        """Returns when the port is open. Raises TimeoutError, or RuntimeError with the end of its output."""
-        self.launch()
-        self.await_port()
-
-    def await_port(self) -> None:
-        assert self.process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended:\n{self.last_output()}")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.01)
-        raise TimeoutError(f"{self.name} did not open its port in {START_TIMEOUT_S:.0f} s:\n{self.last_output()}")
-
-    def last_output(self) -> str:
-        return (self.directory / "output").read_text(errors="replace")[-3000:]
-
-    def pids(self) -> list[int]:
-        return processes.marked(self.mark)
-
-    def stop(self) -> None:
-        """As its user stops it; returns when all its processes are gone."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(STOP_TIMEOUT_S)
-        processes.await_gone(self.mark, STOP_TIMEOUT_S)
-
-    def kill(self) -> None:
-        """kill -9 of all its processes at once."""
-        assert self.process is not None
-        while pids := self.pids():
-            processes.kill(pids, STOP_TIMEOUT_S)
-        self.process.wait(STOP_TIMEOUT_S)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-
-class Rayka(Broker):
-    name = "rayka"
-
-    def command(self) -> list[str]:
-        command = [sys.executable, "-u", "-m", "rayka.cli.main", "up", "--listen", self.bootstrap]
-        command += ["--data-dir", str(self.directory / "data")]
-        for config in self.configs:
-            command += ["--config", config]
-        return command
-
-
-class Kafka(Broker):
-    name = "kafka"
+    def own(self) -> list[psutil.Process]:
+        """All of its processes: there is one."""
+        return self.processes()
 
     def command(self) -> list[str]:
         java = [
@@ -162,7 +116,7 @@ class Kafka(Broker):
             subprocess.run(
                 [*tool, "format", "-t", cluster_id.strip(), "-c", str(properties)], check=True, capture_output=True
             )
-        return [*java, "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "kafka.Kafka", str(properties)]
+        return [*java[:1], *JVM_FLAGS, *java[1:], "kafka.Kafka", str(properties)]
 
     def write_settings(self, properties: Path) -> None:
         settings = SERVER_PROPERTIES.format(
@@ -186,4 +140,11 @@ def kafka_jars() -> Path:
     return folder
 
 
-BROKERS: dict[str, type[Broker]] = {Rayka.name: Rayka, Kafka.name: Kafka}
+def is_rays_own(process: psutil.Process) -> bool:
+    """Whether Ray runs this process beside the actors."""
+    name = title(process)
+    return any(part in name for part in RAYS_OWN)
+
+
+Broker = Rayka | Kafka
+BROKERS: dict[str, type[Rayka] | type[Kafka]] = {Rayka.name: Rayka, Kafka.name: Kafka}

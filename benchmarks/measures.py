@@ -10,8 +10,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from benchmarks import groups, load, many_groups, processes
+from benchmarks import groups, load, many_groups
 from benchmarks.brokers import Broker
+from rayka.testing import cpu_s, memory_bytes
 
 Figures = dict[str, float]
 IDLE_SECONDS = 10.0
@@ -94,18 +95,17 @@ def commits(broker: Broker, options: Options) -> Figures:
 
 
 def groups_at_rest(broker: Broker, options: Options) -> Figures:
-    own = [pid for pid in broker.pids() if not processes.is_rays_own(pid)]
-    return many_groups.measure(broker.bootstrap, lambda: processes.cpu_s(own), IDLE_SECONDS)
+    own = broker.own()
+    return many_groups.measure(broker.bootstrap, lambda: cpu_s(own), IDLE_SECONDS)
 
 
 def idle(broker: Broker, options: Options) -> Figures:
     """Percent of one core without any client, Ray's own processes apart, and the memory of all of them."""
-    pids = broker.pids()
-    own = [pid for pid in pids if not processes.is_rays_own(pid)]
-    rays = [pid for pid in pids if pid not in own]
-    before = processes.cpu_s(own), processes.cpu_s(rays)
+    own = broker.own()
+    rays = [process for process in broker.processes() if process not in own]
+    before = cpu_s(own), cpu_s(rays)
     time.sleep(IDLE_SECONDS)
-    after = processes.cpu_s(own), processes.cpu_s(rays)
+    after = cpu_s(own), cpu_s(rays)
     return {
         "% of a core": (after[0] - before[0]) / IDLE_SECONDS * 100,
         "Ray's % of a core": (after[1] - before[1]) / IDLE_SECONDS * 100,
@@ -113,7 +113,7 @@ def idle(broker: Broker, options: Options) -> Figures:
 
 
 def memory(broker: Broker, options: Options) -> Figures:
-    return {"MB": processes.resident_bytes(broker.pids()) / 1e6}
+    return {"MB": memory_bytes(broker.processes()) / 1e6}
 
 
 def recovery(broker: Broker, options: Options) -> Figures:

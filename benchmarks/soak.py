@@ -7,6 +7,7 @@ is the slope of a straight line through the samples after the first quarter, in 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,9 @@ import time
 from pathlib import Path
 from statistics import linear_regression
 
-from benchmarks import load, processes
+from benchmarks import load
 from benchmarks.brokers import BROKERS, CACHE, Broker
+from rayka.testing import memory_bytes
 
 SAMPLE_S = 5.0
 KEPT_BYTES = 2_000_000_000
@@ -27,7 +29,7 @@ def sample(broker: Broker, until: float, work: list[subprocess.Popen[str]]) -> l
     while (now := time.monotonic()) < until:
         if any(process.poll() is not None for process in work):
             raise RuntimeError("the load ended")
-        samples.append((now - began, processes.resident_bytes(broker.pids()) / 1e6))
+        samples.append((now - began, memory_bytes(broker.processes()) / 1e6))
         print(f"{samples[-1][0]:6.0f} s  {samples[-1][1]:7,.0f} MB", flush=True)
         time.sleep(SAMPLE_S)
     return samples
@@ -78,11 +80,11 @@ def main() -> int:
         print(f"{broker.name}: {growth:+,.0f} MB an hour")
         broker.stop()
     except BaseException:
-        print(broker.last_output(), file=sys.stderr)
+        print(*broker.log[-50:], sep="\n", file=sys.stderr)
         broker.kill()
         raise
     finally:
-        broker.remove()
+        shutil.rmtree(broker.directory, ignore_errors=True)
     return 0
 
 

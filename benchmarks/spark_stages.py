@@ -9,17 +9,19 @@ How much of the task threads' time is aggregation tells a second query without t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import ray
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
-from rayka.cli.daemon.processes import descendants
 from rayka.client.cluster import Cluster
+from rayka.testing import cpu_s, title
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ACTOR_STEPS = ("fetch", "decode", "put")
@@ -75,55 +77,37 @@ def _steps(cluster: Cluster, topic: str) -> dict[str, float]:
 
 def _cpu() -> dict[str, float]:
     """The processor time so far of all processes below this one, by stage."""
-    pids = descendants(os.getpid())
-    commands = {pid: command for pid in pids if (command := _command(pid))}
-    executors = {_parent(pid) for pid, command in commands.items() if "pyspark.daemon" in command}
+    below = {child.pid: child for child in psutil.Process().children(recursive=True)}
+    executors = {_parent(child) for child in below.values() if "pyspark.daemon" in title(child)}
     spent = dict.fromkeys(STAGES, 0.0)
-    for pid, command in commands.items():
+    for pid, child in below.items():
+        command, used_s = title(child), cpu_s([child])
         if "pyspark.daemon" in command:
-            spent[_WORKERS] += _seconds(Path(f"/proc/{pid}"))
+            spent[_WORKERS] += used_s
         elif pid in executors and "java" in command:
-            whole, tasks = _seconds(Path(f"/proc/{pid}")), _task_seconds(pid)
-            spent[_TASKS] += tasks
-            spent[_JAVA] += whole - tasks
-        elif "java" in command and _parent(pid) == os.getpid():
-            spent[_DRIVER] += _seconds(Path(f"/proc/{pid}"))
+            tasks_s = _task_seconds(pid)
+            spent[_TASKS] += tasks_s
+            spent[_JAVA] += used_s - tasks_s
+        elif "java" in command and _parent(child) == os.getpid():
+            spent[_DRIVER] += used_s
         else:
-            spent[_ACTORS if command.startswith("ray::PartitionActor") else _OTHERS] += _seconds(Path(f"/proc/{pid}"))
+            spent[_ACTORS if command.startswith("ray::PartitionActor") else _OTHERS] += used_s
     return spent
 
 
-def _command(pid: int) -> str:
-    return _text(Path(f"/proc/{pid}/cmdline")).replace("\0", " ")
-
-
-def _parent(pid: int) -> int:
-    return int(_fields(_text(Path(f"/proc/{pid}/stat")))[1])
+def _parent(process: psutil.Process) -> int | None:
+    with contextlib.suppress(psutil.Error):
+        return process.ppid()
+    return None
 
 
 def _task_seconds(pid: int) -> float:
-    """Of the threads that run Spark's tasks."""
-    threads = [_text(each / "stat") for each in Path(f"/proc/{pid}/task").iterdir()]
-    return sum(_spent(stat) for stat in threads if "(Executor task" in stat)
-
-
-def _seconds(process: Path) -> float:
-    return _spent(_text(process / "stat"))
-
-
-def _spent(stat: str) -> float:
-    fields = _fields(stat)
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
-def _fields(stat: str) -> list[str]:
-    """The fields after the name, from the state on; zeros if there is nothing any more."""
-    return stat.rpartition(")")[2].split() or ["0"] * 13
-
-
-def _text(path: Path) -> str:
-    """What a file below /proc says; nothing if its process has ended."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    """The processor time of the threads that run Spark's tasks; psutil does not know the names of threads."""
+    spent_s = 0.0
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, fields = thread.read_text(errors="replace").rpartition(")")
+            if "(Executor task" in name:
+                user, system = fields.split()[11:13]
+                spent_s += (int(user) + int(system)) / TICKS_PER_S
+    return spent_s

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.clients import broker, tools
+from rayka.testing import BrokerProcess
+from tests.clients import tools
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.kafka_python import KafkaPython
@@ -53,8 +54,8 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     if given:
         yield given
         return
-    with broker.rayka(request.getfixturevalue("data_dir"), GROUP_SETTINGS) as address:
-        yield address
+    with BrokerProcess(request.getfixturevalue("data_dir"), GROUP_SETTINGS) as broker:
+        yield broker.bootstrap
 
 
 def require(bring: Callable[[], Any]) -> Any:

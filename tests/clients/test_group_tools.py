@@ -12,12 +12,12 @@ from confluent_kafka import TopicPartition
 from kafka import KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as KafkaPythonPartition
 
+from rayka.testing import wait_until
 from tests.clients import tools
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.conftest import require, unique
 from tests.clients.members.process import members
 from tests.clients.record import Record
-from tests.faults.running import wait_until
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"

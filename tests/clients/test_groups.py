@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from rayka.testing import wait_until
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.conftest import require, unique
 from tests.clients.members.process import (
@@ -21,7 +22,6 @@ from tests.clients.members.process import (
 )
 from tests.clients.members.process import command as member_command
 from tests.faults.load import Writer
-from tests.faults.running import wait_until
 
 PARTITIONS = 4
 TIMEOUT_S = 20.0

@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from rayka.testing import wait_until
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.conftest import require, unique
 from tests.clients.members.process import JAVA, JAVA_CONSUMER, STATIC_SESSION_MS, Member, Members, command, members
 from tests.clients.record import Record
-from tests.faults.running import wait_until
 
 PARTITIONS = 4
 TIMEOUT_S = 20.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import struct
 import threading
 from collections.abc import Iterator
@@ -31,10 +29,10 @@ from rayka.coordinator.groups.records import (
     GroupMetadataValue,
 )
 from rayka.errors import ErrorCode
+from rayka.testing import BrokerProcess, wait_until
 from tests.clients.conftest import GROUP_SETTINGS
 from tests.clients.members.process import Members, members, missing
 from tests.faults.load import Writer, create_topic
-from tests.faults.running import Running, running, wait_until
 
 PARTITIONS = 4
 RECOVERY_S = 15.0
@@ -45,8 +43,8 @@ SEVERAL = ("partition.actors.per.node=3", "gateways.per.node=1", *GROUP_SETTINGS
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("groups"), SEVERAL) as started:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("groups"), SEVERAL) as started:
         yield started
 
 
@@ -108,7 +106,7 @@ def wait_until_read(group: Members, writer: Writer) -> float:
 
 @pytest.mark.parametrize("kind", ["confluent-kafka", "confluent-kafka-consumer", "aiokafka"])
 @pytest.mark.parametrize("victim", ["ray::PartitionActor", "ray::GatewayActor", "ray::ControllerActor"])
-def test_a_group_runs_on_when_a_process_is_killed(broker: Running, victim: str, kind: str) -> None:
+def test_a_group_runs_on_when_a_process_is_killed(broker: BrokerProcess, victim: str, kind: str) -> None:
     topic = group_id = f"{victim.removeprefix('ray::').lower()}-{kind}"
     create(broker.bootstrap, topic)
     writer = Writer(broker.bootstrap, topic, PARTITIONS, 0.002)
@@ -119,8 +117,7 @@ def test_a_group_runs_on_when_a_process_is_killed(broker: Running, victim: str, 
         wait_until(lambda: all(member.values for member in group.all), RECOVERY_S, "both members read")
         committed = CommittedOffsets(broker.bootstrap, group_id, topic)
         for which in range(len(broker.find(victim))):
-            pid = broker.kill_one(victim, which)
-            wait_until(lambda pid=pid: pid not in broker.descendants(), 5, "the process is gone")
+            broker.kill_one(victim, which)
             wait_until_read(group, writer)
         writer.finish()
         values = list(writer.acknowledged.values())
@@ -134,7 +131,7 @@ def test_a_group_runs_on_when_a_process_is_killed(broker: Running, victim: str, 
 
 def test_committed_offsets_survive_the_kill_of_everything(tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("offsets")
-    broker = Running(directory, GROUP_SETTINGS)
+    broker = BrokerProcess(directory, GROUP_SETTINGS).start()
     create_topic(broker.bootstrap, "events", PARTITIONS)
     settings = {"bootstrap.servers": broker.bootstrap, "enable.auto.commit": False, "log_level": 0}
     groups = [f"group-{number}" for number in range(8)]
@@ -146,7 +143,7 @@ def test_committed_offsets_survive_the_kill_of_everything(tmp_path_factory: pyte
         consumer.commit(offsets=places, asynchronous=False)
         consumer.close()
     broker.kill()
-    again = Running(directory, GROUP_SETTINGS, port=int(broker.bootstrap.rpartition(":")[2]))
+    again = BrokerProcess(directory, GROUP_SETTINGS, port=broker.port).start()
     try:
         for group_id in groups:
             consumer = Consumer({**settings, "group.id": group_id})
@@ -158,17 +155,17 @@ def test_committed_offsets_survive_the_kill_of_everything(tmp_path_factory: pyte
 
 
 @contextlib.contextmanager
-def standing_still(broker: Running) -> Iterator[None]:
+def paused(broker: BrokerProcess) -> Iterator[None]:
     """All processes with coordinators are stopped meanwhile."""
-    pids = broker.find("ray::PartitionActor")
-    assert pids
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    actors = broker.find("ray::PartitionActor")
+    assert actors
+    for actor in actors:
+        actor.suspend()
     try:
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        for actor in actors:
+            actor.resume()
 
 
 def generations(bootstrap: str, group_id: str) -> list[int]:
@@ -193,7 +190,7 @@ def generations(bootstrap: str, group_id: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["confluent-kafka", "confluent-kafka-consumer"])
-def test_a_group_goes_on_after_its_coordinator_stood_still(broker: Running, kind: str) -> None:
+def test_a_group_continues_after_its_coordinator_was_paused(broker: BrokerProcess, kind: str) -> None:
     topic = group_id = f"still-{kind}"
     create(broker.bootstrap, topic)
     writer = Writer(broker.bootstrap, topic, PARTITIONS, 0.002)
@@ -203,7 +200,7 @@ def test_a_group_goes_on_after_its_coordinator_stood_still(broker: Running, kind
         wait_until(lambda: all(member.values for member in group.all), RECOVERY_S, "both members read")
         committed = CommittedOffsets(broker.bootstrap, group_id, topic)
         before = generations(broker.bootstrap, group_id)
-        with standing_still(broker):
+        with paused(broker):
             threading.Event().wait(STILL_S)
         wait_until_read(group, writer)
         after = generations(broker.bootstrap, group_id)
@@ -225,7 +222,9 @@ async def commit(member: many_groups.Classic, topic: str, offset: int, generatio
     return ErrorCode(struct.unpack_from(">h", answer, len(answer) - 2)[0])
 
 
-def test_what_waited_for_a_coordinator_that_stood_still_counts_and_old_generations_do_not(broker: Running) -> None:
+def test_pending_heartbeats_count_after_a_pause_and_old_generations_are_rejected(
+    broker: BrokerProcess,
+) -> None:
     topic = "waited"
     create(broker.bootstrap, topic)
 
@@ -235,7 +234,7 @@ def test_what_waited_for_a_coordinator_that_stood_still_counts_and_old_generatio
         first, second = group = [many_groups.Classic(each, topic, session_ms=2000) for each in connections]
         await many_groups.settle(group)
         old = first.epoch
-        with standing_still(broker):
+        with paused(broker):
             waiting = asyncio.gather(first.beat(), second.beat(), commit(first, topic, 11, old))
             await asyncio.sleep(STILL_S)
         assert await waiting == [0, 0, ErrorCode.NONE]

@@ -10,8 +10,7 @@ from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
 from benchmarks import many_groups
-from benchmarks.processes import cpu_s
-from tests.faults.running import running, wait_until
+from rayka.testing import BrokerProcess, cpu_s, wait_until
 
 SETTINGS = (
     "offsets.topic.num.partitions=1",
@@ -27,7 +26,7 @@ MOST_CPU, MOST_CPU_AT_REST = 0.8, 0.06
 
 
 def test_no_session_is_missed_and_empty_groups_cost_nothing(tmp_path: Path) -> None:
-    with running(tmp_path, SETTINGS) as broker:
+    with BrokerProcess(tmp_path, SETTINGS) as broker:
         (coordinator,) = broker.find("ray::PartitionActor")
 
         async def live(members: many_groups.Members) -> None:

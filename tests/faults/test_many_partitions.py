@@ -8,9 +8,8 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.processes import resident_bytes
+from rayka.testing import BrokerProcess, memory_bytes
 from tests.faults.load import create_topic
-from tests.faults.running import Running
 
 PARTITIONS = 1000
 WRITTEN = range(0, PARTITIONS, 8)
@@ -22,11 +21,11 @@ PARTITION_BYTES = 150_000
 """A Python actor for each partition would take 400 times as much."""
 
 
-def memory(broker: Running) -> int:
-    return resident_bytes([broker.process.pid, *broker.descendants()])
+def memory(broker: BrokerProcess) -> int:
+    return memory_bytes(broker.processes())
 
 
-def produce(broker: Running, topic: str, values: range) -> None:
+def produce(broker: BrokerProcess, topic: str, values: range) -> None:
     """`values` to each partition that is written to, all acknowledged."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "log_level": 0})
     failed: list[object] = []
@@ -42,7 +41,7 @@ def produce(broker: Running, topic: str, values: range) -> None:
     assert not failed
 
 
-def read(broker: Running, topic: str, count: int) -> dict[int, list[bytes]]:
+def read(broker: BrokerProcess, topic: str, count: int) -> dict[int, list[bytes]]:
     """The values of each partition that is written to, `count` in all."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "log_level": 0})
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
@@ -58,7 +57,7 @@ def read(broker: Running, topic: str, count: int) -> dict[int, list[bytes]]:
 
 
 def test_a_thousand_partitions_on_one_node(tmp_path: Path) -> None:
-    broker = Running(tmp_path)
+    broker = BrokerProcess(tmp_path).start()
     try:
         before = memory(broker)
         started = time.monotonic()
@@ -69,7 +68,7 @@ def test_a_thousand_partitions_on_one_node(tmp_path: Path) -> None:
     finally:
         broker.kill()
     started = time.monotonic()
-    again = Running(tmp_path)
+    again = BrokerProcess(tmp_path).start()
     try:
         produce(again, "many", range(RECORDS, 2 * RECORDS))
         assert time.monotonic() - started < SERVED_WITHIN_S
@@ -83,4 +82,4 @@ def test_a_thousand_partitions_on_one_node(tmp_path: Path) -> None:
         assert memory(again) < ALL_PROCESSES_BYTES
     finally:
         again.stop()
-    assert again.process.returncode == 0
+    assert again.exit_code == 0

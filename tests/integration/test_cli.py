@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from rayka.cli.attached import find
 from rayka.cli.main import main
-from tests.faults.running import Running, running
+from rayka.testing import BrokerProcess
 
 RAYKA = [sys.executable, "-m", "rayka"]
 
@@ -35,10 +35,10 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # the user's own pointer stays
-        with running(tmp_path_factory.mktemp("cli")) as started:
+        with BrokerProcess(tmp_path_factory.mktemp("cli")) as started:
             yield started
             ray.shutdown()
 
@@ -70,7 +70,7 @@ class Cli:
 
 
 @pytest.fixture
-def cli(broker: Running, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Cli:
+def cli(broker: BrokerProcess, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Cli:
     return Cli(broker.data_dir, capfdbinary, tmp_path)
 
 
@@ -189,17 +189,17 @@ def test_where_consuming_begins_and_ends(cli: Cli) -> None:
     assert cli.ok("consume", "range", "--max-messages", "3").lines() == ["0", "1", "2"]
 
 
-def test_status_shows_every_partition_and_process(cli: Cli, broker: Running) -> None:
+def test_status_shows_every_partition_and_process(cli: Cli, broker: BrokerProcess) -> None:
     cli.ok("topics", "create", "seen", "--partitions", "2")
     status = json.loads(cli.ok("status", "--json").out)
     assert [one["partition"] for one in status["partitions"] if one["topic"] == "seen"] == [0, 1]
     actors = {one["name"]: one["pid"] for one in status["actors"]}
     assert "controller" in actors
-    assert set(actors.values()) <= set(broker.descendants())
+    assert set(actors.values()) <= {process.pid for process in broker.children()}
     assert "seen-1" in cli.ok("status", "--partitions").out.decode()
 
 
-def test_follow_shows_what_comes_until_it_is_interrupted(broker: Running, cli: Cli) -> None:
+def test_follow_shows_what_comes_until_it_is_interrupted(broker: BrokerProcess, cli: Cli) -> None:
     cli.ok("topics", "create", "followed")
     command = [*RAYKA, "consume", "followed", "--follow", "--data-dir", str(broker.data_dir)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
@@ -213,7 +213,7 @@ def test_follow_shows_what_comes_until_it_is_interrupted(broker: Running, cli: C
         assert follower.wait(10) == 130
 
 
-def test_a_reader_that_has_enough_is_no_error(broker: Running, cli: Cli) -> None:
+def test_a_reader_that_has_enough_is_no_error(broker: BrokerProcess, cli: Cli) -> None:
     cli.ok("topics", "create", "plenty")
     assert cli.produce("plenty", b"x" * 99 + b"\n" + b"y\n" * 50_000).code == 0
     command = " ".join([*RAYKA, "consume", "plenty", "--data-dir", str(broker.data_dir)])
@@ -221,7 +221,7 @@ def test_a_reader_that_has_enough_is_no_error(broker: Running, cli: Cli) -> None
     assert (done.returncode, done.stdout, done.stderr) == (0, "x" * 99 + "\n", "")
 
 
-def test_the_program_in_the_readme_runs(broker: Running) -> None:
+def test_the_program_in_the_readme_runs(broker: BrokerProcess) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     program = "import rayka\n" + readme.partition("```python\nimport rayka\n")[2].partition("```")[0]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

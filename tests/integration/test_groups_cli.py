@@ -15,7 +15,7 @@ import ray
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from rayka.cli.main import main
-from tests.faults.running import Running, running, wait_until
+from rayka.testing import BrokerProcess, wait_until
 
 JOIN_TIMEOUT_S = 30.0
 FIRST_MS = 1_600_000_000_000
@@ -38,17 +38,17 @@ Cli = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # the user's own pointer stays
         configs = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0")
-        with running(tmp_path_factory.mktemp("groups"), configs) as started:
+        with BrokerProcess(tmp_path_factory.mktemp("groups"), configs) as started:
             yield started
             ray.shutdown()
 
 
 @pytest.fixture
-def cli(broker: Running, capfd: pytest.CaptureFixture[str]) -> Cli:
+def cli(broker: BrokerProcess, capfd: pytest.CaptureFixture[str]) -> Cli:
     """`cli(code, *words)` runs a command, which must end with this code."""
 
     def run(code: int, *words: str) -> Outcome:
@@ -63,7 +63,7 @@ def cli(broker: Running, capfd: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.fixture
-def topic(broker: Running, cli: Cli) -> str:
+def topic(broker: BrokerProcess, cli: Cli) -> str:
     """Two partitions: ten records a second apart in the first, five in the second."""
     name = f"topic-{uuid.uuid4().hex[:8]}"
     cli(0, "topics", "create", name, "--partitions", "2")
@@ -80,7 +80,7 @@ def group() -> str:
     return f"group-{uuid.uuid4().hex[:8]}"
 
 
-def settings(broker: Running, group: str, protocol: str) -> dict[str, Any]:
+def settings(broker: BrokerProcess, group: str, protocol: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": broker.bootstrap,
         "group.id": group,
@@ -92,7 +92,7 @@ def settings(broker: Running, group: str, protocol: str) -> dict[str, Any]:
 
 
 @contextmanager
-def member(broker: Running, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
+def member(broker: BrokerProcess, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
     """A member that has been assigned the whole topic."""
     consumer = Consumer(settings(broker, group, protocol))
     consumer.subscribe([topic])
@@ -108,7 +108,7 @@ def member(broker: Running, group: str, topic: str, protocol: str = "classic") -
         consumer.close()
 
 
-def commit(broker: Running, group: str, topic: str, *offsets: int) -> None:
+def commit(broker: BrokerProcess, group: str, topic: str, *offsets: int) -> None:
     """Commit from outside, which leaves a group without members."""
     consumer = Consumer(settings(broker, group, "classic"))
     places = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(offsets)]
@@ -116,7 +116,7 @@ def commit(broker: Running, group: str, topic: str, *offsets: int) -> None:
     consumer.close()
 
 
-def committed(broker: Running, group: str, topic: str) -> list[int]:
+def committed(broker: BrokerProcess, group: str, topic: str) -> list[int]:
     consumer = Consumer(settings(broker, group, "classic"))
     found = consumer.committed([TopicPartition(topic, partition) for partition in range(2)], 20)
     consumer.close()
@@ -125,7 +125,7 @@ def committed(broker: Running, group: str, topic: str) -> list[int]:
 
 @pytest.mark.parametrize(("protocol", "kind"), [("classic", "Classic"), ("consumer", "Consumer")])
 def test_a_live_group_is_described_and_left_alone(
-    broker: Running, cli: Cli, topic: str, group: str, protocol: str, kind: str
+    broker: BrokerProcess, cli: Cli, topic: str, group: str, protocol: str, kind: str
 ) -> None:
     with member(broker, group, topic, protocol) as consumer:
         consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
@@ -158,7 +158,7 @@ def test_a_live_group_is_described_and_left_alone(
 
 
 def test_a_group_without_members_is_described_reset_and_deleted(
-    broker: Running, cli: Cli, topic: str, group: str
+    broker: BrokerProcess, cli: Cli, topic: str, group: str
 ) -> None:
     commit(broker, group, topic, 4, 5)
     described = cli(0, "groups", "describe", group)
@@ -190,7 +190,7 @@ def test_a_group_without_members_is_described_reset_and_deleted(
     ],
 )
 def test_offsets_go_where_a_reset_says(
-    broker: Running, cli: Cli, topic: str, group: str, where: list[str], offsets: list[int]
+    broker: BrokerProcess, cli: Cli, topic: str, group: str, where: list[str], offsets: list[int]
 ) -> None:
     commit(broker, group, topic, 4, 4)
     planned = cli(0, "groups", "reset-offsets", group, "--topic", topic, *where)
@@ -203,7 +203,7 @@ def test_offsets_go_where_a_reset_says(
 
 
 def test_a_new_group_begins_where_a_reset_of_one_partition_says(
-    broker: Running, cli: Cli, topic: str, group: str
+    broker: BrokerProcess, cli: Cli, topic: str, group: str
 ) -> None:
     cli(0, "groups", "reset-offsets", group, "--topic", f"{topic}:0", "--to-offset", "9", "--execute")
     with member(broker, group, topic) as consumer:
@@ -236,7 +236,7 @@ def test_wrong_requests_say_what_was_wrong(cli: Cli, topic: str, group: str) -> 
 
 
 def test_the_committed_offsets_of_a_deleted_topic_are_no_obstacle(
-    broker: Running, cli: Cli, topic: str, group: str
+    broker: BrokerProcess, cli: Cli, topic: str, group: str
 ) -> None:
     commit(broker, group, topic, 4, 5)
     cli(0, "topics", "delete", topic)
@@ -247,7 +247,7 @@ def test_the_committed_offsets_of_a_deleted_topic_are_no_obstacle(
     wait_until(forgotten, 20, f"offsets of {topic} are gone from {group}")
 
 
-def test_the_tree_has_the_group_where_kafka_once_kept_it(broker: Running, cli: Cli, topic: str, group: str) -> None:
+def test_tree_shows_the_group_at_its_zookeeper_path(broker: BrokerProcess, cli: Cli, topic: str, group: str) -> None:
     with member(broker, group, topic) as consumer:
         consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
         (described,) = cli(0, "groups", "describe", group, "--json").json()
@@ -266,7 +266,7 @@ def test_the_tree_has_the_group_where_kafka_once_kept_it(broker: Running, cli: C
 
 
 def test_a_plan_is_exported_edited_and_carried_out(
-    broker: Running, cli: Cli, topic: str, group: str, tmp_path: Path
+    broker: BrokerProcess, cli: Cli, topic: str, group: str, tmp_path: Path
 ) -> None:
     commit(broker, group, topic, 4, 5)
     exported = cli(0, "groups", "reset-offsets", group, "--all-topics", "--to-current", "--export")
@@ -280,14 +280,14 @@ def test_a_plan_is_exported_edited_and_carried_out(
     assert committed(broker, group, topic) == [7, 5]
 
 
-def test_offsets_are_deleted_one_by_one(broker: Running, cli: Cli, topic: str, group: str) -> None:
+def test_offsets_are_deleted_one_by_one(broker: BrokerProcess, cli: Cli, topic: str, group: str) -> None:
     commit(broker, group, topic, 4, 5)
     assert cli(0, "groups", "delete-offsets", group, "--topic", f"{topic}:0").rows() == [[topic, "0", "Successful"]]
     assert committed(broker, group, topic) == [-1001, 5]
 
 
 def test_offsets_are_taken_over_from_zookeeper(
-    broker: Running, cli: Cli, topic: str, group: str, tmp_path: Path
+    broker: BrokerProcess, cli: Cli, topic: str, group: str, tmp_path: Path
 ) -> None:
     export = tmp_path / "offsets"
     other = f"{group}-other"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from rayka.testing import BrokerProcess, await_ended, wait_until
 from tests.faults.load import Writer, check, create_topic, read_all
-from tests.faults.running import Running, running, wait_until
 
 
 def write(bootstrap: str, value: str) -> None:
@@ -29,31 +28,30 @@ def read(bootstrap: str, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("victim", ["rayka.cli.daemon.reaper", "rayka.cli.daemon.serve"])
 def test_a_process_between_is_killed_and_the_broker_comes_back(tmp_path: Path, victim: str) -> None:
-    broker = Running(tmp_path)
+    broker = BrokerProcess(tmp_path).start()
     try:
         create_topic(broker.bootstrap, "kept", 1)
         write(broker.bootstrap, "before")
-        family = broker.descendants()
+        family = broker.children()
         broker.kill_one(victim)
         wait_until(lambda: any("serving on" in line for line in broker.log), 15, "the broker is back")
-        assert not set(family) & set(broker.descendants())
+        assert not set(family) & set(broker.children())
         write(broker.bootstrap, "after")
         assert read(broker.bootstrap, 2) == [b"before", b"after"]
     finally:
         broker.stop()
-    assert broker.process.returncode == 0
+    assert broker.exit_code == 0
     assert sum("is ready on" in line for line in broker.log) == 1
 
 
 def test_nothing_survives_rayka_up_and_the_next_one_serves_the_same(tmp_path: Path) -> None:
-    broker = Running(tmp_path)
+    broker = BrokerProcess(tmp_path).start()
     create_topic(broker.bootstrap, "kept", 1)
     write(broker.bootstrap, "acknowledged")
-    family = broker.descendants()
-    os.kill(broker.process.pid, signal.SIGKILL)
-    broker.process.wait(10)
-    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in family), 10, f"{family} are gone")
-    again = Running(tmp_path, port=int(broker.bootstrap.rpartition(":")[2]))
+    family = broker.children()
+    broker.signal(signal.SIGKILL)
+    assert await_ended(family, 10) == []
+    again = BrokerProcess(tmp_path, port=broker.port).start()
     try:
         assert read(again.bootstrap, 1) == [b"acknowledged"]
     finally:
@@ -61,10 +59,10 @@ def test_nothing_survives_rayka_up_and_the_next_one_serves_the_same(tmp_path: Pa
 
 
 def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> None:
-    broker = Running(tmp_path)
+    broker = BrokerProcess(tmp_path).start()
     try:
         create_topic(broker.bootstrap, "kept", 1)
-        victim = broker.kill_one("ray::PartitionActor")
+        victim = broker.kill_one("ray::PartitionActor").pid
         wait_until(lambda: any(str(victim) in line for line in broker.log), 15, "the death is told of")
         write(broker.bootstrap, "after")
     finally:
@@ -76,12 +74,12 @@ def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> No
 
 
 def test_a_data_directory_that_was_moved_is_served_from_its_new_place(tmp_path: Path) -> None:
-    broker = Running(tmp_path / "before")
+    broker = BrokerProcess(tmp_path / "before").start()
     create_topic(broker.bootstrap, "kept", 1)
     write(broker.bootstrap, "acknowledged")
     broker.stop()
     (tmp_path / "before").rename(tmp_path / "after")
-    moved = Running(tmp_path / "after")
+    moved = BrokerProcess(tmp_path / "after").start()
     try:
         assert read(moved.bootstrap, 1) == [b"acknowledged"]
     finally:
@@ -89,7 +87,7 @@ def test_a_data_directory_that_was_moved_is_served_from_its_new_place(tmp_path: 
 
 
 def test_a_killed_gcs_server_starts_again_in_place_and_producers_do_not_notice(tmp_path: Path) -> None:
-    with running(tmp_path) as broker:
+    with BrokerProcess(tmp_path) as broker:
         create_topic(broker.bootstrap, "kept", 4)
         writer = Writer(broker.bootstrap, "kept", 4, pace_s=0.002)
         wait_until(lambda: writer.count > 1000, 20, "the producer is under way")
@@ -114,11 +112,11 @@ HELPERS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "log_monitor.py", "das
 
 
 def test_killed_helpers_of_ray_leave_the_raylet_and_the_broker_alone(tmp_path: Path) -> None:
-    with running(tmp_path) as broker:
+    with BrokerProcess(tmp_path) as broker:
         create_topic(broker.bootstrap, "kept", 1)
         raylet = broker.find("raylet/raylet")
-        victims = {helper: broker.kill_one(helper) for helper in HELPERS}
-        wait_until(lambda: not set(victims.values()) & set(broker.descendants()), 10, "the helpers are gone")
+        for helper in HELPERS:
+            broker.kill_one(helper)
         for agent in HELPERS[:2]:
             wait_until(lambda agent=agent: broker.find(agent) != [], 15, "the agent is back")
         broker.kill_one("ray::PartitionActor")  # which needs the agents to start again
@@ -127,6 +125,6 @@ def test_killed_helpers_of_ray_leave_the_raylet_and_the_broker_alone(tmp_path: P
         assert not any("starting it again" in line for line in broker.log)
 
 
-def restarts(broker: Running) -> list[str]:
+def restarts(broker: BrokerProcess) -> list[str]:
     """The lines that tell of a GCS that was started again."""
     return [line for line in broker.log if "gcs_server died and was started again" in line]

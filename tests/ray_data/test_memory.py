@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import threading
 from collections import defaultdict
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 
-from rayka.cli.daemon.processes import descendants
 from rayka.data import read_topic
+from rayka.testing import title
 from tests.support.embedded import embedded
 
 STORE_BYTES = 80 * 1024 * 1024
@@ -54,9 +54,9 @@ def memory():
     machine end, by 200 MB and more in all.
     """
     total = 0
-    for pid in (os.getpid(), *descendants(os.getpid())):
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
         except OSError:  # it has just ended
             continue
         total += next((int(line.split()[1]) for line in lines if line.startswith("Pss_Dirty:")), 0)
@@ -65,12 +65,8 @@ def memory():
 
 def spilling_processes():
     """Ray's processes that write objects to disk, or read them back; they start when the store is four fifths full."""
-    found = []
-    for pid in descendants(os.getpid()):
-        with contextlib.suppress(OSError):
-            name = Path(f"/proc/{pid}/cmdline").read_text()
-            found += [name] * ("SpillWorker" in name or "RestoreWorker" in name)
-    return found
+    names = map(title, psutil.Process().children(recursive=True))
+    return [name for name in names if "SpillWorker" in name or "RestoreWorker" in name]
 
 
 class Footprint:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from pathlib import Path
 
+import psutil
 from pyspark.sql import functions as F  # noqa: N812
 
-from rayka.cli.daemon.processes import descendants
 from rayka.spark import read_topic
+from rayka.testing import title
 from tests.spark.test_read import COUNT, fill
 
 
@@ -63,9 +63,7 @@ class Job:
 
 def executor_pid():
     """The Java process of the executor: the parent of Spark's Python daemon."""
-    for pid in descendants(os.getpid()):
-        if "pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            if "java" in Path(f"/proc/{parent}/cmdline").read_text():
-                return parent
+    for child in psutil.Process().children(recursive=True):
+        if "pyspark.daemon" in child.cmdline() and "java" in title(child.parent()):
+            return child.parent().pid
     raise AssertionError("there is no executor")
