@@ -1,19 +1,39 @@
 """The metadata log on the controller's disk: one batch of records for each command that changed something.
 
 The files are those of any partition (`__cluster_metadata-0`), with one Kafka record for each batch, whose
-value is the batch in msgpack; its offset is the version of the image before it. Snapshots
-(`<version>-0000000000.checkpoint`) are one such record with everything, and let the log be cut.
+value is the batch in msgpack; its offset is the version of the image before it. Snapshots let the log be cut;
+two are kept, and the log reaches back to the older one.
+
+Damage and torn appends. An append returns after its batch was synced, and the next batch is written only after
+that. So a crash can tear the last batch alone, and then nobody was told of it: it is cut off, as in any log.
+Everything else that does not read is damage. These signs tell damage from a torn append:
+
+1. it lies below the offset in `synced-offset`, which says up to where the log was synced. The file is written after
+   each sync, and not synced itself: a crash of the machine may leave an older mark, never one that is too new;
+2. an intact batch follows it;
+3. it lies in a segment that another segment follows;
+4. the log does not reach from an intact snapshot, or from offset 0, to the newest snapshot and beyond.
+
+A damaged log raises MetadataLogDamaged before anything is changed on disk: a shorter history would be an older
+image, in which topics are missing. An operator decides what to do: bring back a copy, for example.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
+from crc32c import crc32c
+
+from rayka.actors.controller.history import MetadataLogDamaged, verified_end
+from rayka.actors.controller.snapshots import Snapshots
 from rayka.config import LogConfig
+from rayka.errors import RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import MetadataRecord, decode_all, encode_all
 from rayka.metadata.snapshot import snapshot_records
@@ -23,27 +43,76 @@ from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.reader import SegmentReader
 from rayka.types import TopicPartition
 
+__all__ = ["MetadataLog", "MetadataLogDamaged"]
+
+logger = logging.getLogger(__name__)
+
 TOPIC_PARTITION = TopicPartition("__cluster_metadata", 0)
 TOPIC_ID = uuid.UUID(int=1)
+SYNCED_OFFSET_FILE = "synced-offset"
 _CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=2**30, segment_bytes=64 * 1024 * 1024)
 _READ_BYTES = 4 * 1024 * 1024
+_MARK_BYTES = 12
 
 
 class MetadataLog:
-    """Appends are on the disk when `append` returns. After so many bytes of records a snapshot is due."""
+    """Opens and locks the directory `path`. Appends are on the disk when `append` returns.
 
-    def __init__(self, path: str, bytes_between_snapshots: int) -> None:
+    Raises BlockingIOError while another process holds the directory, KAFKA_STORAGE_ERROR, and MetadataLogDamaged.
+    """
+
+    def __init__(self, path: str, bytes_between_snapshots: int, files: RealFiles | None = None) -> None:
+        self._files = files or RealFiles()
+        self._path = path
         self._bytes_between_snapshots = bytes_between_snapshots
-        self._directory = LogDirectory.open(path, RealFiles(), now_ms=_now_ms())
+        self._directory = LogDirectory.open(path, self._files, now_ms=_now_ms())
+        try:
+            self._open_log(os.path.join(path, str(TOPIC_PARTITION)))
+        except BaseException:
+            self._directory.release()
+            raise
+
+    def _open_log(self, directory: str) -> None:
+        self._snapshots = Snapshots(self._files, directory)
+        self._base = self._snapshots.newest()
+        begin, end = verified_end(self._files, directory, self._synced_offset())
+        self._check_reach(directory, begin, end)
         self._log = self._directory.open_log(TOPIC_PARTITION, TOPIC_ID, _CONFIG, now_ms=_now_ms())
-        self._log.update_high_watermark(self._log.log_end_offset)
+        if self._log.log_end_offset != end:
+            raise MetadataLogDamaged(f"{directory} was read up to offset {end}, then {self._log.log_end_offset}")
+        self._log.update_high_watermark(end)
         self._directory.opened()
-        self._path = os.path.join(path, str(TOPIC_PARTITION))
+        self._mark_synced(end)
         self._since_snapshot = self._log.size
 
+    def _check_reach(self, directory: str, begin: int, end: int) -> None:
+        """Without a gap from the snapshot that loading begins with to the newest that was ever written."""
+        version = 0 if self._base is None else self._base[0]
+        if begin > version:
+            raise MetadataLogDamaged(
+                f"{directory} begins at offset {begin}, but without an intact snapshot its history begins at {version}"
+            )
+        if end < self._snapshots.newest_version:
+            raise MetadataLogDamaged(
+                f"{directory} ends at offset {end}, below its snapshot of version {self._snapshots.newest_version}"
+            )
+
     def load(self) -> MetadataImage:
-        """The image that the newest snapshot and the log after it give."""
-        image = self._load_snapshot()
+        """The image that the newest intact snapshot and the log after it give. Raises MetadataLogDamaged."""
+        image = MetadataImage()
+        try:
+            if self._base is not None:
+                image = replace(image.apply_all(decode_all(self._base[1])), version=self._base[0])
+            image = self._replay(image)
+        except (RaykaError, ValueError) as error:
+            raise MetadataLogDamaged(
+                f"{self._path} can't be replayed after version {image.version}: {error}"
+            ) from error
+        if image.version != self._log.log_end_offset:
+            raise MetadataLogDamaged(f"{self._path} gives version {image.version} of {self._log.log_end_offset}")
+        return image
+
+    def _replay(self, image: MetadataImage) -> MetadataImage:
         reader = SegmentReader()
         while (read := self._log.read(image.version, _READ_BYTES, self._log.log_end_offset)) is not None:
             for record in read_records(reader.read(read)):
@@ -60,41 +129,45 @@ class MetadataLog:
         job.run()
         self._log.finish_flush(job)
         self._log.update_high_watermark(self._log.log_end_offset)
+        self._mark_synced(self._log.log_end_offset)
         self._since_snapshot += len(batch)
 
     def snapshot_if_due(self, image: MetadataImage) -> None:
-        """Write everything down and cut the log when it has grown enough since the last time."""
+        """Write a snapshot when the log has grown enough since the last one, and cut the log before the older one."""
         if self._since_snapshot < self._bytes_between_snapshots:
             return
-        record = Record(image.version, _now_ms(), None, encode_all(snapshot_records(image)))
-        batch = build_batch([record], base_offset=image.version)
-        path = os.path.join(self._path, f"{image.version:020d}-0000000000.checkpoint")
-        with open(f"{path}.part", "wb") as file:
-            file.write(batch)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.part", path)
-        for older in self._snapshots()[:-1]:
-            os.unlink(os.path.join(self._path, older))
-        self._log.delete_records(image.version)
-        self._log.delete_old_segments(_now_ms())
-        self._directory.write_log_start_offsets({TOPIC_PARTITION: self._log.log_start_offset})
+        oldest = self._snapshots.write(image.version, encode_all(snapshot_records(image)), _now_ms())
+        if oldest is not None:
+            self._log.delete_records(oldest)
+            self._log.delete_old_segments(_now_ms())
+            self._directory.write_log_start_offsets({TOPIC_PARTITION: self._log.log_start_offset})
         self._since_snapshot = 0
 
     def close(self) -> None:
         """Close cleanly."""
         self._directory.close([self._log], now_ms=_now_ms())
 
-    def _snapshots(self) -> list[str]:
-        return sorted(name for name in os.listdir(self._path) if name.endswith(".checkpoint") and name[0].isdigit())
+    def release(self) -> None:
+        """Give up the directory as a crash does."""
+        self._log.release()
+        self._directory.release()
 
-    def _load_snapshot(self) -> MetadataImage:
-        names = self._snapshots()
-        if not names:
-            return MetadataImage()
-        with open(os.path.join(self._path, names[-1]), "rb") as file:
-            record = next(iter(read_records(file.read())))
-        return replace(MetadataImage().apply_all(decode_all(record.value or b"")), version=record.offset)
+    def _mark_synced(self, offset: int) -> None:
+        """A failure to write the mark costs a sign of damage, not the append, which is on the disk."""
+        data = offset.to_bytes(8)
+        try:
+            self._files.write_at(os.path.join(self._path, SYNCED_OFFSET_FILE), data + crc32c(data).to_bytes(4), 0)
+        except OSError as error:
+            logger.warning("the mark of what was synced in %s is not written: %s", self._path, error)
+
+    def _synced_offset(self) -> int:
+        """The offset up to which the log is known to have been synced; 0 if no mark tells."""
+        with contextlib.suppress(FileNotFoundError):
+            data = self._files.read_file(os.path.join(self._path, SYNCED_OFFSET_FILE))
+            if len(data) == _MARK_BYTES and crc32c(data[:8]) == int.from_bytes(data[8:]):
+                return int.from_bytes(data[:8])
+            logger.error("the mark of what was synced in %s is damaged and not used", self._path)
+        return 0
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""The controller's log: read again as it was written, with snapshots as often as the setting says."""
+"""The controller's log: it is read again as it was written, or it refuses; it never gives a shorter history."""
 
 from __future__ import annotations
 
@@ -6,31 +6,144 @@ from pathlib import Path
 
 import pytest
 
-from rayka.actors.controller.log import MetadataLog
+from rayka.actors.controller.log import MetadataLog, MetadataLogDamaged
+from rayka.errors import RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import RegisterBrokerRecord
+from tests.support.faulty_files import FaultyFiles
+
+NO_SNAPSHOTS = 20 << 20
+PARTITION = "__cluster_metadata-0"
 
 
-def written(path: Path, count: int, bytes_between_snapshots: int) -> MetadataImage:
-    log = MetadataLog(str(path), bytes_between_snapshots)
-    image = log.load()
+def appended(log: MetadataLog, image: MetadataImage, count: int) -> MetadataImage:
     for epoch in range(count):
-        records = [
-            RegisterBrokerRecord(
-                1, image.next_broker_epoch, f"node-{epoch}", "h", 9092, directory_ids=("id",), log_dirs=("/a",)
-            )
-        ]
-        log.append(records, image)
-        image = image.apply_all(records)
+        record = RegisterBrokerRecord(1, image.next_broker_epoch, f"node-{epoch}", "h", 9092, directory_ids=("id",))
+        log.append([record], image)
+        image = image.apply_all([record])
         log.snapshot_if_due(image)
+    return image
+
+
+def written(path: Path, count: int, bytes_between_snapshots: int = NO_SNAPSHOTS) -> MetadataImage:
+    log = MetadataLog(str(path), bytes_between_snapshots)
+    image = appended(log, log.load(), count)
     log.close()
     return image
 
 
-@pytest.mark.parametrize(("bytes_between_snapshots", "snapshots"), [(20 << 20, 0), (1000, 1)])
-def test_a_log_is_read_again(tmp_path: Path, bytes_between_snapshots: int, snapshots: int) -> None:
+def loaded(path: Path) -> MetadataImage:
+    log = MetadataLog(str(path), NO_SNAPSHOTS)
+    try:
+        return log.load()
+    finally:
+        log.close()
+
+
+def segment(path: Path) -> Path:
+    (found,) = path.glob(f"{PARTITION}/*.log")
+    return found
+
+
+def snapshots(path: Path) -> list[Path]:
+    return sorted(path.glob(f"{PARTITION}/*.checkpoint"))
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(("bytes_between_snapshots", "kept"), [(NO_SNAPSHOTS, 0), (1000, 2)])
+def test_a_log_is_read_again_and_keeps_two_snapshots(tmp_path: Path, bytes_between_snapshots: int, kept: int) -> None:
     image = written(tmp_path, 50, bytes_between_snapshots)
-    assert len(list(tmp_path.glob("*/*.checkpoint"))) == snapshots
-    again = MetadataLog(str(tmp_path), bytes_between_snapshots)
-    assert again.load() == image
-    again.close()
+    assert len(snapshots(tmp_path)) == kept
+    assert loaded(tmp_path) == image
+
+
+def test_a_flipped_bit_anywhere_stops_the_log_or_changes_nothing(tmp_path: Path) -> None:
+    image = written(tmp_path, 6)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    whole = segment(tmp_path).read_bytes()
+    refused = 0
+    for position in range(len(whole)):
+        flip(segment(tmp_path), position)
+        try:
+            assert loaded(tmp_path) == image
+        except MetadataLogDamaged:
+            refused += 1
+            flip(segment(tmp_path), position)
+            assert segment(tmp_path).read_bytes() == whole, "a log that is refused is left as it is"
+        segment(tmp_path).write_bytes(whole)
+        (tmp_path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    assert refused > len(whole) * 0.9  # the leader epoch of a batch is not covered by its CRC and not used
+
+
+def test_a_log_cut_below_what_was_synced_is_refused(tmp_path: Path) -> None:
+    image = written(tmp_path, 6)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    whole = segment(tmp_path).read_bytes()
+    for size in range(0, len(whole), 7):
+        segment(tmp_path).write_bytes(whole[:size])
+        with pytest.raises(MetadataLogDamaged, match="__cluster_metadata-0"):
+            loaded(tmp_path)
+    segment(tmp_path).write_bytes(whole)
+    assert loaded(tmp_path) == image
+
+
+@pytest.mark.parametrize("kept", [0, 1, 40, 70])
+def test_an_append_that_a_crash_tore_is_cut_off(tmp_path: Path, kept: int) -> None:
+    """The mark of what was synced is older than the torn batch, and nothing intact follows it."""
+    image = written(tmp_path, 5)
+    size, mark = segment(tmp_path).stat().st_size, (tmp_path / "synced-offset").read_bytes()
+    written(tmp_path, 1)
+    segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[: size + kept])
+    (tmp_path / "synced-offset").write_bytes(mark)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    assert loaded(tmp_path) == image
+    assert segment(tmp_path).stat().st_size == size
+
+
+def test_damage_before_an_intact_batch_is_no_torn_append_even_without_the_mark(tmp_path: Path) -> None:
+    written(tmp_path, 6)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "synced-offset").unlink()
+    flip(segment(tmp_path), segment(tmp_path).stat().st_size // 2)
+    with pytest.raises(MetadataLogDamaged, match="intact"):
+        loaded(tmp_path)
+
+
+def test_a_damaged_snapshot_is_set_aside_and_the_one_before_it_is_used(tmp_path: Path) -> None:
+    image = written(tmp_path, 50, 1000)
+    newest = snapshots(tmp_path)[-1]
+    flip(newest, newest.stat().st_size - 3)
+    assert loaded(tmp_path) == image
+    assert newest.with_name(newest.name + ".damaged").exists()
+    assert len(snapshots(tmp_path)) == 1
+
+
+def test_without_an_intact_snapshot_a_log_that_was_shortened_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, 200, 1000)
+    for snapshot in snapshots(tmp_path):
+        flip(snapshot, snapshot.stat().st_size - 3)
+    with pytest.raises(MetadataLogDamaged):
+        loaded(tmp_path)
+
+
+def test_a_log_whose_files_are_gone_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, 50, 1000)
+    segment(tmp_path).unlink()
+    with pytest.raises(MetadataLogDamaged):
+        loaded(tmp_path)
+
+
+def test_an_append_that_fails_is_reported_and_not_part_of_the_history(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = MetadataLog(str(tmp_path), NO_SNAPSHOTS, files)
+    image = appended(log, log.load(), 3)
+    files.fail_at = files.calls + 1
+    with pytest.raises(RaykaError, match="KAFKA_STORAGE_ERROR"):
+        appended(log, image, 1)
+    log.release()
+    assert loaded(tmp_path) == image

@@ -1,0 +1,88 @@
+"""Background loops survive what they did not expect, or end the process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from rayka.actors import background
+from rayka.actors.background import BackgroundTasks, StopLoop
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "FIRST_PAUSE_S", 0.0001)
+
+
+@in_a_loop
+async def test_a_loop_goes_on_after_an_exception_which_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    calls = []
+
+    async def step() -> None:
+        calls.append(None)
+        if len(calls) == 4:
+            raise StopLoop
+        if len(calls) < 3:
+            raise KeyError("unexpected")
+
+    before = background.failures["upkeep"]
+    await BackgroundTasks("test").repeat("upkeep", step)
+    assert len(calls) == 4
+    assert background.failures["upkeep"] - before == 2
+    assert "unexpected" in caplog.text
+
+
+@in_a_loop
+async def test_a_loop_that_keeps_failing_ends_the_process_if_it_says_so() -> None:
+    class Exited(BaseException):
+        pass
+
+    def die() -> None:
+        raise Exited
+
+    async def step() -> None:
+        raise ValueError("again")
+
+    before = background.failures["watch"]
+    with pytest.raises(Exited):
+        await BackgroundTasks("test", die).repeat("watch", step, die_after=3)
+    assert background.failures["watch"] - before == 3
+
+
+@in_a_loop
+async def test_a_single_task_that_fails_is_counted() -> None:
+    async def work() -> None:
+        raise ValueError("once")
+
+    before = background.failures["load"]
+    await BackgroundTasks("test").start("load", work())
+    assert background.failures["load"] - before == 1
+
+
+@in_a_loop
+async def test_stop_ends_every_loop() -> None:
+    running = asyncio.Event()
+
+    async def step() -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    tasks = BackgroundTasks("test")
+    loop = tasks.repeat("forever", step)
+    await running.wait()
+    await tasks.stop()
+    assert loop.cancelled()
