@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from rayka.errors import RaykaError
+
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.1
@@ -34,6 +36,18 @@ def exit_process() -> None:
     """End this process at once; Ray restarts the actor."""
     logging.shutdown()
     os._exit(EXIT_CODE)
+
+
+def exit_if_failed(started: asyncio.Future[None]) -> None:
+    """For the task in which an actor starts: one that could not start leaves, so that Ray starts it again.
+
+    A RaykaError is a refusal, which would be repeated: the actor stays, and its calls raise the error.
+    """
+    error = None if started.cancelled() else started.exception()
+    if error is not None:
+        logger.error("could not start", exc_info=error)
+        if not isinstance(error, RaykaError):
+            exit_process()
 
 
 class BackgroundTasks:
@@ -105,7 +119,10 @@ class BackgroundTasks:
 
     def _failed(self, name: str, error: Exception) -> None:
         failures[name] += 1
-        logger.error("%s: %s failed", self._owner, name, exc_info=error)
+        if isinstance(error, RaykaError):
+            logger.error("%s: %s failed: %s", self._owner, name, error)
+        else:
+            logger.error("%s: %s failed", self._owner, name, exc_info=error)
 
 
 def _pause_s(failures_in_a_row: int) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rayka.config import BrokerConfig, ConfigDef
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     PRODUCER_ID_BLOCK_SIZE,
     ActorRegistered,
@@ -37,23 +38,54 @@ from rayka.metadata.topics import TopicCreation, create_partitions, delete_topic
 KEPT_BATCHES = 1000
 
 
-class Changes(NamedTuple):
-    """What came after a version: the batches of records since, or, if that was too long ago, the image."""
+class Position(NamedTuple):
+    """Up to where a follower has taken in the image. The default is that of a follower that has nothing yet.
 
+    `incarnation` names the start of the controller from which the follower heard last.
+    """
+
+    cluster_id: str = ""
+    incarnation: str = ""
+    version: int = -1
+
+
+class Changes(NamedTuple):
+    """What a follower lacked: the batches of records since its version, or, if that was too long ago, the image.
+
+    `position` is the follower's after it has taken them in.
+    """
+
+    position: Position
     snapshot: MetadataImage | None
     batches: tuple[tuple[MetadataRecord, ...], ...]
 
 
+class HistoryLost(RaykaError):
+    """A follower has seen changes that the metadata log does not have: the log went back."""
+
+    def __init__(self, position: Position, version: int) -> None:
+        super().__init__(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the metadata log went back: a follower has version {position.version}, the log had {version}",
+        )
+
+
 class Controller:
-    """`configs` are the texts of the broker's settings; `group_configs` what can be set for a group."""
+    """`configs` are the texts of the broker's settings; `group_configs` what can be set for a group.
+
+    `image` is what the metadata log gave; `incarnation` names this start of the controller.
+    """
 
     def __init__(
         self,
         image: MetadataImage,
         configs: Mapping[str, str],
         group_configs: Mapping[str, ConfigDef] | None = None,
+        incarnation: str = "",
     ) -> None:
         self.image = image
+        self.incarnation = incarnation
+        self._loaded_version = image.version
         self._static = BrokerConfig.parse(configs)
         self._config = self._static.with_dynamic(image.default_broker_configs)
         self._group_configs = group_configs or {}
@@ -67,12 +99,28 @@ class Controller:
         if self.image.default_broker_configs is not before.default_broker_configs:
             self._config = self._static.with_dynamic(self.image.default_broker_configs)
 
-    def changes_since(self, version: int) -> Changes:
-        """What someone who is at `version` (-1: nothing yet) lacks."""
-        missing = self.image.version - version
-        if version < 0 or not 0 <= missing <= len(self._recent):
-            return Changes(self.image, ())
-        return Changes(None, tuple(self._recent)[len(self._recent) - missing :])
+    def check_follower(self, position: Position) -> None:
+        """Raises HistoryLost for a follower that is ahead of the log, INCONSISTENT_CLUSTER_ID for another cluster's."""
+        if position.version < 0:
+            return
+        if position.cluster_id != self.image.cluster_id:
+            raise RaykaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"this is cluster {self.image.cluster_id}, the follower is of {position.cluster_id}",
+            )
+        known = self.image.version if position.incarnation == self.incarnation else self._loaded_version
+        if position.version > known:
+            raise HistoryLost(position, known)
+
+    def changes_since(self, position: Position) -> Changes:
+        """What a follower at `position` lacks. Raises as `check_follower`."""
+        self.check_follower(position)
+        image = self.image
+        after = Position(image.cluster_id, self.incarnation, image.version)
+        missing = image.version - position.version
+        if position.version < 0 or missing > len(self._recent):
+            return Changes(after, image, ())
+        return Changes(after, None, tuple(self._recent)[len(self._recent) - missing :])
 
     def create_cluster(self, cluster_id: str, features: Mapping[str, int] | None = None) -> Result[None]:
         """Name a new cluster, and finalize its feature levels. Without effect if it has a name."""

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rayka.errors import RaykaError
 from rayka.metadata.commands import NewPartitions, NewTopic
+from rayka.metadata.controller import Position
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.metadata.records import ResourceType, decode_all, encode_all
 from rayka.metadata.snapshot import snapshot_records
@@ -182,7 +183,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_follower_of_the_changes_has_the_same_image(self) -> None:
-        changes = self.cluster.controller.changes_since(0)
+        changes = self.cluster.controller.changes_since(Position("test", "", 0))
         assert changes.snapshot is None
         image = MetadataImage()
         for batch in changes.batches:

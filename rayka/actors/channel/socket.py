@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.frames import FrameBuffer, Operation, encode
 
 logger = logging.getLogger(__name__)
@@ -168,6 +169,7 @@ class LocalChannel:
         self._waiting: dict[int, tuple[Done, float]] = {}
         self._queued: list[tuple[bytes, Sequence[memoryview]]] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._background = BackgroundTasks(f"channel to {os.path.basename(path)}")
         self._lost_at = 0.0
         self._sweep: asyncio.TimerHandle | None = None
         self._correlation_ids = itertools.count(1)
@@ -237,7 +239,7 @@ class LocalChannel:
 
     def _connect(self) -> None:
         if self._connecting is None:
-            self._connecting = self._loop.create_task(self._keep_connecting())
+            self._connecting = self._background.start("connect", self._keep_connecting())
 
     async def _keep_connecting(self) -> None:
         deadline = self._loop.time() + CONNECT_TIMEOUT_S

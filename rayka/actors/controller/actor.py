@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rayka.actors.controller.log import MetadataLog
+from rayka.actors.background import BackgroundTasks, exit_if_failed, exit_process
+from rayka.actors.controller.log import MetadataLog, MetadataLogDamaged
+from rayka.actors.controller.watchers import Watchers
 from rayka.actors.node.options import actor_options
 from rayka.actors.node.pool import PartitionPool
 from rayka.actors.node.spec import NodeSpec
@@ -24,68 +26,98 @@ from rayka.config import BrokerConfig
 from rayka.config.groups import GROUP_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import BrokerRegistration, NewTopic
-from rayka.metadata.controller import Changes, Controller
+from rayka.metadata.controller import Changes, Controller, HistoryLost, Position
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import MetadataRecord, PartitionRecord
+from rayka.storage.files import RealFiles
 
 logger = logging.getLogger(__name__)
 
 _WATCH_TIMEOUT_S = 60.0
 _SETTLE_TIMEOUT_S = 5.0
 _SPARE_TIMEOUT_S = 10.0
+_OPEN_RETRY_S = 0.2
+_START_PATIENCE_S = 20.0
+_EXIT_DELAY_S = 0.2
 _SETTLED_COMMANDS = ("create_topics", "create_partitions")
-
-
-class Watchers:
-    """Who has taken in which version; an outstanding `watch(version)` says both."""
-
-    def __init__(self) -> None:
-        self._versions: dict[str, int] = {}
-        self._changed = asyncio.Condition()
-
-    async def has(self, watcher: str, version: int) -> None:
-        """The watcher has taken in this version."""
-        self._versions[watcher] = version
-        await self.notify()
-
-    async def notify(self) -> None:
-        """Wake everybody who waits for a version."""
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until the condition holds; False if that took too long."""
-        async with self._changed:
-            try:
-                await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
-            except TimeoutError:
-                return False
-        return True
-
-    async def settled(self, names: Sequence[str], version: int, timeout_s: float) -> bool:
-        """Wait until these watchers have taken in `version`."""
-        return await self.wait(lambda: all(self._versions.get(name, -1) >= version for name in names), timeout_s)
 
 
 class ControllerActor:
     """Shell of `metadata.controller`. `spec` is that of the node that it runs on."""
 
-    def __init__(self, spec: NodeSpec) -> None:
+    def __init__(self, spec: NodeSpec, files: RealFiles | None = None) -> None:
         self._spec = spec
-        config = BrokerConfig.parse(spec.configs)
-        self._log = MetadataLog(spec.controller_dir, config["metadata.log.max.record.bytes.between.snapshots"])
-        self._core = Controller(self._log.load(), spec.configs, GROUP_CONFIGS)
+        self._files = files
         self._watchers = Watchers()
+        self._background = BackgroundTasks("controller")
         self._pool: PartitionPool | None = None
-        self._background: set[asyncio.Task[Any]] = set()
+        self._log: MetadataLog | None = None
+        self._refusal: RaykaError | None = None
+        self._waits_for = "its start"
+        self._started = asyncio.ensure_future(self._start())
+        self._started.add_done_callback(exit_if_failed)
+
+    async def _start(self) -> None:
+        """Open the log and replay it. Whatever may pass (a lock that is held, a full disk) is waited for."""
+        while (waits_for := self._try_open()) is not None:
+            if waits_for != self._waits_for:
+                logger.error("the controller can't start yet: %s", waits_for)
+            self._waits_for = waits_for
+            await asyncio.sleep(_OPEN_RETRY_S)
+        if (broker_id := self._registered_broker()) is not None:
+            self._manage(replace(self._spec, broker_id=broker_id))
+
+    def _try_open(self) -> str | None:
+        """The reason why the log can't be used yet, None if it is open. Raises MetadataLogDamaged."""
+        try:
+            config = BrokerConfig.parse(self._spec.configs)
+            between_snapshots = config["metadata.log.max.record.bytes.between.snapshots"]
+            self._log = MetadataLog(self._spec.controller_dir, between_snapshots, self._files)
+            self._core = Controller(self._log.load(), self._spec.configs, GROUP_CONFIGS, uuid.uuid4().hex)
+            self._begin()
+        except BlockingIOError:
+            return f"{self._spec.controller_dir}, which another process holds"
+        except (RaykaError, OSError) as error:
+            self._release()
+            if isinstance(error, MetadataLogDamaged) or not _may_pass(error):
+                raise
+            return str(error)
+        return None
+
+    def _begin(self) -> None:
+        """Name a cluster that is new. In one that is not, nobody of before lives if Ray was started anew."""
         if not self._image.cluster_id:
+            self._check_new()
             self._commit(self._core.create_cluster(str(uuid.uuid4())).records)
-        elif (broker_id := self._registered_broker()) is not None:
-            self._manage(replace(spec, broker_id=broker_id))
-        else:
-            # Ray started anew, so nobody of before lives.
+        elif self._registered_broker() is None:
             for known in list(self._image.brokers):
                 self._commit(self._core.broker_died(known).records)
+
+    def _check_new(self) -> None:
+        """The log directories remember their cluster: beside them an empty metadata log is one that was lost."""
+        if self._spec.cluster_id:
+            raise MetadataLogDamaged(
+                f"{self._spec.controller_dir} is empty, but the log directories belong to cluster "
+                f"{self._spec.cluster_id}"
+            )
+
+    def _release(self) -> None:
+        if self._log is not None:
+            self._log.release()
+            self._log = None
+
+    async def _serving(self) -> None:
+        """Wait for the start. Raises what keeps the controller from serving, after a while also if it may pass."""
+        try:
+            await asyncio.wait_for(asyncio.shield(self._started), _START_PATIENCE_S)
+        except TimeoutError:
+            raise RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the controller waits for {self._waits_for}") from None
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def started(self) -> None:
+        """Returns when the controller serves; raises the reason if it doesn't."""
+        await self._serving()
 
     @property
     def _image(self) -> MetadataImage:
@@ -101,6 +133,7 @@ class ControllerActor:
 
         `directory_ids` are those of its log directories. Returns the spec with the ids of broker and cluster.
         """
+        await self._serving()
         registration = BrokerRegistration(
             node_id=spec.node_id,
             host=spec.advertised_host,
@@ -147,6 +180,7 @@ class ControllerActor:
 
     async def ready(self) -> None:
         """Returns when every partition actor serves."""
+        await self._serving()
         assert self._pool is not None
         await self._pool.ready()
 
@@ -156,24 +190,40 @@ class ControllerActor:
 
     async def partition_actors(self) -> dict[str, Any]:
         """The handles of the node's partition actors by name."""
+        await self._serving()
         return dict(self._pool.actors) if self._pool is not None else {}
 
     async def spec(self) -> NodeSpec:
         """The spec of the controller's node, for processes that come to the cluster through it."""
+        await self._serving()
         return self._spec
 
-    async def watch(self, watcher: str, version: int) -> Changes:
-        """What came after `version`, which the watcher has taken in; waits for something up to a minute."""
-        await self._watchers.has(watcher, version)
-        await self._watchers.wait(lambda: self._image.version > version, _WATCH_TIMEOUT_S)
-        return self._core.changes_since(version)
+    async def watch(self, watcher: str, position: Position) -> Changes:
+        """What came after `position`, which the watcher has taken in; waits for something up to a minute."""
+        await self._serving()
+        try:
+            self._core.check_follower(position)
+        except HistoryLost as error:
+            self._refuse(error)
+            raise
+        await self._watchers.has(watcher, position.version)
+        await self._watchers.wait(lambda: self._image.version > position.version, _WATCH_TIMEOUT_S)
+        return self._core.changes_since(position)
+
+    def _refuse(self, error: RaykaError) -> None:
+        """Serve nothing from now on; a restart would not help."""
+        logger.critical("the controller stops: %s", error)
+        self._refusal = error
+        self._release()
+        self._background.cancel()
 
     async def execute(self, command: str, *arguments: Any) -> tuple[int, Any]:
         """Carry out a command; returns the image's version after it and its response, or a RaykaError as a value."""
         try:
+            await self._serving()
             return await self._execute(command, *arguments)
         except RaykaError as error:
-            return self._image.version, error
+            return -1, error
 
     async def _execute(self, command: str, *arguments: Any) -> tuple[int, Any]:
         if command not in _COMMANDS:
@@ -193,9 +243,21 @@ class ControllerActor:
         """Append first, then replay."""
         if not records:
             return
-        self._log.append(records, self._image)
-        self._core.replay(records)
-        self._log.snapshot_if_due(self._image)
+        assert self._log is not None
+        try:
+            self._log.append(records, self._image)
+            self._core.replay(records)
+            self._log.snapshot_if_due(self._image)
+        except (RaykaError, OSError) as error:
+            self._log_failed(error)
+            raise
+
+    def _log_failed(self, error: Exception) -> None:
+        """What the disk has is not known any more: start again from it, once the failed command is answered."""
+        if self._started.done():
+            logger.critical("the metadata log failed; the controller starts again: %s", error)
+            self._refusal = RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log failed: {error}")
+            asyncio.get_running_loop().call_later(_EXIT_DELAY_S, exit_process)
 
     async def _settle(self, records: Sequence[MetadataRecord], version: int) -> None:
         """Wait until the new replicas are served, and start new spare actors behind them."""
@@ -213,15 +275,20 @@ class ControllerActor:
         """A partition actor did not come back in time: its partitions have no leader here."""
         logger.error("%s is offline", name)
         self._commit(self._core.actor_died(name).records)
-        task = asyncio.ensure_future(self._watchers.notify())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.start("notify", self._watchers.notify())
 
     async def stop(self) -> None:
         """Close the metadata log cleanly."""
         if self._pool is not None:
             self._pool.stop()
-        self._log.close()
+        await self._background.stop()
+        if self._log is not None and self._refusal is None:
+            self._log.close()
+
+
+def _may_pass(error: RaykaError | OSError) -> bool:
+    """Whether the same call may succeed later: the disk was full, for example."""
+    return isinstance(error, OSError) or error.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def _create_topics(core: Controller, topics: Sequence[NewTopic], validate_only: bool) -> Any:

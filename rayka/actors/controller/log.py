@@ -136,7 +136,11 @@ class MetadataLog:
         """Write a snapshot when the log has grown enough since the last one, and cut the log before the older one."""
         if self._since_snapshot < self._bytes_between_snapshots:
             return
-        oldest = self._snapshots.write(image.version, encode_all(snapshot_records(image)), _now_ms())
+        try:
+            oldest = self._snapshots.write(image.version, encode_all(snapshot_records(image)), _now_ms())
+        except OSError as error:
+            logger.error("no metadata snapshot was written, the log stays as it is: %s", error)
+            return
         if oldest is not None:
             self._log.delete_records(oldest)
             self._log.delete_old_segments(_now_ms())

@@ -7,7 +7,6 @@ been taken in. While the controller is away the last image stays good.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +14,10 @@ from typing import Any
 import ray
 import ray.exceptions
 
+from rayka.actors.background import BackgroundTasks, StopLoop
 from rayka.actors.node.spec import CONTROLLER_NAME
 from rayka.errors import ErrorCode, RaykaError
-from rayka.metadata.controller import Changes
+from rayka.metadata.controller import Changes, Position
 from rayka.metadata.image import MetadataImage
 
 logger = logging.getLogger(__name__)
@@ -37,29 +37,37 @@ def find_controller(namespace: str) -> Any:
 
 
 class ImageWatch:
-    """The newest image that this process knows. `changed(before, after)` is called for each new one."""
+    """The newest image that this process knows. `changed(before, after)` is called for each new one, before it shows.
+
+    An image that is older than the present one, or of another cluster, is refused. If `changed` raises, the same image
+    is tried again; with `die_after` the process ends after so many failures in a row, so that Ray restarts the actor.
+    """
 
     def __init__(
-        self, controller: Any, watcher: str, changed: Callable[[MetadataImage, MetadataImage], None] | None = None
+        self,
+        controller: Any,
+        watcher: str,
+        changed: Callable[[MetadataImage, MetadataImage], None] | None = None,
+        die_after: int | None = None,
     ) -> None:
         self.image = MetadataImage()
         self._controller = controller
         self._watcher = watcher
         self._changed = changed
+        self._die_after = die_after
+        self._position = Position()
         self._news = asyncio.Condition()
-        self._task: asyncio.Task[None] | None = None
+        self._retry_s = _RETRY_S
+        self._background = BackgroundTasks(watcher)
 
     async def start(self) -> None:
         """Get the present image and go on following."""
-        await self._take(await self._controller.watch.remote(self._watcher, -1))
-        self._task = asyncio.create_task(self._follow())
+        await self.take(await self._controller.watch.remote(self._watcher, self._position))
+        self._background.repeat("image watch", self._follow, die_after=self._die_after)
 
     async def stop(self) -> None:
         """Follow no longer."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._background.stop()
 
     async def wait_for(self, version: int, timeout_s: float) -> bool:
         """Wait until the image is at least at `version`; False if that took too long."""
@@ -71,25 +79,45 @@ class ImageWatch:
         return True
 
     async def _follow(self) -> None:
-        delay = _RETRY_S
-        # When Ray has ended in this process, one more call would start another Ray.
-        while ray.is_initialized():
-            try:
-                await self._take(await self._controller.watch.remote(self._watcher, self.image.version))
-                delay = _RETRY_S
-            except ray.exceptions.RayError as error:
-                logger.warning("the controller is away (%s); the last image stays", type(error).__name__)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _MAX_RETRY_S)
+        if not ray.is_initialized():  # one more call would start another Ray in this process
+            raise StopLoop
+        try:
+            changes = await self._controller.watch.remote(self._watcher, self._position)
+        except ray.exceptions.RayError as error:
+            logger.warning("the controller is away (%s); the last image stays", _reason(error))
+            await asyncio.sleep(self._retry_s)
+            self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
+            return
+        self._retry_s = _RETRY_S
+        await self.take(changes)
 
-    async def _take(self, changes: Changes) -> None:
+    async def take(self, changes: Changes) -> None:
+        """Make what the controller sent the image. Raises INCONSISTENT_CLUSTER_ID, or KAFKA_STORAGE_ERROR if it is
+        older than what is known: a metadata log never goes back, unless it was damaged."""
         image = self.image if changes.snapshot is None else changes.snapshot
         for batch in changes.batches:
             image = image.apply_all(batch)
-        if image is self.image:
-            return
-        before, self.image = self.image, image
-        if self._changed is not None:
-            self._changed(before, image)
+        self._check_newer(image)
+        if image.version > self.image.version:
+            if self._changed is not None:
+                self._changed(self.image, image)
+            self.image = image
+        self._position = changes.position
         async with self._news:
             self._news.notify_all()
+
+    def _check_newer(self, image: MetadataImage) -> None:
+        if self.image.cluster_id and image.cluster_id != self.image.cluster_id:
+            raise RaykaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"an image of cluster {image.cluster_id} does not follow one of {self.image.cluster_id}",
+            )
+        if image.version < self.image.version:
+            raise RaykaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the controller sent metadata of version {image.version}, but version {self.image.version} is known",
+            )
+
+
+def _reason(error: ray.exceptions.RayError) -> str:
+    return str(error.cause) if isinstance(error, ray.exceptions.RayTaskError) else type(error).__name__

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rayka.actors.background import BackgroundTasks, StopLoop
 from rayka.actors.coordinator.context import CoordinatorContext
 from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.replica.server import ReplicaServer
@@ -34,7 +36,8 @@ class CoordinatorRuntime:
         self._topics = Topics()
         self._coordinators: dict[int, CoordinatorContext] = {}
         self._epochs: dict[int, int] = {}
-        self._loading: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks("group coordinators")
+        self._loads: dict[int, asyncio.Task[None]] = {}
 
     def leads(self, partition: Partition) -> None:
         """A partition of the offsets topic is led here, from a new epoch on."""
@@ -43,15 +46,30 @@ class CoordinatorRuntime:
             return
         self.leaves(number)
         self._epochs[number] = partition.leader_epoch
-        coordinator = CoordinatorContext(CoordinatorLog(partition, self._server), self._settings, self._group_configs())
-        self._coordinators[number] = coordinator
-        task = asyncio.ensure_future(coordinator.load(lambda: self._topics))
-        self._loading.add(task)
-        task.add_done_callback(self._loading.discard)
+        self._coordinators[number] = self._context(partition)
+        self._loads[number] = self._background.repeat(
+            f"load of {partition.topic_partition}", functools.partial(self._load, partition)
+        )
+
+    def _context(self, partition: Partition) -> CoordinatorContext:
+        return CoordinatorContext(CoordinatorLog(partition, self._server), self._settings, self._group_configs())
+
+    async def _load(self, partition: Partition) -> None:
+        """Load once. After a failure the next attempt begins with an empty coordinator."""
+        number = partition.topic_partition.partition
+        try:
+            await self._coordinators[number].load(lambda: self._topics)
+        except Exception:
+            self._coordinators[number] = self._context(partition)
+            raise
+        raise StopLoop
 
     def leaves(self, number: int) -> None:
         """A partition of the offsets topic is not led here any more."""
         self._epochs.pop(number, None)
+        load = self._loads.pop(number, None)
+        if load is not None:
+            load.cancel()
         coordinator = self._coordinators.pop(number, None)
         if coordinator is not None:
             coordinator.resign()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+from rayka.actors.background import FAILURES_BEFORE_EXIT, exit_if_failed
 from rayka.actors.controller.watch import ImageWatch, find_controller
 from rayka.actors.node.gc import tune_garbage_collection
 from rayka.actors.node.spec import NodeSpec
@@ -17,10 +18,12 @@ class GatewayActor:
 
     def __init__(self, spec: NodeSpec, index: int) -> None:
         controller = find_controller(spec.namespace)
-        self._watch = ImageWatch(controller, f"{spec.gateway_name(index)}-{uuid.uuid4().hex[:8]}")
+        watcher = f"{spec.gateway_name(index)}-{uuid.uuid4().hex[:8]}"
+        self._watch = ImageWatch(controller, watcher, die_after=FAILURES_BEFORE_EXIT)
         self._view = ClusterView(controller, spec, self._watch)
         self._listener = Listener(self._view, spec.host, spec.port, reuse_port=True)
         self._started = asyncio.ensure_future(self._start())
+        self._started.add_done_callback(exit_if_failed)
 
     async def _start(self) -> None:
         await self._watch.start()

@@ -11,7 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -181,6 +181,7 @@ def start_node(spec: NodeSpec) -> Node:
     _check_port(spec)
     for directory in (spec.data_dir, *spec.log_dirs):
         os.makedirs(directory, exist_ok=True)
+    spec = replace(spec, cluster_id=_known_cluster_id(spec))
     controller: Any = ray.remote(ControllerActor).options(**actor_options(spec, CONTROLLER_NAME)).remote(spec)
     directories = {path: _directory_id(path) for path in spec.log_dirs}
     texts = tuple(encode_uuid(directory_id) for directory_id in directories.values())
@@ -195,6 +196,12 @@ def start_node(spec: NodeSpec) -> Node:
     )
     ray.get([controller.ready.remote(), *(gateway.ready.remote() for gateway in gateways)], timeout=START_TIMEOUT_S)
     return Node(spec, controller, gateways)
+
+
+def _known_cluster_id(spec: NodeSpec) -> str:
+    """The cluster that the log directories belong to; empty if all of them are new."""
+    known = (MetaProperties.read(RealFiles(), path) for path in spec.log_dirs)
+    return next((properties.cluster_id for properties in known if properties is not None), "")
 
 
 def _directory_id(path: str) -> uuid.UUID:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import ray
 import ray.exceptions
 
+from rayka.actors.background import BackgroundTasks
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.replica.actor import PartitionActor
 
@@ -38,10 +40,8 @@ class PartitionPool:
         self._lost = lost
         self._grace_s = grace_s
         self._actor_class = ray.remote(PartitionActor)
-        self._limit = 0
-        self._spares = 0
         self.actors: dict[str, Any] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks("partition pool")
 
     def ensure(self, indexes: Iterable[int]) -> None:
         """Start (or find) the actors with these indexes."""
@@ -50,7 +50,7 @@ class PartitionPool:
             if name not in self.actors:
                 actor = self._actor_class.options(**self._options(self._spec, name)).remote(self._spec, index)
                 self.actors[name] = actor
-                self._in_background(self._guard(name, actor))
+                self._background.repeat(f"guard of {name}", functools.partial(self._guard, name, actor))
 
     def next_indexes(self, count: int) -> list[int]:
         """The first indexes that no actor has."""
@@ -73,18 +73,16 @@ class PartitionPool:
 
     def stop(self) -> None:
         """Stop guarding."""
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
 
     async def _guard(self, name: str, actor: Any) -> None:
         """Hold a call that never returns: it fails the moment the actor's process dies."""
-        while True:
-            try:
-                await actor.lives.remote()
-            except ray.exceptions.RayError as error:
-                logger.warning("%s died (%s); Ray starts it again", name, type(error).__name__)
-            if not await self._came_back(actor):
-                self._lost(name)
+        try:
+            await actor.lives.remote()
+        except ray.exceptions.RayError as error:
+            logger.warning("%s died (%s); Ray starts it again", name, type(error).__name__)
+        if not await self._came_back(actor):
+            self._lost(name)
 
     async def _came_back(self, actor: Any) -> bool:
         deadline = asyncio.get_running_loop().time() + self._grace_s
@@ -94,8 +92,3 @@ class PartitionPool:
                 return True
             await asyncio.sleep(_POLL_AFTER_LOSS_S)
         return False
-
-    def _in_background(self, coroutine: Any) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

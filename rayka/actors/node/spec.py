@@ -23,7 +23,7 @@ class NodeSpec:
     """One node's broker. `node_id` is Ray's; `configs` are the static settings as text.
 
     `namespace` is the Ray namespace of all actors of the cluster; two clusters in one Ray cluster differ in it.
-    `cluster_id` is known once the controller has the node; the log directories are marked with it.
+    `cluster_id` is that with which the log directories are marked; a new node gets it from the controller.
     """
 
     namespace: str

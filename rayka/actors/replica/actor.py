@@ -18,6 +18,7 @@ from typing import Any
 
 import ray.exceptions
 
+from rayka.actors.background import FAILURES_BEFORE_EXIT, exit_if_failed
 from rayka.actors.channel.router import socket_path
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelServer
@@ -31,7 +32,7 @@ from rayka.actors.replica.published_ranges import Published, PublishedRange, Pub
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode
 from rayka.gateway.server.listener import Listener
 from rayka.metadata.commands import ActorRegistration
 from rayka.replica.replicas import Replicas
@@ -82,7 +83,7 @@ class PartitionActor:
         self._failed = False
         self._published: PublishedRanges | None = None
         self._started = asyncio.ensure_future(self._start())
-        self._started.add_done_callback(_exit_if_failed)
+        self._started.add_done_callback(exit_if_failed)
 
     async def _start(self) -> None:
         self._controller = controller = find_controller(self._spec.namespace)
@@ -96,7 +97,7 @@ class PartitionActor:
         self._groups = CoordinatorRuntime(self._server, config, self._spec.broker_id)
         self._server.offer("group", self._groups.execute)
         roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._groups, config)
-        self._watch = ImageWatch(controller, self._name, roles.image_changed)
+        self._watch = ImageWatch(controller, self._name, roles.image_changed, die_after=FAILURES_BEFORE_EXIT)
         await _until_answered(self._watch.start)
         roles.remove_strays(self._watch.image)
         self._directory.opened()
@@ -190,15 +191,3 @@ async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:
         except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError) as error:
             logger.warning("waiting for the controller: %s", type(error).__name__)
             await asyncio.sleep(_REGISTER_RETRY_S)
-
-
-def _exit_if_failed(started: asyncio.Future[None]) -> None:
-    """An actor that could not start is of no use: leave, so that Ray starts it anew and `lives` fails.
-
-    One that refuses its directory would do so again; it stays, and `ready` says why.
-    """
-    error = None if started.cancelled() else started.exception()
-    if error is not None:
-        logger.error("could not start", exc_info=error)
-        if not isinstance(error, RaykaError):
-            os._exit(1)

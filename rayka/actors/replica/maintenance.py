@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from rayka.actors.background import BackgroundTasks
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
-from rayka.errors import RaykaError
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
-
-logger = logging.getLogger(__name__)
 
 _FLUSH_CHECK_S = 1.0
 _EXPIRY_CHECK_S = 600.0
@@ -35,26 +30,16 @@ class LogUpkeep:
             (config["log.retention.check.interval.ms"] / 1000, self._retain),
             (_EXPIRY_CHECK_S, self._expire_producers),
         )
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = BackgroundTasks("log upkeep")
 
     def start(self) -> None:
         """Begin."""
-        self._tasks = [asyncio.create_task(self._every(interval, task)) for interval, task in self._intervals]
+        for interval_s, task in self._intervals:
+            self._background.repeat(task.__name__.strip("_"), _step(task), interval_s=interval_s)
 
     async def stop(self) -> None:
         """End; a task that runs finishes first, since none of them waits."""
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    async def _every(self, interval_s: float, task: Callable[[int], None]) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                task(time.time_ns() // 1_000_000)
-            except RaykaError as error:
-                logger.error("%s failed: %s", task.__name__, error)
+        await self._background.stop()
 
     def _flush(self, now_ms: int) -> None:
         """Logs whose `flush.ms` is over, and those with rolled segments that are not on the disk yet."""
@@ -71,3 +56,10 @@ class LogUpkeep:
     def _expire_producers(self, now_ms: int) -> None:
         for partition in self._replicas:
             partition.log.remove_expired_producers(now_ms)
+
+
+def _step(task: Callable[[int], None]) -> Callable[[], Awaitable[None]]:
+    async def step() -> None:
+        task(time.time_ns() // 1_000_000)
+
+    return step

@@ -7,6 +7,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rayka.actors import background
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -68,5 +71,36 @@ def test_the_assignment_interval_of_all_brokers_of_this_one_and_of_the_group(tmp
         groups.configure({GROUP: {"consumer.heartbeat.interval.ms": "400"}})
         assert (await groups.join("d")).heartbeat_interval_ms == 400
         groups.replicas.resign()
+
+    asyncio.run(check())
+
+
+def test_a_resigned_coordinator_stops_loading(tmp_path: Path) -> None:
+    async def check() -> None:
+        groups = Groups(tmp_path, {})
+        (load,) = groups.replicas._loads.values()
+        groups.replicas.resign()
+        await asyncio.wait([load], timeout=5)
+        assert load.cancelled()
+
+    asyncio.run(check())
+
+
+def test_a_load_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "FIRST_PAUSE_S", 0.0001)
+
+    async def check() -> None:
+        groups = Groups(tmp_path, {})
+        (load,) = groups.replicas._loads.values()
+        failing = groups.replicas._coordinators[0]
+        monkeypatch.setattr(failing, "load", lambda topics: failure())
+        before = background.failures["load of __consumer_offsets-0"]
+        await asyncio.wait([load], timeout=5)
+        assert background.failures["load of __consumer_offsets-0"] == before + 1
+        assert await groups.epochs("a") == [1]
+        groups.replicas.resign()
+
+    async def failure() -> None:
+        raise KeyError("unexpected")
 
     asyncio.run(check())

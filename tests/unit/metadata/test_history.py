@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from rayka.errors import RaykaError
 from rayka.metadata.commands import NewTopic
-from rayka.metadata.controller import KEPT_BATCHES, Changes, Controller
+from rayka.metadata.controller import KEPT_BATCHES, Changes, Controller, HistoryLost, Position
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import PartitionChangeRecord
 from rayka.metadata.snapshot import snapshot_records
@@ -49,30 +50,52 @@ def test_a_snapshot_remembers_the_ids_of_brokers_that_are_gone() -> None:
     assert restored.next_broker_id == 2
 
 
+def at(version: int, incarnation: str = "") -> Position:
+    return Position("test", incarnation, version)
+
+
 def test_a_follower_gets_the_batches_that_it_lacks(cluster: Cluster) -> None:
     version = cluster.image.version
-    assert cluster.controller.changes_since(version) == Changes(None, ())
-    assert cluster.controller.changes_since(version - 2) == Changes(None, tuple(cluster.log[-2:]))
-    assert cluster.controller.changes_since(0) == Changes(None, tuple(cluster.log))
+    assert cluster.controller.changes_since(at(version)) == Changes(at(version), None, ())
+    assert cluster.controller.changes_since(at(version - 2)) == Changes(at(version), None, tuple(cluster.log[-2:]))
+    assert cluster.controller.changes_since(at(0)) == Changes(at(version), None, tuple(cluster.log))
 
 
 def test_a_follower_that_is_too_far_behind_or_new_gets_the_image(cluster: Cluster) -> None:
-    assert cluster.controller.changes_since(-1) == Changes(cluster.image, ())
+    assert cluster.controller.changes_since(Position()) == Changes(at(cluster.image.version), cluster.image, ())
     for _ in range(KEPT_BATCHES):
         cluster.run(cluster.controller.allocate_producer_ids(1))
-    assert cluster.controller.changes_since(1) == Changes(cluster.image, ())
-    assert len(cluster.controller.changes_since(cluster.image.version - KEPT_BATCHES).batches) == KEPT_BATCHES
+    assert cluster.controller.changes_since(at(1)).snapshot == cluster.image
+    assert len(cluster.controller.changes_since(at(cluster.image.version - KEPT_BATCHES)).batches) == KEPT_BATCHES
 
 
-def test_a_follower_of_another_history_gets_the_image(cluster: Cluster) -> None:
-    assert cluster.controller.changes_since(cluster.image.version + 5) == Changes(cluster.image, ())
+def test_a_follower_that_is_ahead_of_the_log_shows_that_the_log_went_back(cluster: Cluster) -> None:
+    with pytest.raises(HistoryLost, match=f"version {cluster.image.version + 5}"):
+        cluster.controller.changes_since(at(cluster.image.version + 5))
+
+
+def test_a_log_that_went_back_is_noticed_even_when_it_has_grown_again(cluster: Cluster) -> None:
+    """The follower heard of version n from the start before this one, whose log then ended below n."""
+    seen = at(cluster.image.version, "before")
+    again = Controller(replace(cluster.image, version=seen.version - 1), {}, incarnation="now")
+    again.replay(again.allocate_producer_ids(1).records)
+    again.replay(again.allocate_producer_ids(1).records)
+    assert again.image.version > seen.version
+    with pytest.raises(HistoryLost):
+        again.changes_since(seen)
+
+
+def test_a_follower_of_another_cluster_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(RaykaError, match="INCONSISTENT_CLUSTER_ID"):
+        cluster.controller.changes_since(Position("other", "", cluster.image.version))
 
 
 def test_a_controller_that_starts_again_knows_everything_but_the_batches(cluster: Cluster) -> None:
-    again = Controller(cluster.image, {})
+    again = Controller(cluster.image, {}, incarnation="now")
+    version = cluster.image.version
     assert again.image == cluster.image
-    assert again.changes_since(cluster.image.version) == Changes(None, ())
-    assert again.changes_since(cluster.image.version - 1) == Changes(cluster.image, ())
+    assert again.changes_since(at(version, "before")) == Changes(at(version, "now"), None, ())
+    assert again.changes_since(at(version - 1, "before")).snapshot == cluster.image
 
 
 def test_a_cluster_is_named_once() -> None:

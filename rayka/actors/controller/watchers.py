@@ -1,0 +1,37 @@
+"""Who follows the metadata image, and up to which version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+
+class Watchers:
+    """Who has taken in which version; an outstanding `watch(version)` says both."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = {}
+        self._changed = asyncio.Condition()
+
+    async def has(self, watcher: str, version: int) -> None:
+        """The watcher has taken in this version."""
+        self._versions[watcher] = version
+        await self.notify()
+
+    async def notify(self) -> None:
+        """Wake everybody who waits for a version."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until the condition holds; False if that took too long."""
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
+            except TimeoutError:
+                return False
+        return True
+
+    async def settled(self, names: Sequence[str], version: int, timeout_s: float) -> bool:
+        """Wait until these watchers have taken in `version`."""
+        return await self.wait(lambda: all(self._versions.get(name, -1) >= version for name in names), timeout_s)

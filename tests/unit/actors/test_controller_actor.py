@@ -1,0 +1,175 @@
+"""The controller's start, and when it stops: on a plain object, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayka.actors.controller import actor as controller_actor
+from rayka.actors.controller.actor import ControllerActor
+from rayka.actors.controller.watch import ImageWatch
+from rayka.actors.node.spec import NodeSpec
+from rayka.errors import RaykaError
+from rayka.metadata.commands import AlterOperation, ConfigAlteration, ConfigOperation
+from rayka.metadata.controller import Changes, Position
+from rayka.metadata.image import MetadataImage
+from rayka.metadata.records import ConfigResource, ResourceType
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
+from tests.support.faulty_files import FaultyFiles
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_actor, "_OPEN_RETRY_S", 0.001)
+
+
+def spec(path: Path, cluster_id: str = "") -> NodeSpec:
+    logs = (str(path / "logs"),)
+    return NodeSpec("test", "node", -1, str(path), logs, "127.0.0.1", 0, "localhost", 0, cluster_id=cluster_id)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+async def alter(controller: ControllerActor, value: str = "2") -> Any:
+    """One durable change."""
+    operation = ConfigOperation("log.retention.ms", AlterOperation.SET, value)
+    alteration = ConfigAlteration(ConfigResource(ResourceType.BROKER, ""), (operation,))
+    return (await controller.execute("incremental_alter_configs", (alteration,), False))[1]
+
+
+def test_a_controller_waits_for_a_lock_that_is_still_held(tmp_path: Path) -> None:
+    async def test() -> None:
+        before = LogDirectory.open(spec(tmp_path).controller_dir, RealFiles(), now_ms=0)
+        controller = ControllerActor(spec(tmp_path))
+        starting = asyncio.ensure_future(controller.started())
+        await asyncio.sleep(0.05)
+        assert not starting.done()
+        before.release()
+        await starting
+        await controller.stop()
+
+    run(test)
+
+
+def test_a_controller_waits_until_the_disk_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        files = FaultyFiles(fail_at=6, error=errno.ENOSPC, repeat=200)
+        controller = ControllerActor(spec(tmp_path), files)
+        await controller.started()
+        assert files.calls > 206
+        assert "No space left" in caplog.text
+        await controller.stop()
+
+    run(test)
+
+
+def test_while_it_waits_a_controller_says_what_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_actor, "_START_PATIENCE_S", 0.1)
+
+    async def test() -> None:
+        controller = ControllerActor(spec(tmp_path), FaultyFiles(fail_at=6, error=errno.ENOSPC, repeat=1 << 30))
+        with pytest.raises(RaykaError, match="No space left"):
+            await controller.started()
+
+    run(test)
+
+
+def test_a_damaged_log_stops_the_controller_and_every_call_says_so(tmp_path: Path) -> None:
+    async def first_run() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        await controller.started()
+        await controller.stop()
+
+    run(first_run)
+    (segment,) = tmp_path.glob("controller/__cluster_metadata-0/*.log")
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+
+    async def second_run() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        for call in (controller.started, controller.ready, controller.partition_actors):
+            with pytest.raises(RaykaError, match="damaged"):
+                await call()
+        assert "damaged" in str((await controller.execute("delete_topics", []))[1])
+
+    run(second_run)
+
+
+def test_an_empty_metadata_log_beside_log_directories_of_a_cluster_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        with pytest.raises(RaykaError, match="belong to cluster abc"):
+            await ControllerActor(spec(tmp_path, "abc")).started()
+
+    run(test)
+
+
+def test_a_follower_that_is_ahead_stops_the_controller(tmp_path: Path) -> None:
+    async def test() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        changes = await controller.watch("follower", Position())
+        ahead = changes.position._replace(version=changes.position.version + 10)
+        with pytest.raises(RaykaError, match="went back"):
+            await controller.watch("follower", ahead)
+        assert "went back" in str(await alter(controller))
+
+    run(test)
+
+
+def test_a_controller_whose_log_failed_answers_and_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        exited = asyncio.Event()
+        monkeypatch.setattr(controller_actor, "exit_process", exited.set)
+        files = FaultyFiles()
+        controller = ControllerActor(spec(tmp_path), files)
+        await controller.started()
+        files.fail_at = files.calls + 1
+        assert "KAFKA_STORAGE_ERROR" in str(await alter(controller))
+        assert files.calls >= files.fail_at
+        assert "KAFKA_STORAGE_ERROR" in str(await alter(controller)), "what the disk has is not known"
+        await exited.wait()
+
+    run(test)
+
+
+def test_a_follower_refuses_an_older_image_and_keeps_its_own() -> None:
+    async def test() -> None:
+        taken = []
+        watch = ImageWatch(None, "follower", lambda before, after: taken.append(after.version))
+        position = Position("c", "first", 7)
+        await watch.take(Changes(position, MetadataImage(version=7, cluster_id="c"), ()))
+        for older in (MetadataImage(version=6, cluster_id="c"), MetadataImage(version=9, cluster_id="other")):
+            with pytest.raises(RaykaError):
+                await watch.take(Changes(Position("c", "second", older.version), older, ()))
+        assert (watch.image.version, taken) == (7, [7])
+
+    run(test)
+
+
+def test_an_image_that_could_not_be_taken_in_is_tried_again() -> None:
+    async def test() -> None:
+        failures = [ValueError("first")]
+
+        def changed(before: MetadataImage, after: MetadataImage) -> None:
+            if failures:
+                raise failures.pop()
+
+        watch = ImageWatch(None, "follower", changed)
+        changes = Changes(Position("c", "first", 7), MetadataImage(version=7, cluster_id="c"), ())
+        with pytest.raises(ValueError, match="first"):
+            await watch.take(changes)
+        assert watch.image.version == 0
+        await watch.take(changes)
+        assert watch.image.version == 7
+
+    run(test)
