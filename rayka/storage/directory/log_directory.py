@@ -9,6 +9,7 @@ An OSError takes the directory offline: every later call, of the directory and o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Iterable, Mapping
