@@ -112,7 +112,7 @@ class LogMachine(RuleBasedStateMachine):
         del self.batches[number:]
         for producer, sent in self.sent.items():
             self.sent[producer] = [one for one in sent if one[0] < offset]
-        self._forget_all_but_the_last()
+        self.known = {producer: min(len(sent), 5) for producer, sent in self.sent.items()}
         self.end = offset
         self.start, self.flushed = min(self.start, offset), min(self.flushed, offset)
         self.high_watermark = min(self.high_watermark, offset)
@@ -139,7 +139,6 @@ class LogMachine(RuleBasedStateMachine):
     def kill(self, same_boot: bool) -> None:
         self.log.release()
         self.open(same_boot=same_boot)
-        self._forget_all_but_the_last()
 
     @rule()
     def restart(self) -> None:
@@ -147,11 +146,6 @@ class LogMachine(RuleBasedStateMachine):
         check_indexes(self.directory)
         self.flushed = self.end
         self.open(clean_shutdown=True)
-        self._forget_all_but_the_last()
-
-    def _forget_all_but_the_last(self) -> None:
-        """A snapshot holds the last batch of a producer; older ones may be known from the log or not."""
-        self.known = {producer: min(len(sent), 1) for producer, sent in self.sent.items()}
 
     # -- what must hold -------------------------------------------------------------------------
 

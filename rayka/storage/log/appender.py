@@ -85,15 +85,15 @@ class Appender:
         self._local.append(records, headers, next_offset)
         for header in headers:
             if header.producer_id >= 0:
-                self._remember_producers(batches, base_offset)
+                self._remember_producers(batches, base_offset, now_ms)
                 break
         return next_offset - 1
 
-    def _remember_producers(self, batches: ValidatedRecords, base_offset: int) -> None:
+    def _remember_producers(self, batches: ValidatedRecords, base_offset: int, now_ms: int) -> None:
         records, headers = batches
         position = 0
         for header in headers:
-            aborted = self._producers.append(header, base_offset, records, position)
+            aborted = self._producers.append(header, base_offset, records, position, now_ms)
             if aborted is not None:
                 self._local.segments.active.transaction_index.append(aborted)
             position += header.batch_length + LOG_OVERHEAD

@@ -249,7 +249,11 @@ class Segment:
     def last_changed_ms(self) -> int:
         """The largest timestamp, or where records have none the time of the last write."""
         timestamp = self.largest_timestamp().timestamp
-        return timestamp if timestamp >= 0 else self._files.modified_ms(self.path)
+        return timestamp if timestamp >= 0 else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        """The time of the last write to the log."""
+        return self._files.modified_ms(self.path)
 
     # -- reading --------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class ProducerEntry:
         "batches",
         "coordinator_epoch",
         "current_txn_first_offset",
-        "last_timestamp",
+        "last_seen_ms",
         "producer_epoch",
         "producer_id",
     )
@@ -50,7 +50,8 @@ class ProducerEntry:
         self.producer_epoch = producer_epoch
         self.batches: deque[BatchMetadata] = deque(maxlen=RETAINED_BATCHES)
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
-        self.last_timestamp = NO_TIMESTAMP
+        self.last_seen_ms = NO_TIMESTAMP
+        """When the broker appended the last batch, by the broker's clock: old records do not make an old producer."""
         self.current_txn_first_offset = NO_OFFSET
 
     def copy(self) -> ProducerEntry:
@@ -58,7 +59,7 @@ class ProducerEntry:
         entry = ProducerEntry(self.producer_id, self.producer_epoch)
         entry.batches = self.batches.copy()
         entry.coordinator_epoch = self.coordinator_epoch
-        entry.last_timestamp = self.last_timestamp
+        entry.last_seen_ms = self.last_seen_ms
         entry.current_txn_first_offset = self.current_txn_first_offset
         return entry
 
@@ -113,12 +114,12 @@ class ProducerEntry:
             f" came {where}",
         )
 
-    def append(self, header: BatchHeader, last_offset: int) -> None:
-        """Remember a batch."""
+    def append(self, header: BatchHeader, last_offset: int, seen_ms: int) -> None:
+        """Remember a batch that was appended at `seen_ms`."""
         self.move_to_epoch(header.producer_epoch)
         delta, timestamp = header.last_offset_delta, header.max_timestamp
         self.batches.append(BatchMetadata(header.last_sequence, last_offset, delta, timestamp))
-        self.last_timestamp = timestamp
+        self.last_seen_ms = seen_ms
 
     def move_to_epoch(self, producer_epoch: int) -> None:
         """A new epoch begins with no batches."""

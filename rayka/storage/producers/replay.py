@@ -19,7 +19,7 @@ class ProducerReplay:
 
     Recovery hands over the batches that it reads (`begin`, `take`); the others are read here. Batches below the
     log start offset count too: a producer may still send them again. Snapshots at the base offsets of segments
-    that are missing are taken on the way.
+    that are missing are taken on the way. A producer counts as seen when its segment was last written.
     """
 
     def __init__(self, producers: ProducerState, segments: Segments, limit: int, now_ms: int) -> None:
@@ -29,6 +29,7 @@ class ProducerReplay:
         self._start = segments.all[0].base_offset if known_up_to is None else known_up_to
         self._segment: Segment | None = None
         self._latest: dict[int, deque[BatchHeader]] = {}
+        self._seen_ms = now_ms
 
     def begin(self, segments: Segments, segment: Segment) -> None:
         """The batches of `segment` come next, from its start on; those before it are read now."""
@@ -77,10 +78,11 @@ class ProducerReplay:
         if segment.base_offset > self._start:
             self._producers.take_snapshot(segment.base_offset)
         self._segment = segment
+        self._seen_ms = min(self._now_ms, segment.modified_ms())
 
     def _take_at_once(self, batch: ScannedBatch) -> None:
         self._settle()
-        aborted = self._producers.append(batch.header, batch.header.base_offset, batch.data, batch.start)
+        aborted = self._producers.append(batch.header, batch.header.base_offset, batch.data, batch.start, self._seen_ms)
         if aborted is not None and self._segment is not None:
             self._segment.transaction_index.append(aborted)
 
@@ -88,4 +90,4 @@ class ProducerReplay:
         latest, self._latest = self._latest, {}
         for headers in latest.values():
             for header in headers:
-                self._producers.append(header, header.base_offset, b"", 0)
+                self._producers.append(header, header.base_offset, b"", 0, self._seen_ms)

@@ -59,7 +59,7 @@ class ProducerState:
                 entry.check(header)
             if len(headers) > 1:
                 entry = ProducerEntry(header.producer_id) if entry is None else entry.copy()
-                entry.append(header, NO_OFFSET)
+                entry.append(header, NO_OFFSET, entry.last_seen_ms)
                 tried[header.producer_id] = entry
         return None
 
@@ -84,8 +84,10 @@ class ProducerState:
                 f" {entry.coordinator_epoch}",
             )
 
-    def append(self, header: BatchHeader, base_offset: int, records: Buffer, position: int) -> AbortedTxn | None:
-        """Remember a batch that is in the log now; the transaction that it aborts, if it does."""
+    def append(
+        self, header: BatchHeader, base_offset: int, records: Buffer, position: int, seen_ms: int
+    ) -> AbortedTxn | None:
+        """Remember a batch that was appended at `seen_ms`; the transaction that it aborts, if it does."""
         producer_id = header.producer_id
         if producer_id < 0:
             return None
@@ -93,22 +95,22 @@ class ProducerState:
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
         if header.attributes & CONTROL_FLAG:
-            return self._end_transaction(entry, header, base_offset, records, position)
-        entry.append(header, base_offset + header.last_offset_delta)
+            return self._end_transaction(entry, header, base_offset, records, position, seen_ms)
+        entry.append(header, base_offset + header.last_offset_delta, seen_ms)
         if header.attributes & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
             entry.current_txn_first_offset = base_offset
             self.ongoing[base_offset] = producer_id
         return None
 
     def _end_transaction(
-        self, entry: ProducerEntry, header: BatchHeader, offset: int, records: Buffer, position: int
+        self, entry: ProducerEntry, header: BatchHeader, offset: int, records: Buffer, position: int, seen_ms: int
     ) -> AbortedTxn | None:
         control_type = read_control_type(records, position, header)
         if control_type not in (ControlType.ABORT, ControlType.COMMIT):
             return None
         entry.move_to_epoch(header.producer_epoch)
         entry.coordinator_epoch = read_coordinator_epoch(records, position, header)
-        entry.last_timestamp = header.max_timestamp
+        entry.last_seen_ms = seen_ms
         first_offset, entry.current_txn_first_offset = entry.current_txn_first_offset, NO_OFFSET
         if first_offset < 0:
             return None
@@ -131,12 +133,12 @@ class ProducerState:
             self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget producers without an open transaction that wrote nothing for `producer.id.expiration.ms`."""
+        """Forget producers without an open transaction of which nothing came for `producer.id.expiration.ms`."""
         limit = now_ms - self._expiration_ms
         self.entries = {
             producer_id: entry
             for producer_id, entry in self.entries.items()
-            if entry.current_txn_first_offset >= 0 or entry.last_timestamp > limit
+            if entry.current_txn_first_offset >= 0 or entry.last_seen_ms > limit
         }
 
     # -- snapshots ------------------------------------------------------------------------------

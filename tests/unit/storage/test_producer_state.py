@@ -118,6 +118,41 @@ def test_a_restart_forgets_nothing_that_matters(tmp_path: Path, clean: bool, sam
     assert refusal(again, 12) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+@pytest.mark.parametrize("stop", ["killed", "stopped"])
+@pytest.mark.parametrize("sent", range(1, 16))
+def test_each_of_the_last_five_batches_is_known_again_after_a_restart(tmp_path: Path, stop: str, sent: int) -> None:
+    """Whether the last snapshot of the producers was taken before, between or after them."""
+    log = open_log(tmp_path, internal_segment_bytes=400)
+    first = [send(log, sequence, producer_id=11).base_offset for sequence in range(2)]
+    offsets = [send(log, sequence).base_offset for sequence in range(sent)]
+    log.close(NOW_MS) if stop == "stopped" else log.release()
+    again = open_log(tmp_path, internal_segment_bytes=400, clean_shutdown=stop == "stopped")
+    for sequence in range(max(0, sent - 5), sent):
+        info = send(again, sequence)
+        assert (info.is_duplicate, info.base_offset) == (True, offsets[sequence])
+    assert [send(again, sequence, producer_id=11).base_offset for sequence in range(2)] == first
+
+
+@pytest.mark.parametrize("stop", ["killed", "stopped"])
+def test_a_producer_of_old_records_is_known_again_after_a_restart(tmp_path: Path, stop: str) -> None:
+    """A backfill sends records that are a year old; the producer is as new as any other."""
+    old = batch(b"x", timestamp=NOW_MS - 365 * 86_400_000, producer_id=9, producer_epoch=0, base_sequence=0)
+    log = open_log(tmp_path)
+    log.append_as_leader(bytearray(old), 0, NOW_MS)
+    log.remove_expired_producers(NOW_MS + 1000)
+    log.close(NOW_MS) if stop == "stopped" else log.release()
+    again = open_log(tmp_path, clean_shutdown=stop == "stopped", now_ms=NOW_MS + 1000)
+    assert again.append_as_leader(bytearray(old), 0, NOW_MS + 1000).is_duplicate
+
+
+def test_a_producer_expires_while_the_broker_is_down(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0)
+    log.close(NOW_MS)
+    again = open_log(tmp_path, clean_shutdown=True, now_ms=NOW_MS + 86_400_000)
+    assert send(again, 5).base_offset == 1
+
+
 def test_producers_expire(tmp_path: Path) -> None:
     log = open_log(tmp_path, producer_id_expiration_ms=1000)
     send(log, 0)

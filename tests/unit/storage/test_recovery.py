@@ -248,7 +248,7 @@ def test_producers_are_as_if_every_kept_batch_had_been_read_again(tmp_path: Path
     again = ProducerState(RealFiles(), str(tmp_path))
     for segment in recovered._segments:
         for found in iter_batches(segment.read, 0, segment.size):
-            again.append(found.header, found.header.base_offset, found.data, found.start)
+            again.append(found.header, found.header.base_offset, found.data, found.start, NOW_MS)
     assert producers(recovered) == {identity: state(entry) for identity, entry in again.entries.items()}
     assert recovered.log_end_offset == (60 if damage_at is None else list(read_values(recovered))[-1] + 1)
 
@@ -258,4 +258,4 @@ def producers(log: Log) -> dict[int, object]:
 
 
 def state(entry: ProducerEntry) -> object:
-    return entry.producer_epoch, list(entry.batches), entry.last_timestamp
+    return entry.producer_epoch, [batch[:3] for batch in entry.batches]
