@@ -72,12 +72,32 @@ class AppendRequest(NamedTuple):
     """Record batches for one partition, as they came from the producer.
 
     `records` is writable: the leader stamps base offset and leader epoch in place.
-    `leader_epoch` is the epoch in which the sender believes, -1 if it has no opinion.
+    `leader_epoch` is the epoch in which the sender believes. A leader in any other epoch refuses the append;
+    -1 stands for the leader's own, whatever it is.
     """
 
     topic_partition: TopicPartition
     records: memoryview
     leader_epoch: int = NO_LEADER_EPOCH
+
+
+class AppendParams(NamedTuple):
+    """What a produce request says of all its batches.
+
+    With `acks` -1 the leader answers when all in-sync replicas have the batches, or REQUEST_TIMED_OUT after
+    `timeout_ms`. With 0 nobody reads the answer. Only the admin client may write to internal topics.
+    """
+
+    acks: int
+    timeout_ms: int
+    internal_topics_allowed: bool = False
+
+
+class RecordError(NamedTuple):
+    """Why the leader rejects one record of a batch (KIP-467). `batch_index` counts the batch's records from 0."""
+
+    batch_index: int
+    message: str | None = None
 
 
 class AppendResult(NamedTuple):
@@ -88,6 +108,7 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int = NO_TIMESTAMP
     log_start_offset: int = NO_OFFSET
     error_message: str | None = None
+    record_errors: tuple[RecordError, ...] = ()
 
 
 class FetchPartition(NamedTuple):

@@ -22,6 +22,7 @@ from rayka.metadata.commands import (
 )
 from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.types import (
+    AppendParams,
     AppendRequest,
     AppendResult,
     DeleteRecordsResult,
@@ -40,11 +41,8 @@ from rayka.types import (
 class Partitions(Protocol):
     """The partition leaders. Errors of single partitions are in the results, in request order."""
 
-    def append(self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int) -> Future[list[AppendResult]]:
-        """Send the batches on to their leaders, in order, before returning. Never raises.
-
-        With `acks` 0 the future may complete as soon as the batches are sent.
-        """
+    def append(self, requests: Sequence[AppendRequest], params: AppendParams) -> Future[list[AppendResult]]:
+        """Send the batches on to their leaders, in order, before returning. Never raises."""
 
     def fetch(
         self,

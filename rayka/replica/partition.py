@@ -1,19 +1,24 @@
 """One replica of a partition, in its role: the log, and what only a leader knows.
 
-A leader appends in its own epoch and refuses requests from a later one: the sender knows of a newer
-leader. What is appended becomes visible when the high watermark passes it: at once with a single
-replica, or, where the topic asks for a flush first (`flush.messages`), when the flush is done.
+A leader appends in its own epoch and refuses requests from any other. What it appends becomes visible when the
+high watermark passes it: at once with a single replica, or, where the topic asks for a flush first
+(`flush.messages`), when the flush is done.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.record_checks import RecordValidationError
 from rayka.storage.log.log import Log
 from rayka.types import (
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
+    AppendParams,
+    AppendRequest,
     AppendResult,
     DeleteRecordsResult,
     EpochEndOffset,
@@ -27,46 +32,105 @@ from rayka.types import (
     TopicPartition,
 )
 
+ALL_ACKS = -1
+_DELETE = "delete"
+
+Answer = TypeVar("Answer")
+
+
+class Appended(NamedTuple):
+    """What became of one append. Respond with `result` when the high watermark is at `required_offset`.
+
+    `is_visible` says that it is there already, which is also so where nothing was appended. `size` counts the bytes
+    that readers get.
+    """
+
+    result: AppendResult
+    required_offset: int = 0
+    is_visible: bool = True
+    size: int = 0
+
 
 class Partition:
     """A replica that leads (`leader_epoch` >= 0) or does not serve yet (-1)."""
 
-    def __init__(self, log: Log, topic_id: uuid.UUID) -> None:
+    def __init__(self, log: Log, topic_id: uuid.UUID, *, is_internal: bool = False) -> None:
         self.log = log
         self.topic_id = topic_id
+        self.is_internal = is_internal
         self.leader_epoch = NO_LEADER_EPOCH
+        self._replica_count = 1
+        self._in_sync_count = 1
 
     @property
     def topic_partition(self) -> TopicPartition:
         """Which partition this is a replica of."""
         return self.log.topic_partition
 
-    def become_leader(self, leader_epoch: int) -> None:
-        """Lead in this epoch; an older one than the present is ignored."""
-        if leader_epoch <= self.leader_epoch:
+    def become_leader(self, leader_epoch: int, *, replica_count: int = 1, in_sync_count: int = 1) -> None:
+        """Lead in this epoch, with so many replicas, this one included. An epoch older than the present is ignored."""
+        if leader_epoch < self.leader_epoch:
             return
-        self.leader_epoch = leader_epoch
-        self.advance_high_watermark()
+        self._replica_count = replica_count
+        self._in_sync_count = in_sync_count
+        if leader_epoch > self.leader_epoch:
+            self.leader_epoch = leader_epoch
+            self.advance_high_watermark()
 
     def resign(self) -> None:
         """Stop leading: every later request is refused."""
         self.leader_epoch = NO_LEADER_EPOCH
 
-    def append(
-        self, records: memoryview, leader_epoch: int, now_ms: int, *, origin_is_client: bool = True
-    ) -> tuple[AppendResult, int]:
-        """Append batches; the answer may be given when the high watermark is at the offset that comes with it.
+    def append(self, request: AppendRequest, params: AppendParams, now_ms: int) -> Appended:
+        """Append a client's batches.
 
-        Raises RaykaError as `Log.append_as_leader`, and NOT_LEADER_OR_FOLLOWER.
+        Raises RaykaError as `Log.append_as_leader`, and NOT_LEADER_OR_FOLLOWER, INVALID_TOPIC_EXCEPTION,
+        NOT_ENOUGH_REPLICAS.
         """
-        if leader_epoch > self.leader_epoch or self.leader_epoch == NO_LEADER_EPOCH:
-            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} has another leader")
+        leader_epoch = self.leader_epoch
+        if leader_epoch == NO_LEADER_EPOCH or request.leader_epoch not in (leader_epoch, NO_LEADER_EPOCH):
+            raise self._not_leader(request.leader_epoch)
+        if self.is_internal and not params.internal_topics_allowed:
+            topic = self.topic_partition.topic
+            raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
+        if params.acks == ALL_ACKS:
+            self._check_in_sync_replicas()
+        return self._append(request.records, now_ms, origin_is_client=True)
+
+    def append_as_coordinator(self, records: memoryview, now_ms: int) -> Appended:
+        """Append batches of the broker's own making. Raises RaykaError as `append`."""
+        if self.leader_epoch == NO_LEADER_EPOCH:
+            raise self._not_leader(NO_LEADER_EPOCH)
+        return self._append(records, now_ms, origin_is_client=False)
+
+    def _append(self, records: memoryview, now_ms: int, *, origin_is_client: bool) -> Appended:
         log = self.log
         info = log.append_as_leader(records, self.leader_epoch, now_ms, origin_is_client=origin_is_client)
         if not log.flush_due:
             log.update_high_watermark(log.log_end_offset)
         result = AppendResult(0, info.base_offset, info.log_append_time_ms, log.log_start_offset)
-        return result, info.last_offset + 1
+        required_offset = info.last_offset + 1
+        size = 0 if info.is_duplicate else len(records)
+        return Appended(result, required_offset, log.high_watermark >= required_offset, size)
+
+    def _not_leader(self, leader_epoch: int) -> RaykaError:
+        if self.leader_epoch == NO_LEADER_EPOCH:
+            message = f"{self.topic_partition} is not led here"
+        else:
+            message = f"{self.topic_partition} is in leader epoch {self.leader_epoch}, not {leader_epoch}"
+        return RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+
+    def _check_in_sync_replicas(self) -> None:
+        """Raise NOT_ENOUGH_REPLICAS if acks=all would promise too little.
+
+        As in Kafka, `min.insync.replicas` asks for no more replicas than the partition has.
+        """
+        minimum = min(self.log.config.min_insync_replicas, self._replica_count)
+        if self._in_sync_count < minimum:
+            raise RaykaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.topic_partition} has {self._in_sync_count} in-sync replicas and needs {minimum}",
+            )
 
     def advance_high_watermark(self) -> bool:
         """Make visible what is as safe as the topic asks for; tells whether the high watermark moved."""
@@ -105,7 +169,7 @@ class Partition:
             case timestamp if timestamp >= 0:
                 found = log.offset_for_timestamp(timestamp)
             case unknown:
-                raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {unknown} has no meaning")
+                raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, f"unsupported ListOffsets timestamp {unknown}")
         if found is None or found.offset >= end:
             return OffsetAnswer(0)
         return OffsetAnswer(0, found.offset, found.timestamp, log.epoch_of(found.offset))
@@ -117,17 +181,140 @@ class Partition:
         return EpochEndOffset(0, epoch, end_offset)
 
     def delete_records(self, offset: int) -> DeleteRecordsResult:
-        """Move the log start offset up to `offset`, -1 for the high watermark. Raises RaykaError."""
+        """Move the log start offset up to `offset`, -1 for the high watermark.
+
+        Raises OFFSET_OUT_OF_RANGE, INVALID_TOPIC_EXCEPTION for an internal topic, and POLICY_VIOLATION for one
+        whose `cleanup.policy` does not have "delete".
+        """
         self._check_epoch(NO_LEADER_EPOCH)
         log = self.log
+        if self.is_internal:
+            topic = self.topic_partition.topic
+            raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
+        if _DELETE not in log.config.cleanup_policy:
+            raise RaykaError(
+                ErrorCode.POLICY_VIOLATION, f"The cleanup.policy of {self.topic_partition} keeps records from deletion"
+            )
         log.delete_records(log.high_watermark if offset == -1 else offset)
         return DeleteRecordsResult(0, log.log_start_offset)
 
     def _check_epoch(self, client_epoch: int) -> None:
         """Compare the leader epoch that a client knows with ours (KIP-320)."""
         if self.leader_epoch == NO_LEADER_EPOCH:
-            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is not led here")
+            raise self._not_leader(client_epoch)
         if client_epoch == NO_LEADER_EPOCH or client_epoch == self.leader_epoch:
             return
         code = ErrorCode.FENCED_LEADER_EPOCH if client_epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         raise RaykaError(code, f"{self.topic_partition} is in leader epoch {self.leader_epoch}, not {client_epoch}")
+
+    def validate_state(self) -> None:
+        """Raise AssertionError if the offsets are out of order, or more replicas are in sync than there are."""
+        log = self.log
+        offsets = [log.log_start_offset, log.last_stable_offset, log.high_watermark, log.log_end_offset]
+        assert offsets == sorted(offsets), f"{self.topic_partition}: {offsets}"
+        assert self._in_sync_count <= self._replica_count, f"{self._in_sync_count} of {self._replica_count} in sync"
+
+
+class Replicas:
+    """The replicas that one process holds, by partition.
+
+    Each method answers for every partition that it was asked about; an error stays with its partition.
+    """
+
+    def __init__(self) -> None:
+        self._partitions: dict[TopicPartition, Partition] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __contains__(self, topic_partition: object) -> bool:
+        return topic_partition in self._partitions
+
+    def add(self, partition: Partition) -> None:
+        """Hold one more replica."""
+        self._partitions[partition.topic_partition] = partition
+
+    def remove(self, topic_partition: TopicPartition) -> Partition:
+        """Stop holding a replica, and return it."""
+        return self._partitions.pop(topic_partition)
+
+    def get(self, topic_partition: TopicPartition) -> Partition:
+        """The replica. Raises UNKNOWN_TOPIC_OR_PARTITION if it is not held here."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_partition} is not held here")
+        return partition
+
+    def append(self, request: AppendRequest, params: AppendParams, now_ms: int) -> Appended:
+        """Append to one partition; an error is in the result."""
+        try:
+            return self.get(request.topic_partition).append(request, params, now_ms)
+        except RecordValidationError as error:
+            return Appended(self._rejected(request.topic_partition, error))
+        except RaykaError as error:
+            return Appended(AppendResult(int(error.code), error_message=error.message))
+
+    def _rejected(self, topic_partition: TopicPartition, error: RecordValidationError) -> AppendResult:
+        """As Kafka, with the log start offset."""
+        return AppendResult(
+            int(error.code),
+            log_start_offset=self.get(topic_partition).log.log_start_offset,
+            error_message=error.message,
+            record_errors=error.record_errors,
+        )
+
+    def fetch(self, requests: Sequence[FetchPartition], max_bytes: int, isolation: IsolationLevel) -> list[FetchResult]:
+        """Read from each partition, in order, until there are `max_bytes`.
+
+        The first records found are returned even when they are larger, so that every reader makes progress.
+        """
+        results = []
+        left = max_bytes
+        empty = True
+        for request in requests:
+            try:
+                partition = self.get(request.topic_partition)
+                result = partition.fetch(request, max(0, min(left, request.max_bytes)), isolation, empty)
+            except RaykaError as error:
+                result = self._refused(request, error)
+            size = result.size
+            left -= size
+            empty = empty and not size
+            results.append(result)
+        return results
+
+    def _refused(self, request: FetchPartition, error: RaykaError) -> FetchResult:
+        partition = self._partitions.get(request.topic_partition)
+        if partition is None or error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            return FetchResult(int(error.code))
+        log = partition.log
+        return FetchResult(int(error.code), log.high_watermark, log.last_stable_offset, log.log_start_offset)
+
+    def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
+        """Find offsets by timestamp or `OffsetSpec`."""
+        return self._each(queries, lambda partition, query: partition.find_offset(query, isolation), OffsetAnswer)
+
+    def epoch_end_offsets(self, queries: Sequence[EpochQuery]) -> list[EpochEndOffset]:
+        """Find where leader epochs ended."""
+        return self._each(queries, Partition.epoch_end_offset, EpochEndOffset)
+
+    def delete_records(self, queries: Sequence[tuple[TopicPartition, int]]) -> list[DeleteRecordsResult]:
+        """Move log start offsets up."""
+        return self._each(queries, lambda partition, query: partition.delete_records(query[1]), DeleteRecordsResult)
+
+    def _each(
+        self,
+        queries: Sequence[Any],
+        answer: Callable[[Partition, Any], Answer],
+        answer_type: Callable[[int], Answer],
+    ) -> list[Answer]:
+        answers = []
+        for query in queries:
+            try:
+                answers.append(answer(self.get(query[0]), query))
+            except RaykaError as error:
+                answers.append(answer_type(int(error.code)))
+        return answers

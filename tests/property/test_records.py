@@ -22,7 +22,8 @@ from rayka.storage.format.builder import build_batches
 from rayka.storage.format.compression import Codec, compress, decompress
 from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.recompression import recompress
-from rayka.storage.format.records import Record, build_batch, read_records, rebuild_batch, records_without_key
+from rayka.storage.format.record_checks import RecordRules, find_rejected
+from rayka.storage.format.records import Record, build_batch, read_records, rebuild_batch, record_bytes
 from rayka.storage.format.varint import decode_varint, encode_varint
 from rayka.types import AbortedTransaction
 from tests.property.record_strategies import CODECS, record_lists
@@ -67,7 +68,15 @@ def test_records(records: list[Record], codec: Codec, base_offset: int) -> None:
     assert valid_prefix(built) == len(built)
     assert list(read_records(built)) == expected
     header = read_header(built)
-    assert records_without_key(built, 0, header) == [i for i, record in enumerate(records) if record.key is None]
+    timestamps = sorted(record.timestamp for record in records) or [0]
+    rules = RecordRules(True, timestamps[len(timestamps) // 4], timestamps[len(timestamps) * 3 // 4], 1 << 30)
+    rejected = find_rejected(record_bytes(built, 0, header), header, rules)
+    assert [(one.batch_index, one.offset_delta, one.timestamp, one.has_no_key) for one in rejected] == [
+        (index, index, record.timestamp, record.key is None)
+        for index, record in enumerate(records)
+        if record.key is None
+        or not (rules.min_timestamp <= record.timestamp <= rules.max_timestamp or record.timestamp == -1)
+    ]
     assert rebuild_batch(header, expected) == built
     if records:
         validate(built, 0, header)
@@ -125,7 +134,9 @@ def read_everything(log: bytes) -> None:
         lambda: list(read_records(log, include_control=True)),
         lambda: list(iter_headers(log)),
         lambda: list(iter_visible(log, iter_headers(log), [AbortedTransaction(-1, 0)])),
-        lambda: records_without_key(log, 0, read_header(log)),
+        lambda: find_rejected(
+            record_bytes(log, 0, read_header(log)), read_header(log), RecordRules(True, 0, 1 << 62, 1 << 20)
+        ),
         lambda: recompress(log, 0, read_header(log), Codec.NONE),
     ):
         with contextlib.suppress(RaykaError):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayka.errors import ErrorCode
-from rayka.types import AppendRequest, AppendResult, FetchPartition, FetchResult
+from rayka.types import AppendParams, AppendRequest, AppendResult, FetchPartition, FetchResult
 
 
 @dataclass(frozen=True)
@@ -72,18 +72,18 @@ class FaultyPartitions:
         """The leader wakes up and takes what queued up, in order. Nobody waits for those answers."""
         stalled, self._stalled = self._stalled or [], None
         for request in stalled:
-            self._partitions.append([request], -1, 1000)
+            self._partitions.append([request], AppendParams(-1, 1000))
 
-    def append(self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int) -> Future[list[AppendResult]]:
+    def append(self, requests: Sequence[AppendRequest], params: AppendParams) -> Future[list[AppendResult]]:
         self.appends += 1
         (request,) = requests
         if self._stalled is not None:
             self._stalled.append(request._replace(records=memoryview(bytearray(request.records))))
-            return _answered([AppendResult(ErrorCode.REQUEST_TIMED_OUT)], timeout_ms / 1000)
+            return _answered([AppendResult(ErrorCode.REQUEST_TIMED_OUT)], params.timeout_ms / 1000)
         fault = self.on_append(request)
         results = [AppendResult(ErrorCode.NONE)]
         for _ in range(fault.copies):
-            results = self._partitions.append(requests, acks, timeout_ms).result()
+            results = self._partitions.append(requests, params).result()
         if fault.answer is not None:
             results = [AppendResult(fault.answer)]
         return _answered(results, fault.delay_s)

@@ -32,11 +32,11 @@ from rayka.metadata.commands import (
 )
 from rayka.metadata.controller import Controller
 from rayka.metadata.image import MetadataImage
-from rayka.replica.partition import Partition
-from rayka.replica.replicas import Replicas
+from rayka.replica.partition import Partition, Replicas
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.types import (
+    AppendParams,
     AppendRequest,
     AppendResult,
     DeleteRecordsResult,
@@ -75,10 +75,10 @@ class LocalPartitions:
         self._waiting: dict[Future[Any], WaitingFetch] = {}
         self._loop = asyncio.get_running_loop()
 
-    def append(self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int) -> Future[list[AppendResult]]:
+    def append(self, requests: Sequence[AppendRequest], params: AppendParams) -> Future[list[AppendResult]]:
         future: Future[list[AppendResult]] = self._loop.create_future()
         now_ms = time.time_ns() // 1_000_000
-        future.set_result([self.replicas.append(request, now_ms)[0] for request in requests])
+        future.set_result([self.replicas.append(request, params, now_ms).result for request in requests])
         if self._waiting:
             appended = {request.topic_partition for request in requests}
             for fetch in list(self._waiting.values()):
@@ -158,7 +158,7 @@ class LocalPartitions:
                     now_ms=time.time_ns() // 1_000_000,
                     topic_id=topic.topic_id,
                 )
-                self.replicas.add(Partition(log, topic.topic_id))
+                self.replicas.add(Partition(log, topic.topic_id, is_internal=topic.is_internal))
             self.replicas.get(name).log.configure(log_config)
             self.replicas.get(name).become_leader(partition.leader_epoch)
 

@@ -17,7 +17,7 @@ from rayka.actors.channel.channel_link import append_control, append_results, fe
 from rayka.actors.channel.frames import Operation
 from rayka.actors.channel.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, CallDone, FetchDone, FetchParams
 from rayka.actors.channel.socket import ChannelClosed
-from rayka.types import AppendRequest
+from rayka.types import AppendParams, AppendRequest
 
 
 class ActorLeaderClient:
@@ -32,10 +32,10 @@ class ActorLeaderClient:
         self._keys = itertools.count(1)
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
 
-    def append(self, requests: Sequence[AppendRequest], timeout_ms: int, done: AppendDone) -> None:
+    def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """As `LeaderClient.append`."""
-        control, payload, _ = append_control(requests)
-        timeout_s = timeout_ms / 1000 + GRACE_S
+        control, payload, _ = append_control(requests, params)
+        timeout_s = params.timeout_ms / 1000 + GRACE_S
         self._submit(
             Operation.APPEND, control, b"".join(payload), lambda answer: done(append_results(answer)), timeout_s
         )

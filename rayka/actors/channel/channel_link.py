@@ -8,7 +8,15 @@ from typing import Any, cast
 from rayka.actors.channel.frames import Operation
 from rayka.actors.channel.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, CallDone, FetchDone, FetchParams
 from rayka.actors.channel.socket import ChannelClosed, LocalChannel
-from rayka.types import AbortedTransaction, AppendRequest, AppendResult, FetchResult, FileSlice
+from rayka.types import (
+    AbortedTransaction,
+    AppendParams,
+    AppendRequest,
+    AppendResult,
+    FetchResult,
+    FileSlice,
+    RecordError,
+)
 
 
 class ChannelLeaderClient:
@@ -19,16 +27,16 @@ class ChannelLeaderClient:
     def __init__(self, path: str) -> None:
         self._channel = LocalChannel(path)
 
-    def append(self, requests: Sequence[AppendRequest], timeout_ms: int, done: AppendDone) -> None:
+    def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """As `LeaderClient.append`; the record bytes go behind the frame, uncopied."""
-        control, payload, size = append_control(requests)
+        control, payload, size = append_control(requests, params)
         self._channel.request(
             Operation.APPEND,
             control,
             lambda answer: done(append_results(answer)),
             payload=payload,
             payload_size=size,
-            timeout_s=timeout_ms / 1000 + GRACE_S,
+            timeout_s=params.timeout_ms / 1000 + GRACE_S,
         )
 
     def fetch(self, order: FetchParams, done: FetchDone) -> Hashable:
@@ -53,9 +61,9 @@ class ChannelLeaderClient:
         self._channel.close()
 
 
-def append_control(requests: Sequence[AppendRequest]) -> tuple[list[Any], list[memoryview], int]:
-    """The control part of an append, its payload, and the payload's size."""
-    control: list[Any] = []
+def append_control(requests: Sequence[AppendRequest], params: AppendParams) -> tuple[list[Any], list[memoryview], int]:
+    """The control part of an append (its params and a row for each batch), its payload, and the payload's size."""
+    control: list[Any] = [params]
     payload = []
     size = 0
     for topic_partition, records, leader_epoch in requests:
@@ -68,7 +76,14 @@ def append_control(requests: Sequence[AppendRequest]) -> tuple[list[Any], list[m
 
 def append_results(answer: Any) -> list[AppendResult] | ChannelClosed:
     """The results in an answer's control part."""
-    return answer if isinstance(answer, ChannelClosed) else [AppendResult(*row) for row in answer]
+    return answer if isinstance(answer, ChannelClosed) else [_append_result(*row) for row in answer]
+
+
+def _append_result(
+    error: int, base_offset: int, log_append_time_ms: int, log_start_offset: int, message: str | None, errors: Any
+) -> AppendResult:
+    record_errors = tuple(RecordError(*one) for one in errors) if errors else ()
+    return AppendResult(error, base_offset, log_append_time_ms, log_start_offset, message, record_errors)
 
 
 def fetch_results(answer: Any) -> list[FetchResult] | ChannelClosed:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from rayka.actors.channel.socket import ChannelClosed
-from rayka.types import AppendRequest, AppendResult, FetchPartition, FetchResult, IsolationLevel
+from rayka.types import AppendParams, AppendRequest, AppendResult, FetchPartition, FetchResult, IsolationLevel
 
 # An answer to a request that waits on the broker comes a little after the wait; more than that is a loss.
 GRACE_S = 5.0
@@ -39,7 +39,7 @@ class LeaderClient(Protocol):
     def is_in_process(self) -> bool:
         """Whether the actor is in this process, so that `call` hands over objects as they are."""
 
-    def append(self, requests: Sequence[AppendRequest], timeout_ms: int, done: AppendDone) -> None:
+    def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """Append to partitions of this actor, in order; sent when this returns."""
 
     def fetch(self, order: FetchParams, done: FetchDone) -> Hashable:

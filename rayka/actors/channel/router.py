@@ -22,6 +22,7 @@ from rayka.actors.channel.socket import ChannelClosed
 from rayka.errors import ErrorCode
 from rayka.metadata.image import MetadataImage
 from rayka.types import (
+    AppendParams,
     AppendRequest,
     AppendResult,
     DeleteRecordsResult,
@@ -100,18 +101,18 @@ class Router:
             return ChannelLeaderClient(socket_path(self._socket_dir, actor_name))
         return ActorLeaderClient(actor_name, self._namespace)
 
-    def append(
-        self, requests: Sequence[AppendRequest], acks: int, timeout_ms: int
-    ) -> asyncio.Future[list[AppendResult]]:
+    def append(self, requests: Sequence[AppendRequest], params: AppendParams) -> asyncio.Future[list[AppendResult]]:
         """Send batches to their leaders, in order, before returning; errors are in the results."""
         future: asyncio.Future[list[AppendResult]] = self._loop.create_future()
         if len(requests) == 1:
-            self._append_one(requests[0], timeout_ms, future)
+            self._append_one(requests[0], params, future)
         else:
-            self._append_many(requests, timeout_ms, future)
+            self._append_many(requests, params, future)
         return future
 
-    def _append_one(self, request: AppendRequest, timeout_ms: int, future: asyncio.Future[list[AppendResult]]) -> None:
+    def _append_one(
+        self, request: AppendRequest, params: AppendParams, future: asyncio.Future[list[AppendResult]]
+    ) -> None:
         """The way of most appends, with as little work as it takes."""
         topic_partition, records, _ = request
         route = self._route(topic_partition)
@@ -124,7 +125,7 @@ class Router:
                 future.set_result([AppendResult(_loss(answer))] if isinstance(answer, ChannelClosed) else answer)
 
         link, leader_epoch = route
-        link.append((AppendRequest(topic_partition, records, leader_epoch),), timeout_ms, done)
+        link.append((AppendRequest(topic_partition, records, leader_epoch),), params, done)
 
     def _route(self, topic_partition: TopicPartition) -> tuple[LeaderClient, int] | ErrorCode:
         """The link to the leader, and the leader epoch; as before while the image is the same."""
@@ -141,7 +142,7 @@ class Router:
         return route
 
     def _append_many(
-        self, requests: Sequence[AppendRequest], timeout_ms: int, future: asyncio.Future[list[AppendResult]]
+        self, requests: Sequence[AppendRequest], params: AppendParams, future: asyncio.Future[list[AppendResult]]
     ) -> None:
         results: list[Any] = [None] * len(requests)
         groups = self._by_leader([request.topic_partition for request in requests], results, AppendResult)
@@ -160,7 +161,7 @@ class Router:
         for actor_name, entries in groups.items():
             indexes = [index for index, _ in entries]
             batch = [requests[index]._replace(leader_epoch=epoch) for index, epoch in entries]
-            self.link(actor_name).append(batch, timeout_ms, partial(answered, indexes))
+            self.link(actor_name).append(batch, params, partial(answered, indexes))
 
     def fetch(
         self,

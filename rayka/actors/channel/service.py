@@ -11,6 +11,7 @@ from rayka.actors.channel.socket import ChannelClosed
 from rayka.actors.replica.server import ReplicaServer
 from rayka.storage.log.reader import SegmentReader
 from rayka.types import (
+    AppendParams,
     AppendRequest,
     FetchPartition,
     FetchResult,
@@ -54,13 +55,14 @@ class FrameService:
         self._dispatch[request.operation](request)
 
     def _append(self, request: Request) -> None:
+        params, *rows = request.control
         requests = []
         start = 0
-        for topic_partition, leader_epoch, size in request.control:
+        for topic_partition, leader_epoch, size in rows:
             records = request.payload[start : start + size]
             start += size
             requests.append(AppendRequest(TopicPartition(*topic_partition), records, leader_epoch))
-        self._server.append(requests, 0, request.answer)
+        self._server.append(requests, AppendParams(*params), request.answer)
 
     def _fetch(self, request: Request) -> None:
         rows, max_wait_s, min_bytes, max_bytes, isolation = request.control

@@ -35,7 +35,7 @@ from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode
 from rayka.gateway.server.listener import Listener
 from rayka.metadata.commands import ActorRegistration
-from rayka.replica.replicas import Replicas
+from rayka.replica.partition import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
@@ -74,7 +74,7 @@ class CallRequest:
 
 
 class PartitionActor:
-    """Shell of `storage.replicas`; `index` counts the partition actors of the node."""
+    """Shell of `Replicas`; `index` counts the partition actors of the node."""
 
     def __init__(self, spec: NodeSpec, index: int) -> None:
         self._spec = spec

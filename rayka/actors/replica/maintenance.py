@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
-from rayka.replica.replicas import Replicas
+from rayka.replica.partition import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 
 _FLUSH_CHECK_S = 1.0

@@ -13,8 +13,7 @@ from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import RaykaError
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
-from rayka.replica.partition import Partition
-from rayka.replica.replicas import Replicas
+from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.types import TopicPartition
 
@@ -86,10 +85,14 @@ class ReplicaRoles:
                 jitter_ms=random.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
                 producer_id_expiration_ms=self._producer_id_expiration_ms,
             )
-            self._replicas.add(Partition(log, topic.topic_id))
+            self._replicas.add(Partition(log, topic.topic_id, is_internal=topic.is_internal))
         held = self._replicas.get(topic_partition)
         if partition.leader_actor == self._name:
-            held.become_leader(partition.leader_epoch)
+            held.become_leader(
+                partition.leader_epoch,
+                replica_count=len(partition.replicas),
+                in_sync_count=len(partition.isr),
+            )
             if topic.name == OFFSETS_TOPIC:
                 self._groups.leads(held)
         else:

@@ -1,7 +1,7 @@
 """Serves the replicas of one process: the link to them that needs no wire.
 
-The decisions are in `storage.replicas` and `storage.purgatory`; this is where the clock, the event loop
-and the fsync thread come in. Everything but the fsync happens in the loop, so the loop is the lock.
+The decisions are in `rayka.replica`; this adds the clock, the event loop and the fsync thread. Everything but the
+fsync happens in the loop, so the loop is the lock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from rayka.actors.channel.link import CALL_TIMEOUT_S, AppendDone, CallDone, FetchDone, FetchParams
 from rayka.actors.replica.group_commit import GroupCommit
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Partition
+from rayka.replica.partition import Appended, Partition, Replicas
 from rayka.replica.purgatory import DelayedFetch, DelayedProduce, Purgatory
-from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.types import (
+    AppendParams,
     AppendRequest,
     AppendResult,
     EpochQuery,
@@ -52,33 +52,45 @@ class ReplicaServer:
         """Serve one more method by `call`: `service(*arguments, done)` may answer later."""
         self._services[method] = service
 
-    def append(self, requests: Sequence[AppendRequest], timeout_ms: int, done: AppendDone) -> None:
-        """Append; answers at once, or after the flush that a topic asks for. Then wakes who waits for records."""
+    def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
+        """Append; answer at once, or after the flush that a topic asks for. Then wake readers that wait for records."""
         now_ms = time.time_ns() // 1_000_000
-        results = []
-        required: dict[TopicPartition, int] = {}
-        for request in requests:
-            result, needed = self._replicas.append(request, now_ms)
-            results.append(result)
-            if needed:
-                self._await_flush(request, needed, required)
-        if required:
-            self._purgatory.add_produce(DelayedProduce(done, results, required))
-            self._group_commit.flush(self._replicas.get(topic_partition) for topic_partition in required)
+        appended = [self._replicas.append(request, params, now_ms) for request in requests]
+        if all(one.is_visible for one in appended):
+            done([one.result for one in appended])
         else:
-            done(results)
-        for (topic_partition, records, _), result in zip(requests, results, strict=True):
-            if not result.error:
-                if topic_partition not in required:
-                    self._more_bytes(topic_partition, len(records))
-            elif result.error == ErrorCode.KAFKA_STORAGE_ERROR:
+            self._delay_produce(requests, appended, params.timeout_ms, done)
+        for request, one in zip(requests, appended, strict=True):
+            if one.size:
+                self._announce(request.topic_partition, one)
+            elif one.result.error == ErrorCode.KAFKA_STORAGE_ERROR:
                 self._disk_failed()
 
-    def _await_flush(self, request: AppendRequest, needed: int, required: dict[TopicPartition, int]) -> None:
-        topic_partition = request.topic_partition
-        required[topic_partition] = max(needed, required.get(topic_partition, 0))
-        unflushed = self._unflushed_bytes.get(topic_partition, 0)
-        self._unflushed_bytes[topic_partition] = unflushed + len(request.records)
+    def _delay_produce(
+        self, requests: Sequence[AppendRequest], appended: Sequence[Appended], timeout_ms: int, done: AppendDone
+    ) -> None:
+        """Answer when the flush is done or the time is over."""
+
+        def respond(results: list[AppendResult]) -> None:
+            timer.cancel()
+            done(results)
+
+        delayed = DelayedProduce.of(respond, [request.topic_partition for request in requests], appended)
+        self._purgatory.add_produce(delayed)
+        self._group_commit.flush(self._replicas.get(topic_partition) for topic_partition in delayed.required_offsets)
+        timer = self._loop.call_later(max(0, timeout_ms) / 1000, self._produce_timed_out, delayed)
+
+    def _produce_timed_out(self, produce: DelayedProduce) -> None:
+        self._purgatory.time_out_produce(produce)
+        produce.answer()
+
+    def _announce(self, topic_partition: TopicPartition, appended: Appended) -> None:
+        """Tell waiting readers of new bytes, now or when they are flushed."""
+        if appended.is_visible:
+            self._more_bytes(topic_partition, appended.size)
+        else:
+            unflushed = self._unflushed_bytes.get(topic_partition, 0)
+            self._unflushed_bytes[topic_partition] = unflushed + appended.size
 
     def _more_bytes(self, topic_partition: TopicPartition, size: int) -> None:
         for fetch in self._purgatory.more_bytes(topic_partition, size):
@@ -89,7 +101,7 @@ class ReplicaServer:
         topic_partition = partition.topic_partition
         partition.advance_high_watermark()
         for produce in self._purgatory.high_watermark_at(topic_partition, partition.log.high_watermark):
-            produce.done(produce.results)
+            produce.answer()
         self._more_bytes(topic_partition, self._unflushed_bytes.pop(topic_partition, 0))
 
     def _flush_failed(self, partition: Partition, error: RaykaError) -> None:
@@ -99,13 +111,11 @@ class ReplicaServer:
 
     def append_own(self, partition: Partition, records: memoryview, now_ms: int) -> int:
         """Append batches of this process' own making; returns the base offset. Raises RaykaError."""
-        result, required = partition.append(records, partition.leader_epoch, now_ms, origin_is_client=False)
-        if partition.log.high_watermark < required:
-            self._await_flush(AppendRequest(partition.topic_partition, records), required, {})
+        appended = partition.append_as_coordinator(records, now_ms)
+        self._announce(partition.topic_partition, appended)
+        if not appended.is_visible:
             self._group_commit.flush((partition,))
-        else:
-            self._more_bytes(partition.topic_partition, len(records))
-        return result.base_offset
+        return appended.result.base_offset
 
     def when_visible(self, partition: Partition, offset: int, done: Callable[[], None]) -> None:
         """Call `done` when the high watermark is at `offset`, at once if it is; not at all if the partition fails."""
@@ -117,8 +127,9 @@ class ReplicaServer:
                 if not results[0].error:
                     done()
 
-            required = {partition.topic_partition: offset}
-            self._purgatory.add_produce(DelayedProduce(visible, [AppendResult(0)], required))
+            topic_partition = partition.topic_partition
+            required = {topic_partition: offset}
+            self._purgatory.add_produce(DelayedProduce(visible, [topic_partition], [AppendResult(0)], required))
 
     def delete_own(self, partition: Partition, offset: int) -> None:
         """Move the log start offset of a partition up, and let its old segments go."""
@@ -152,8 +163,8 @@ class ReplicaServer:
 
     def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """The partition changed its role, left or failed: nobody waits for it any longer."""
-        for produce in self._purgatory.take_produces_of(topic_partition):
-            produce.done([AppendResult(int(error)) for _ in produce.results])
+        for produce in self._purgatory.fail_produces_of(topic_partition, error):
+            produce.answer()
         for fetch in self._purgatory.take_fetches_of(topic_partition):
             self._answer_fetch(fetch)
 

@@ -27,7 +27,7 @@ from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.storage.format.batch import stamp_producer
-from rayka.types import NO_PRODUCER_ID, AppendRequest, AppendResult
+from rayka.types import NO_PRODUCER_ID, AppendParams, AppendRequest, AppendResult
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class Sender:
         queue.outstanding += 1
         request = AppendRequest(batch.topic_partition, memoryview(batch.buffer))
         timeout_ms = max(1, min(self._config.request_timeout_ms, int(self._remaining_ms(batch))))
-        future = self._broker.partitions.append([request], self._config.required_acks, timeout_ms)
+        future = self._broker.partitions.append([request], AppendParams(self._config.required_acks, timeout_ms))
         future.add_done_callback(partial(self._answered, queue, batch))
 
     def _answered(

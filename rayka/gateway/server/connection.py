@@ -15,7 +15,7 @@ import socket
 from collections import deque
 from typing import Any, cast
 
-from rayka.gateway.handlers.produce.template import RepeatedProduce
+from rayka.gateway.handlers.produce.template import ProduceTemplate
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.eager_task import start_eagerly
 from rayka.gateway.server.frames import FrameReceiver
@@ -53,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self._state = State.NEW
         self.client = "?"
         self.client_host = "?"
-        self.last_produce: RepeatedProduce | None = None
+        self.produce_template: ProduceTemplate | None = None
         self.last_progress = self._loop.time()
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import zlib
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import cramjam
@@ -50,11 +51,17 @@ DEFAULT_MAX_SIZE = 256 * 1024 * 1024
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_DEFAULT_LEVEL = -1
+_GZIP_FIRST_PIECE = 512
+"""Input given first to each further member; what the member leaves of it is copied."""
 _LZ4_DEFAULT_LEVEL = 9
 _LZ4_MAX_RATIO = 255
 _ZSTD_DEFAULT_LEVEL = 3
-_ZSTD_SLICE = 8 * 1024
-"""Input given at once where the output size is unknown: a block of 4 bytes can hold 128 KB."""
+_ZSTD_BLOCKS = 32
+"""Blocks decompressed at once. A block of 4 bytes can hold 128 KB, so this bounds what is built to 4 MB."""
+_ZSTD_BLOCK_HEADER_SIZE = 3
+_ZSTD_LAST_BLOCK = 1
+_ZSTD_BLOCK_TYPE = 6
+_ZSTD_RLE_BLOCK = 2
 _SNAPPY_MAX_RATIO = 64
 _UNBOUNDED = -1
 
@@ -120,34 +127,44 @@ def _none(data: memoryview, max_size: int) -> bytes:
 
 
 def _gunzip(data: memoryview, max_size: int) -> bytes:
-    """All members of a gzip file; bytes that are no member after the last are ignored, as Java does."""
+    """All members of a gzip file; bytes that are no member after the last are ignored, as Java does.
+
+    Few files have a second member, so the first gets everything at once. The others get pieces that grow: the time
+    for a file of many small members is linear in its size.
+    """
     parts: list[bytes] = []
     left = max_size
-    rest: Buffer = data
-    while True:
+    position, piece_size = 0, len(data)
+    while not position or data[position : position + len(_GZIP_MAGIC)] == _GZIP_MAGIC:
         member = zlib.decompressobj(_GZIP_WINDOW)
-        parts.append(member.decompress(rest, left + 1))
-        left -= len(parts[-1])
-        if left < 0:
-            raise _too_large(Codec.GZIP, len(data), max_size)
-        if not member.eof:
-            raise EOFError("the stream ends early")
-        rest = member.unused_data
-        if not rest.startswith(_GZIP_MAGIC):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        while not member.eof:
+            piece = data[position : position + piece_size]
+            if not piece:
+                raise EOFError("the stream ends early")
+            if part := member.decompress(piece, left + 1):
+                parts.append(part)
+                left -= len(part)
+            if left < 0:
+                raise _too_large(Codec.GZIP, len(data), max_size)
+            position += len(piece) - len(member.unused_data)
+            piece_size *= 2
+        piece_size = _GZIP_FIRST_PIECE
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _unsnappy(data: memoryview, max_size: int) -> bytes:
-    blocks = list(xerial.blocks(data)) if xerial.is_framed(data) else [data]
+    is_framed = xerial.is_framed(data)
     size = 0
-    for block in blocks:
+    for block in xerial.blocks(data) if is_framed else (data,):
         block_size = cramjam.snappy.decompress_raw_len(block)
         if block_size > _SNAPPY_MAX_RATIO * len(block):
             raise ValueError(f"a block of {len(block)} bytes claims {block_size}")
         size += block_size
     if size > max_size:
         raise _too_large(Codec.SNAPPY, len(data), max_size)
-    return b"".join([cramjam.snappy.decompress_raw(block) for block in blocks])
+    if not is_framed:
+        return bytes(cramjam.snappy.decompress_raw(data))
+    return b"".join(map(cramjam.snappy.decompress_raw, xerial.blocks(data)))
 
 
 def _unlz4(data: memoryview, max_size: int) -> bytes:
@@ -168,14 +185,30 @@ def _unzstd(data: memoryview, max_size: int) -> bytes:
     frame = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
     left = max_size
-    for start in range(0, len(data), _ZSTD_SLICE):
-        parts.append(frame.decompress(data[start : start + _ZSTD_SLICE]))
+    for blocks in _zstd_blocks(data):
+        parts.append(frame.decompress(blocks))
         left -= len(parts[-1])
         if left < 0:
             raise _too_large(Codec.ZSTD, len(data), max_size)
         if frame.eof:
             return b"".join(parts)
     raise EOFError("the frame ends early")
+
+
+def _zstd_blocks(data: memoryview) -> Iterator[memoryview]:
+    """A frame in pieces of at most `_ZSTD_BLOCKS` blocks, then what follows its last block (RFC 8878, 3.1.1.2)."""
+    begin, end = 0, zstandard.frame_header_size(data)
+    count = 0
+    while end + _ZSTD_BLOCK_HEADER_SIZE <= len(data):
+        header = int.from_bytes(data[end : end + _ZSTD_BLOCK_HEADER_SIZE], "little")
+        end += _ZSTD_BLOCK_HEADER_SIZE + (1 if header & _ZSTD_BLOCK_TYPE == _ZSTD_RLE_BLOCK else header >> 3)
+        count += 1
+        if count == _ZSTD_BLOCKS:
+            yield data[begin:end]
+            begin, count = end, 0
+        if header & _ZSTD_LAST_BLOCK:
+            break
+    yield data[begin:]
 
 
 def _too_large(codec: Codec, size: int, max_size: int) -> RaykaError:

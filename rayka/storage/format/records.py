@@ -29,7 +29,7 @@ from rayka.storage.format.batch import (
     seal,
 )
 from rayka.storage.format.compression import DEFAULT_MAX_SIZE, Codec, compress, decompress
-from rayka.storage.format.varint import SMALL, VARINTS, continue_unsigned, decode_varint, encode_varint
+from rayka.storage.format.varint import SMALL, VARINTS, continue_unsigned, encode_varint
 from rayka.types import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -254,42 +254,6 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: i
         raise _corrupt(header, f"has {len(buffer) - position} of its {header.size_in_bytes} bytes")
     with memoryview(buffer)[position + RECORD_BATCH_OVERHEAD : end] as records:
         return decompress(header.codec, records, max_size)
-
-
-def records_without_key(buffer: Buffer, position: int, header: BatchHeader) -> list[int]:
-    """Index in the batch of each record whose key is null; errors as `read_records`."""
-    data = record_bytes(buffer, position, header)
-    without_key: list[int] = []
-    place = 0
-    try:
-        for index in range(header.record_count):
-            length, place = decode_varint(data, place)
-            end = place + length
-            place += 1  # the attributes
-            for _ in ("timestamp delta", "offset delta"):
-                while data[place] > 0x7F:
-                    place += 1
-                place += 1
-            if data[place] == _NULL_ZIGZAG:
-                without_key.append(index)
-            if end <= place:
-                raise _corrupt(header, f"has a record of {length} bytes")
-            place = end
-    except IndexError:
-        raise _corrupt(header, "ends within a record") from None
-    if place != len(data):
-        raise _corrupt(header, f"has {len(data) - place} bytes after its {header.record_count} records")
-    return without_key
-
-
-def require_keys(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """INVALID_RECORD, naming the first, if a record has no key: a compacted topic cannot take it."""
-    without_key = records_without_key(buffer, position, header)
-    if without_key:
-        raise RaykaError(
-            ErrorCode.INVALID_RECORD,
-            f"Record {without_key[0]} of {header.record_count} has no key, which a compacted topic requires",
-        )
 
 
 def _decode(data: bytes, header: BatchHeader) -> list[Record]:

@@ -1,7 +1,8 @@
 """What batches must be before a leader appends them, and the changes that topic configs ask for.
 
-The usual batch is checked by its header and CRC alone. Records are decoded only where a config can't be
-kept otherwise: on a compacted topic (keys) and with `message.timestamp.before.max.ms`.
+The usual batch is checked by its header and CRC alone. Records are looked at only where a config speaks of them: on
+a compacted topic (keys), with `message.timestamp.before.max.ms`, with a bound on decompressed records, and to name
+those whose timestamp is too far in the future.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from rayka.storage.format.batch import (
     stamp_log_append_time,
     validate,
 )
-from rayka.storage.format.compression import Codec
+from rayka.storage.format.compression import DEFAULT_MAX_SIZE, Codec
 from rayka.storage.format.recompression import recompress
-from rayka.storage.format.records import read_batch
+from rayka.storage.format.record_checks import RecordRules, check_records
+from rayka.storage.format.records import record_bytes
 from rayka.types import NO_TIMESTAMP, TopicPartition
 
 LONG_MAX = (1 << 63) - 1
+MAX_BATCH_SIZE = DEFAULT_MAX_SIZE
+"""Bytes that a batch may decompress to on its way into the log, whatever the topic allows its records."""
 PRODUCER_CODEC = "producer"
 _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}}
 
@@ -50,9 +54,11 @@ class BatchValidator:
         self._needs_keys = "compact" in config.cleanup_policy
         self._codec = None if config.compression_type == PRODUCER_CODEC else _CODECS[config.compression_type]
         self._level = _level(config, self._codec)
-        self._max_size = config.max_decompressed_message_bytes
-        bounded = self._before_max_ms != LONG_MAX and not self._sets_log_append_time
-        self._decodes = self._needs_keys or bounded
+        self._max_record_size = config.max_decompressed_message_bytes
+        self._bounds_size = self._max_record_size < MAX_BATCH_SIZE
+        self._checks_timestamps = not self._sets_log_append_time
+        self._bounds_timestamps = self._checks_timestamps and self._before_max_ms != LONG_MAX
+        self._checks_records = self._needs_keys or self._bounds_timestamps or self._bounds_size
 
     def validate(self, records: bytearray | memoryview, now_ms: int, *, from_client: bool) -> ValidatedRecords:
         """Check all batches, and convert them where the topic asks for it."""
@@ -76,9 +82,11 @@ class BatchValidator:
             header = read_header(records, position)
             self._check_size(header.batch_length + LOG_OVERHEAD)
             check(records, position, header)
-            self._check_timestamps(header, now_ms)
-            if self._decodes and check is validate:
-                self._check_records(records, position, header, now_ms)
+            if self._checks_timestamps and header.attributes & LOG_APPEND_TIME_FLAG:
+                self._refuse_log_append_time()
+            is_late = self._checks_timestamps and header.max_timestamp - now_ms > self._after_max_ms
+            if (is_late or self._checks_records) and check is validate:
+                self._check_records(records, position, header, now_ms, is_late)
             headers.append(header)
             position += header.batch_length + LOG_OVERHEAD
         return headers
@@ -91,41 +99,40 @@ class BatchValidator:
                 f" max.message.bytes, {self._max_message_bytes}",
             )
 
-    def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
-        if self._sets_log_append_time:
-            return
-        if header.attributes & LOG_APPEND_TIME_FLAG:
-            raise RaykaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"A batch for {self._topic_partition} says LogAppendTime, which only the broker may set",
-            )
-        if header.max_timestamp - now_ms > self._after_max_ms:
-            self._refuse_timestamp(header.max_timestamp, now_ms)
-
-    def _check_records(self, records: Buffer, position: int, header: BatchHeader, now_ms: int) -> None:
-        earliest = NO_TIMESTAMP if self._sets_log_append_time else now_ms - self._before_max_ms
-        for record in read_batch(records, position, header):
-            if self._needs_keys and record.key is None:
-                raise RaykaError(
-                    ErrorCode.INVALID_RECORD,
-                    f"Compacted topic cannot accept message without key in topic partition {self._topic_partition}.",
-                )
-            if NO_TIMESTAMP != record.timestamp < earliest:
-                self._refuse_timestamp(record.timestamp, now_ms)
-
-    def _refuse_timestamp(self, timestamp: int, now_ms: int) -> None:
+    def _refuse_log_append_time(self) -> None:
         raise RaykaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"Timestamp {timestamp} of a record for {self._topic_partition} is out of range: it should be within"
-            f" [{now_ms - self._before_max_ms}, {now_ms + self._after_max_ms}]",
+            f"A batch for {self._topic_partition} says LogAppendTime, which only the broker may set",
         )
+
+    def _check_records(self, records: Buffer, position: int, header: BatchHeader, now_ms: int, is_late: bool) -> None:
+        """Look at each record, where a config speaks of records and the header can't tell.
+
+        Raises RecordValidationError, and INVALID_TIMESTAMP if only the header has a timestamp in the far future.
+        """
+        is_compressed = bool(header.attributes & CODEC_MASK)
+        if not (is_late or self._needs_keys or self._bounds_timestamps or (is_compressed and self._bounds_size)):
+            return
+        rules = RecordRules(
+            self._needs_keys,
+            now_ms - self._before_max_ms if self._checks_timestamps else -LONG_MAX,
+            now_ms + self._after_max_ms if self._checks_timestamps else LONG_MAX,
+            self._max_record_size if is_compressed else MAX_BATCH_SIZE,
+        )
+        check_records(record_bytes(records, position, header, MAX_BATCH_SIZE), header, rules, self._topic_partition)
+        if is_late:
+            raise RaykaError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"A batch for {self._topic_partition} has the maximum timestamp {header.max_timestamp}, which is more"
+                f" than {self._after_max_ms} ms in the future",
+            )
 
     def _recompress(self, records: Buffer, headers: list[BatchHeader], codec: Codec) -> ValidatedRecords:
         converted = bytearray()
         position = 0
         changed = []
         for header in headers:
-            batch = recompress(records, position, header, codec, self._level, self._max_size)
+            batch = recompress(records, position, header, codec, self._level, MAX_BATCH_SIZE)
             self._check_size(len(batch))
             changed.append(read_header(batch))
             converted += batch

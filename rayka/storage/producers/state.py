@@ -57,6 +57,11 @@ class ProducerState:
                     if duplicate is not None:
                         return duplicate
                 entry.check(header)
+            if header.attributes & TRANSACTIONAL_FLAG and (entry is None or entry.current_txn_first_offset < 0):
+                raise RaykaError(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"A batch of producer {header.producer_id} is not part of an ongoing transaction",
+                )
             if len(headers) > 1:
                 entry = ProducerEntry(header.producer_id) if entry is None else entry.copy()
                 entry.append(header, NO_OFFSET, entry.last_seen_ms)

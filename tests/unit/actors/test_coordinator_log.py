@@ -9,8 +9,7 @@ from pathlib import Path
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
-from rayka.replica.partition import Partition
-from rayka.replica.replicas import Replicas
+from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
@@ -60,13 +59,13 @@ def test_what_transactions_wrote_counts_when_they_have_committed(tmp_path: Path)
             record = Record(0, 0, key, value)
             transaction = {"producer_id": producer_id, "producer_epoch": 0, "is_transactional": True}
             batch = build_batch([record], base_sequence=0, **(transaction if producer_id >= 0 else {}))
-            partition.append(memoryview(batch), 0, 0, origin_is_client=False)
+            partition.append_as_coordinator(memoryview(batch), 0)
 
         def end(producer_id: int, control_type: ControlType) -> None:
             batch = build_end_transaction_marker(
                 control_type, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, now_ms=0
             )
-            partition.append(memoryview(batch), 0, 0, origin_is_client=False)
+            partition.append_as_coordinator(memoryview(batch), 0)
 
         filler = bytes(600_000)
         for number in range(30):

@@ -23,8 +23,7 @@ from rayka.coordinator.groups.requests import DescribedGroup, OffsetFetchRequest
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
-from rayka.replica.partition import Partition
-from rayka.replica.replicas import Replicas
+from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.types import TopicPartition

@@ -10,8 +10,7 @@ import pytest
 
 from rayka.actors.replica.published_ranges import TTL_S, PublishedRanges
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Partition
-from rayka.replica.replicas import Replicas
+from rayka.replica.partition import Partition, Replicas
 from rayka.storage.format.compression import Codec
 from rayka.types import IsolationLevel, TopicPartition
 from tests.support.logs import NOW_MS, ORDERS, append, batch, open_log

@@ -12,7 +12,7 @@ from rayka.errors import ErrorCode
 from rayka.gateway.wire.schema import ApiKey, schema
 from rayka.metadata.commands import NewTopic
 from rayka.storage.format.records import Record, build_batch
-from rayka.types import AppendRequest, TopicPartition
+from rayka.types import AppendParams, AppendRequest, TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.wire_client import WireClient, connected
 
@@ -46,5 +46,5 @@ def append(broker: LocalBroker, topic: str, *timestamps: int) -> None:
     """One batch for each timestamp."""
     for timestamp in timestamps:
         records = memoryview(build_batch([Record(0, timestamp, None, b"v", ())]))
-        ((result, _),) = [broker.partitions.replicas.append(AppendRequest(TopicPartition(topic, 0), records), 0)]
-        assert result.error == 0
+        request = AppendRequest(TopicPartition(topic, 0), records)
+        assert broker.partitions.replicas.append(request, AppendParams(1, 1000), 0).result.error == 0

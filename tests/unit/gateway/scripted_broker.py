@@ -12,7 +12,7 @@ from rayka.gateway.api import APIS
 from rayka.gateway.server.connection import Connection
 from rayka.gateway.server.context import Context
 from rayka.metadata.image import MetadataImage
-from rayka.types import AppendRequest, AppendResult, FetchPartition, FetchResult, OffsetAnswer
+from rayka.types import AppendParams, AppendRequest, AppendResult, FetchPartition, FetchResult, OffsetAnswer
 
 
 class ScriptedPartitions:
@@ -24,7 +24,7 @@ class ScriptedPartitions:
         self.fetch_options: list[dict[str, Any]] = []
         self.offsets_asked = 0
 
-    def append(self, requests: Any, acks: int, timeout_ms: int) -> asyncio.Future[list[AppendResult]]:
+    def append(self, requests: Any, params: AppendParams) -> asyncio.Future[list[AppendResult]]:
         future: asyncio.Future[list[AppendResult]] = asyncio.get_running_loop().create_future()
         self.appends.append((list(requests), future))
         return future

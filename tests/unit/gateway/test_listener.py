@@ -16,7 +16,7 @@ from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from rayka.storage.format.records import Record, build_batch
-from rayka.types import AppendRequest, TopicPartition
+from rayka.types import AppendParams, AppendRequest, TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.requests import batch, fetch_v4, produce_v3
 from tests.unit.gateway.wire_client import WireClient, request_frame, response_body, serving
@@ -45,8 +45,8 @@ async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
 def fill(broker: LocalBroker, batches: int, size: int) -> None:
     for _ in range(batches):
         records = memoryview(build_batch([Record(0, 1, None, b"v" * size, ())]))
-        result, _ = broker.partitions.replicas.append(AppendRequest(TopicPartition("orders", 0), records), 0)
-        assert result.error == 0
+        request = AppendRequest(TopicPartition("orders", 0), records)
+        assert broker.partitions.replicas.append(request, AppendParams(1, 1000), 0).result.error == 0
 
 
 def test_listens_on_loopback_and_shares_its_port(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.requests import TOPIC, fetch_v0, fetch_v3, produce_v0, produce_v3
-from tests.unit.gateway.wire_client import WireClient, connected
+from tests.unit.gateway.wire_client import WireClient, connected, encode, request_frame, response_body
 
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)
@@ -254,6 +254,74 @@ def test_a_transactional_produce_is_refused_until_there_are_transactions(tmp_pat
             await create(broker)
             body = await client.ask(ApiKey.PRODUCE, 3, produce_v3(records(b"a"), transactional_id=b"t"))
             assert struct.unpack_from(">h", body, 4 + len(TOPIC) + 8) == (ErrorCode.UNSUPPORTED_VERSION,)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 13])
+def test_a_transactional_batch_without_a_transactional_id_is_refused(version: int, tmp_path: Path) -> None:
+    """Kafka's answer to all partitions of the request; none of them gets an open transaction."""
+
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker)
+            record = [Record(0, 1_000, None, b"v", ())]
+            transaction = bytes(
+                build_batch(record, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+            )
+            for before in (records(b"a"), None):
+                if before is not None:
+                    await call(
+                        client, ApiKey.PRODUCE, version, produce_request(version, "orders", topic_id, {0: before})
+                    )
+                data: dict[int, bytes | None] = {0: transaction}
+                response = await call(
+                    client, ApiKey.PRODUCE, version, produce_request(version, "orders", topic_id, data)
+                )
+                (answer,) = response.responses[0].partition_responses
+                assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            both: dict[int, bytes | None] = {0: transaction, 1: records(b"b")}
+            response = await call(client, ApiKey.PRODUCE, version, produce_request(version, "orders", topic_id, both))
+            assert {one.error_code for one in response.responses[0].partition_responses} == {53}
+            ends = {one.topic_partition.partition: one.log.last_stable_offset for one in broker.partitions.replicas}
+            assert ends == {0: 1, 1: 0}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", range(8, 14))
+def test_bad_records_are_named(version: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            await broker.controller.create_topics(
+                [NewTopic("orders", 1, configs={"cleanup.policy": "compact"})], validate_only=False, timeout_ms=1000
+            )
+            topic_id = broker.image.topics["orders"].topic_id
+            data = build_batch([Record(0, 1, None if index % 4 == 1 else b"k", b"v", ()) for index in range(6)])
+            request = produce_request(version, "orders", topic_id, {0: bytes(data)})
+            response = await call(client, ApiKey.PRODUCE, version, request)
+            (answer,) = response.responses[0].partition_responses
+            message = "Compacted topic cannot accept message without key in topic partition orders-0"
+            assert answer.error_code == ErrorCode.INVALID_RECORD
+            named = [(one.batch_index, one.batch_index_error_message) for one in answer.record_errors]
+            assert named == [(1, message), (5, message)]
+            assert answer.error_message.startswith("One or more records have been rejected due to 2 record errors")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("client_id", "error"), [(b"test", 17), (b"__admin_client", 0)])
+def test_only_the_admin_client_may_produce_to_internal_topics(client_id: bytes, error: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            topic_id = await create(broker, "__consumer_offsets", 1)
+            for version in (9, 9):
+                request = produce_request(version, "__consumer_offsets", topic_id, {0: records(b"a")})
+                frame = request_frame(ApiKey.PRODUCE, version, encode(request), client_id=client_id)
+                client.writer.write(frame)
+                body = response_body(ApiKey.PRODUCE, version, await client.receive())
+                name_size = 1 + len("__consumer_offsets")
+                assert struct.unpack_from(">ih", body, 1 + name_size + 1) == (0, error)
 
     asyncio.run(main())
 

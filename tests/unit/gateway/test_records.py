@@ -118,6 +118,25 @@ def test_delete_records(key: ApiKey, version: int, tmp_path: Path) -> None:
     run(tmp_path, check)
 
 
+@pytest.mark.parametrize(("key", "version"), versions(ApiKey.DELETE_RECORDS))
+def test_records_of_internal_and_compacted_topics_are_not_deleted(key: ApiKey, version: int, tmp_path: Path) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(
+            broker, NewTopic("__consumer_offsets", 1), NewTopic("compacted", 1, configs={"cleanup.policy": "compact"})
+        )
+        for name, error in (
+            ("__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            ("compacted", ErrorCode.POLICY_VIOLATION),
+        ):
+            asked = make(key, version, "DeleteRecordsPartition", partition_index=0, offset=-1)
+            topic = make(key, version, "DeleteRecordsTopic", name=name, partitions=(asked,))
+            request = make(key, version, "DeleteRecordsRequest", topics=(topic,), timeout=SECOND)
+            (result,) = (await client.call(key, version, request)).topics[0].partitions
+            assert (result.low_watermark, result.error_code) == (-1, error)
+
+    run(tmp_path, check)
+
+
 @pytest.mark.parametrize(("key", "version"), versions(ApiKey.DESCRIBE_LOG_DIRS))
 def test_describe_log_dirs(key: ApiKey, version: int, tmp_path: Path) -> None:
     async def check(client: WireClient, broker: LocalBroker) -> None:

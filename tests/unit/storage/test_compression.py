@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
+import time
+import tracemalloc
 
 import cramjam
 import lz4.frame
@@ -115,6 +118,39 @@ def test_output_is_bounded(codec: Codec) -> None:
 def test_a_zstd_bomb_of_unknown_size_is_bounded() -> None:
     bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 24))
     assert refusal(Codec.ZSTD, bomb, 1 << 20) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_zstd_bomb_of_tiny_blocks_is_bounded_before_it_is_built() -> None:
+    """Each block of 4 bytes repeats one byte 128 K times: 32 KB stand for 1 GB."""
+    header = b"\x28\xb5\x2f\xfd" + b"\x00" + b"\x58"
+    blocks = [struct.pack("<I", 131072 << 3 | 1 << 1 | (number == 8191))[:3] + b"x" for number in range(8192)]
+    tracemalloc.start()
+    assert refusal(Codec.ZSTD, header + b"".join(blocks), 1 << 20) is ErrorCode.MESSAGE_TOO_LARGE
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 << 20
+    whole = header + b"".join(blocks[:7] + blocks[-1:])
+    assert decompress(Codec.ZSTD, whole) == b"x" * (8 * 131072)
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("size", [10, 200_000, 9_000_000])
+def test_reads_zstd_of_many_blocks(checksum: bool, size: int) -> None:
+    content = os.urandom(1000) * (size // 1000) + b"end"
+    frame = zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=False).compress(content)
+    assert decompress(Codec.ZSTD, frame + b"ignored") == content
+
+
+def test_the_time_for_many_empty_gzip_members_is_linear() -> None:
+    member = gzip.compress(b"")
+
+    def seconds(count: int) -> float:
+        begin = time.process_time()
+        assert decompress(Codec.GZIP, member * count) == b""
+        return time.process_time() - begin
+
+    few = min(seconds(4_000) for _ in range(3))
+    assert min(seconds(64_000) for _ in range(2)) < 16 * 5 * few
 
 
 def test_a_snappy_block_that_claims_four_gigabytes_takes_no_memory() -> None:

@@ -17,9 +17,9 @@ MAX_SEQUENCE = (1 << 31) - 1
 
 
 def send(log: Log, sequence: int, *values: bytes, epoch: int = 0, producer_id: int = 9, **how: bool) -> AppendInfo:
-    """One batch of an idempotent producer."""
+    """One batch of an idempotent producer; in a transaction, as a coordinator lets it in."""
     data = batch(*(values or (b"x",)), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **how)
-    info = log.append_as_leader(data, 0, NOW_MS)
+    info = log.append_as_leader(data, 0, NOW_MS, origin_is_client=not how.get("is_transactional"))
     log.update_high_watermark(log.log_end_offset)
     return info
 
@@ -190,6 +190,18 @@ def test_the_last_stable_offset_waits_for_open_transactions(tmp_path: Path) -> N
     with pytest.raises(RaykaError) as refused:
         mark(log, ControlType.ABORT, coordinator_epoch=-1)
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_only_a_batch_of_an_open_transaction_is_transactional(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    transactional = batch(b"x", producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    with pytest.raises(RaykaError) as refused:
+        log.append_as_leader(transactional, 0, NOW_MS)
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    assert (log.log_end_offset, log.last_stable_offset) == (0, 0)
+    send(log, 0, is_transactional=True)
+    next_one = batch(b"y", producer_id=9, producer_epoch=0, base_sequence=1, is_transactional=True)
+    assert log.append_as_leader(next_one, 0, NOW_MS).base_offset == 1
 
 
 @pytest.mark.parametrize("clean", [True, False])

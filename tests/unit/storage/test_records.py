@@ -22,14 +22,13 @@ from rayka.storage.format.batch import (
 from rayka.storage.format.builder import RecordBatchBuilder, build_batches, max_record_size
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.recompression import recompress
+from rayka.storage.format.record_checks import RecordRules, find_rejected
 from rayka.storage.format.records import (
     Record,
     build_batch,
     read_batch,
     read_records,
     rebuild_batch,
-    records_without_key,
-    require_keys,
 )
 from rayka.types import TimestampType
 
@@ -253,17 +252,6 @@ def test_recompression_is_bounded() -> None:
     assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_records_without_a_key_are_named(codec: Codec) -> None:
-    built = build_batch(RECORDS, codec=codec)
-    assert records_without_key(built, 0, read_header(built)) == [1, 3]
-    with pytest.raises(RaykaError, match="Record 1 of 7 has no key") as raised:
-        require_keys(built, 0, read_header(built))
-    assert raised.value.code is ErrorCode.INVALID_RECORD
-    keyed = build_batch([record for record in RECORDS if record.key is not None], codec=codec)
-    require_keys(keyed, 0, read_header(keyed))
-
-
 def test_header_keys_that_are_not_utf8_survive() -> None:
     built = build_batch([Record(0, NOW, None, None, (("\udcff\udcfe", b"x"),))])
     assert b"\xff\xfe" in built
@@ -310,4 +298,4 @@ def test_a_record_count_that_is_not_true_is_corrupt() -> None:
         with pytest.raises(RaykaError):
             list(read_records(built))
         with pytest.raises(RaykaError):
-            records_without_key(built, 0, read_header(built))
+            find_rejected(bytes(record), read_header(built), RecordRules(True, 0, 1 << 62, 1 << 20))

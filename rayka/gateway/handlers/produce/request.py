@@ -1,0 +1,152 @@
+"""The bytes of Produce requests, versions 0 to 13.
+
+Record bytes stay where they were received. What a batch must be for its version of the protocol is checked here by
+the batch header; the leader checks the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Final
+
+from rayka.errors import ErrorCode
+from rayka.gateway.server.request import PendingRequest
+from rayka.gateway.wire.reader import Reader
+from rayka.metadata.image import MetadataImage
+from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
+
+FIRST_FLEXIBLE: Final = 9
+_FIRST_WITH_MAGIC_2: Final = 3
+_FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_TOPIC_ID: Final = 13
+_ADMIN_CLIENT_ID: Final = "__admin_client"
+"""Kafka lets only this client id write to internal topics."""
+
+# Of a record batch: length, leader epoch, magic, CRC, attributes.
+_BATCH_HEAD: Final = struct.Struct(">8x i i b I h")
+_BATCH_OVERHEAD: Final = 61
+_LENGTH_OVERHEAD: Final = 12
+_MAGIC: Final = 2
+_ZSTD: Final = 4
+_TRANSACTIONAL_FLAG: Final = 0x10
+
+
+class ProduceRequest:
+    """What a Produce request asks.
+
+    `topics` has, for each topic, the bytes that name it (the response repeats them) and how many of `partitions` are
+    its own. `faults` are the answers known without a leader; `appends` go to leaders, and `indexes` are their places
+    in `partitions`. `size_position` is where the frame has the size of the last partition's records.
+    """
+
+    __slots__ = ("appends", "faults", "indexes", "params", "partitions", "size_position", "topics", "transactional_id")
+
+    def __init__(self, transactional_id: str | None, params: AppendParams) -> None:
+        self.transactional_id = transactional_id
+        self.params = params
+        self.topics: list[tuple[bytes, int]] = []
+        self.partitions: list[TopicPartition | int] = []
+        self.faults: dict[int, AppendResult] = {}
+        self.appends: list[AppendRequest] = []
+        self.indexes: list[int] = []
+        self.size_position = 0
+
+    @property
+    def is_for_one_partition(self) -> bool:
+        """Whether this is one batch for one partition whose producer waits for a response."""
+        return len(self.partitions) == len(self.appends) == 1 and self.params.acks != 0
+
+    def fail_all(self, error: ErrorCode, message: str | None = None) -> None:
+        """Give every partition the same error and append nothing."""
+        self.faults = {index: AppendResult(error, error_message=message) for index in range(len(self.partitions))}
+        self.appends = []
+        self.indexes = []
+
+
+def parse(pending: PendingRequest, image: MetadataImage) -> ProduceRequest:
+    """Read the request. Raises MalformedFrame."""
+    version, flexible = pending.version, pending.version >= FIRST_FLEXIBLE
+    reader = Reader(pending.frame, pending.position)
+    view = memoryview(pending.frame)
+    transactional_id = reader.string(flexible) if version >= _FIRST_WITH_MAGIC_2 else None
+    params = AppendParams(reader.int16(), reader.int32(), pending.client_id == _ADMIN_CLIENT_ID)
+    request = ProduceRequest(transactional_id, params)
+    for _ in range(reader.required_array_size(flexible)):
+        begin = reader.position
+        topic, unknown = _topic(reader, version, flexible, image)
+        name = bytes(view[begin : reader.position])
+        count = reader.required_array_size(flexible)
+        request.topics.append((name, count))
+        for _ in range(count):
+            _parse_partition(request, reader, view, version, flexible, topic, unknown)
+        if flexible:
+            reader.skip_tags()
+    if flexible:
+        reader.skip_tags()
+    return request
+
+
+def _topic(
+    reader: Reader, version: int, flexible: bool, image: MetadataImage
+) -> tuple[str | None, AppendResult | None]:
+    """The topic's name, or the answer to every partition of a topic whose id is not known."""
+    if version < _FIRST_WITH_TOPIC_ID:
+        return reader.required_string(flexible), None
+    topic_id = reader.topic_id()
+    name = image.topic_names_by_id.get(topic_id or uuid.UUID(int=0))
+    return name, None if name is not None else AppendResult(ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def _parse_partition(
+    request: ProduceRequest,
+    reader: Reader,
+    view: memoryview,
+    version: int,
+    flexible: bool,
+    topic: str | None,
+    unknown: AppendResult | None,
+) -> None:
+    index = len(request.partitions)
+    partition = reader.int32()
+    request.size_position = reader.position
+    size = reader.blob_size(flexible)
+    begin = reader.take(max(size, 0))
+    if flexible:
+        reader.skip_tags()
+    if topic is None:
+        request.partitions.append(partition)
+    else:
+        request.partitions.append(TopicPartition(topic, partition))
+    records = view[begin : begin + max(size, 0)]
+    fault = unknown or record_fault(records, version)
+    if fault is not None or topic is None:
+        request.faults[index] = fault or AppendResult(ErrorCode.UNKNOWN_TOPIC_ID)
+        return
+    request.indexes.append(index)
+    request.appends.append(AppendRequest(TopicPartition(topic, partition), records))
+
+
+def record_fault(records: memoryview, version: int) -> AppendResult | None:
+    """The error if this version of the protocol does not allow these records, or no producer may send them."""
+    if version < _FIRST_WITH_MAGIC_2:
+        return _fault(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            "message formats 0 and 1 are not supported; use Produce v3 or later",
+        )
+    if len(records) < _BATCH_OVERHEAD:
+        return _fault(ErrorCode.INVALID_RECORD, f"{len(records)} bytes are less than one record batch")
+    length, _, magic, _, attributes = _BATCH_HEAD.unpack_from(records)
+    if magic != _MAGIC:
+        return _fault(ErrorCode.INVALID_RECORD, f"Produce v{version} takes record batches of magic 2, not {magic}")
+    if length + _LENGTH_OVERHEAD < len(records):
+        return _fault(ErrorCode.INVALID_RECORD, f"Produce v{version} takes one record batch for each partition")
+    if attributes & 7 == _ZSTD and version < _FIRST_WITH_ZSTD:
+        return _fault(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v7 or later, not v{version}")
+    if attributes & _TRANSACTIONAL_FLAG:
+        return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return None
+
+
+def _fault(error: ErrorCode, message: str) -> AppendResult:
+    return AppendResult(error, error_message=message)
