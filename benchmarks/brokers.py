@@ -13,6 +13,7 @@ from rayka.testing import BrokerProcess, ServerProcess, free_port, title
 
 CACHE = Path(os.environ.get("RAYKA_BENCH_CACHE", "~/.cache/rayka-bench")).expanduser()
 KAFKA_VERSION = "4.4.0"
+SPARK_JARS = CACHE / "spark-kafka-3.5.7"
 
 SERVER_PROPERTIES = """\
 process.roles=broker,controller

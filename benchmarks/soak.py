@@ -1,12 +1,13 @@
-"""`python -m benchmarks.soak`: full load for a long time, the memory of all processes sampled; it must come out flat.
+"""`python -m benchmarks.soak`: full load for a long time while the memory of all processes is sampled.
 
-A producer and a consumer run without a pause over a topic whose retention keeps the log at a constant size. The growth
-is the slope of a straight line through the samples after the first quarter, in MB an hour.
+A producer and a consumer run without a pause on a topic whose retention keeps the log at a constant size, so memory
+must not grow. The growth, `MB/h`, is the slope of a straight line through the samples after the first quarter.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def growth_mb_per_hour(samples: list[tuple[float, float]]) -> float:
     return linear_regression([at for at, _ in settled], [mb for _, mb in settled]).slope * 3600
 
 
-def run(broker: Broker, minutes: float, size: int) -> float:
+def run(broker: Broker, minutes: float, size: int) -> dict[str, float]:
     topic = "soak"
     load.create_topic(
         broker.bootstrap, topic, 4, {"retention.bytes": str(KEPT_BYTES // 4), "segment.bytes": "104857600"}
@@ -53,8 +54,12 @@ def run(broker: Broker, minutes: float, size: int) -> float:
     try:
         growth = growth_mb_per_hour(sample(broker, time.monotonic() + seconds, work))
         records = sum(load.end_offsets(broker.bootstrap, topic).values())
-        print(f"{records:,} records of {size} B in {seconds:,.0f} s, {records * size / seconds / 1e6:,.0f} MB/s")
-        return growth
+        return {
+            "minutes": minutes,
+            "records": records,
+            "MB/s": records * size / seconds / 1e6,
+            "MB/h": growth,
+        }
     finally:
         for process in work:
             process.kill()
@@ -69,6 +74,7 @@ def main() -> int:
     parser.add_argument(
         "--dir", type=Path, default=CACHE, help="where the log lies while it runs; default: %(default)s"
     )
+    parser.add_argument("--json", type=Path, help="write the figures there")
     chosen = parser.parse_args()
     chosen.dir.mkdir(parents=True, exist_ok=True)
     broker = BROKERS[chosen.broker](
@@ -76,8 +82,10 @@ def main() -> int:
     )
     broker.start()
     try:
-        growth = run(broker, chosen.minutes, chosen.size)
-        print(f"{broker.name}: {growth:+,.0f} MB an hour")
+        figures = run(broker, chosen.minutes, chosen.size)
+        print(broker.name, "  ".join(f"{name} {value:,.0f}" for name, value in figures.items()))
+        if chosen.json:
+            chosen.json.write_text(json.dumps(figures))
         broker.stop()
     except BaseException:
         print(*broker.log[-50:], sep="\n", file=sys.stderr)

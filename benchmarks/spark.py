@@ -25,12 +25,11 @@ from typing import Any
 from confluent_kafka import Producer
 
 from benchmarks import beside
-from benchmarks.brokers import CACHE, Kafka
+from benchmarks.brokers import SPARK_JARS, Kafka
 from benchmarks.load import PRODUCER, TIMEOUT_S, create_topic, payload
 from rayka.client.cluster import Cluster
 
 TOPIC = "records"
-SPARK_JARS = CACHE / "spark-kafka-3.5.7"
 DRIVER_MEMORY = "2g"
 QUERY = ("count(*)", "sum(length(value))")
 KEYS = 100_000

@@ -34,6 +34,15 @@ def test_sends_files_and_prints_json(kcat: Kcat, topic: str, tmp_path: Path) -> 
     }
 
 
+def test_sends_lines_and_asks_for_the_end_offset(kcat: Kcat, topic: str) -> None:
+    lines = [b"value %d" % number for number in range(300)]
+
+    kcat.run("-P", "-t", topic, "-p", "0", stdin=b"\n".join(lines) + b"\n")
+
+    assert kcat.run("-C", "-q", "-e", "-t", topic, "-p", "0", "-o", "beginning").splitlines() == lines
+    assert kcat.run("-Q", "-t", f"{topic}:0:-1") == b"%s [0] offset 300\n" % topic.encode()
+
+
 def test_reads_the_last_records(kcat: Kcat, topic: str) -> None:
     kcat.run("-P", "-t", topic, stdin=b"\n".join(b"%d" % number for number in range(10)))
 

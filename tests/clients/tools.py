@@ -1,7 +1,7 @@
-"""Finds, and where a package manager can bring them fetches, the clients that are not Python packages.
+"""The clients that are not Python packages: finds them, and fetches those that npm and Maven provide.
 
-Everything fetched goes to a cache outside the repository (`RAYKA_TEST_CACHE`, by default `~/.cache/rayka-tests`).
-Run `python -m tests.clients.tools` to fetch all of it beforehand.
+`./check` runs `python -m tests.clients.tools` before the first test, which fetches all of them. They go to a cache
+outside the repository (`RAYKA_TEST_CACHE`, by default `~/.cache/rayka-tests`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from benchmarks.brokers import SPARK_JARS
+
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 CACHE = Path(os.environ.get("RAYKA_TEST_CACHE", "~/.cache/rayka-tests")).expanduser()
 KAFKA_TOOLS_VERSION = "4.3.1"
 SET_UP_TIMEOUT_S = 600
@@ -42,12 +45,8 @@ def _need(program: str, package: str) -> str:
 
 @cache
 def kcat() -> str:
-    """The path of kcat; as root it is installed from Debian's package when it is missing."""
-    path = shutil.which("kcat") or shutil.which("kafkacat")
-    if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        _run("apt-get", "update", "-qq")
-        _run("apt-get", "install", "-y", "-qq", "kafkacat")
-    return path or shutil.which("kafkacat") or _need("kcat", "kafkacat")
+    """The path of kcat, which older Debians call kafkacat."""
+    return shutil.which("kafkacat") or _need("kcat", "kcat")
 
 
 @cache
@@ -69,13 +68,25 @@ def kafkajs() -> Path:
 def kafka_tools() -> Path:
     """The folder of the jars of Kafka's Java client and command line tools."""
     _need("java", "openjdk-17-jre-headless")
-    folder = CACHE / f"kafka-tools-{KAFKA_TOOLS_VERSION}"
+    return _jars(
+        CACHE / f"kafka-tools-{KAFKA_TOOLS_VERSION}",
+        HERE / "java" / "pom.xml",
+        f"-Dkafka.version={KAFKA_TOOLS_VERSION}",
+    )
+
+
+@cache
+def spark_kafka() -> Path:
+    """The folder of the jars of Spark's own Kafka source, which the benchmarks use too."""
+    return _jars(SPARK_JARS, ROOT / "benchmarks" / "spark-kafka-pom.xml")
+
+
+def _jars(folder: Path, pom: Path, *options: str) -> Path:
+    """Fetch what a pom depends on, unless the folder has it."""
     complete = folder / ".complete"
     if not complete.exists():
-        _run(
-            _need("mvn", "maven"), "-q", "-B", "-f", HERE / "java" / "pom.xml",
-            f"-Dkafka.version={KAFKA_TOOLS_VERSION}", "dependency:copy-dependencies", f"-DoutputDirectory={folder}",
-        )  # fmt: skip
+        goal = ("dependency:copy-dependencies", f"-DoutputDirectory={folder}")
+        _run(_need("mvn", "maven"), "-q", "-B", "-f", pom, *options, *goal)
         complete.touch()
     return folder
 
@@ -89,7 +100,12 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-TOOLS: dict[str, Callable[[], object]] = {"kcat": kcat, "KafkaJS": kafkajs, "Kafka's Java tools": kafka_tools}
+TOOLS: dict[str, Callable[[], object]] = {
+    "kcat": kcat,
+    "KafkaJS": kafkajs,
+    "Kafka's Java tools": kafka_tools,
+    "Spark's Kafka source": spark_kafka,
+}
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from rayka.testing import BrokerProcess, wait_until
 from tests.faults.load import Writer, check, create_topic, read_all
+from tests.support.scale import rounds
 
 PARTITIONS = 4
 SEVERAL = ("partition.actors.per.node=3", "gateways.per.node=1")
@@ -34,8 +35,8 @@ def test_one_of_ours_is_killed_again_and_again(broker: BrokerProcess, victim: st
     create_topic(broker.bootstrap, topic, PARTITIONS)
     writer = Writer(broker.bootstrap, topic, PARTITIONS)
     more_acks(writer, 10)
-    for round_number in range(3):
-        broker.kill_one(victim, round_number)
+    for number in range(rounds(3, 20)):
+        broker.kill_one(victim, number)
         more_acks(writer, RECOVERY_S)
         wait_until(lambda: len(broker.find(victim)) > 0, RECOVERY_S, "the process is back")
         more_acks(writer, RECOVERY_S)

@@ -18,6 +18,7 @@ from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.types import TimestampType
 from tests.property.record_strategies import CODECS, record_lists
+from tests.support.scale import examples
 
 TIMESTAMP_TYPES = st.sampled_from(list(TimestampType))
 
@@ -70,7 +71,7 @@ def plain(columns: pa.RecordBatch) -> list[dict[str, Any]]:
     return columns.to_pylist()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(logs(), st.data())
 def test_columns_are_the_records(log: bytes, data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1))
@@ -83,7 +84,7 @@ def test_columns_are_the_records(log: bytes, data: st.DataObject) -> None:
     assert plain(columns) == [{name: row[name] for name in names} for row in rows(expected)]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 @given(record_lists(min_size=1), CODECS, st.data())
 def test_damage_gives_what_read_records_gives(records: list[Record], codec: Codec, data: st.DataObject) -> None:
     """Behind a right CRC, as a hostile client sends it: equal records, or an error from both."""
@@ -106,7 +107,7 @@ def test_damage_gives_what_read_records_gives(records: list[Record], codec: Code
         assert columns.column("value").to_pylist() == [record.value for record in expected]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=300), st.sampled_from([None, 2, 3]))
 def test_garbage_raises_nothing_else(garbage: bytes, magic: int | None) -> None:
     built = bytearray(RECORD_BATCH_OVERHEAD) + garbage
@@ -117,7 +118,7 @@ def test_garbage_raises_nothing_else(garbage: bytes, magic: int | None) -> None:
             read(log)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(record_lists(max_size=30), CODECS, st.integers(100, 20_000), st.data())
 def test_what_is_written_is_read(records: list[Record], codec: Codec, max_batch_size: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(records)))

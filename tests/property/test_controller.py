@@ -15,6 +15,7 @@ from rayka.metadata.controller import Position
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.metadata.records import ResourceType, decode_all, encode_all
 from rayka.metadata.snapshot import snapshot_records
+from tests.support.scale import examples
 from tests.unit.metadata.cluster import Cluster, alteration
 
 NAMES = st.sampled_from(["a", "b", "c.d", "c_d", "..", "e"])
@@ -192,4 +193,4 @@ class ControllerMachine(RuleBasedStateMachine):
 
 
 TestController = ControllerMachine.TestCase
-TestController.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestController.settings = settings(max_examples=examples(60), stateful_step_count=30)

@@ -23,6 +23,7 @@ from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettin
 from rayka.coordinator.groups.state import Registry
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
+from tests.support.scale import examples
 from tests.unit.coordinator.clients import ClassicClient, ConsumerClient, topic_id
 from tests.unit.coordinator.shell import Shell
 
@@ -226,7 +227,7 @@ def compacted(log: list[tuple[bytes, bytes | None]]) -> list[tuple[int, tuple[by
     return [(offset, (key, value)) for key, (offset, value) in sorted(last.items(), key=lambda i: i[1][0]) if value]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(HISTORIES)
 def test_histories(history: list[tuple[str, int]]) -> None:
     world = World()
@@ -239,7 +240,7 @@ def test_histories(history: list[tuple[str, int]]) -> None:
     assert replayed(compacted(world.shell.log)) == durable
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(HISTORIES, st.data())
 def test_a_restart_anywhere_gives_the_state_of_the_log(history: list[tuple[str, int]], data: st.DataObject) -> None:
     world = World()

@@ -17,6 +17,7 @@ from rayka.storage.log.log import Log
 from rayka.storage.log.reader import SegmentReader
 from rayka.types import FileSlice
 from tests.support.logs import NOW_MS, batch, check_indexes, open_log
+from tests.support.scale import examples
 
 PRODUCERS = (-1, 100, 101)
 values = st.lists(st.binary(max_size=60), min_size=1, max_size=4)
@@ -201,5 +202,5 @@ class LogMachine(RuleBasedStateMachine):
         assert (None if found is None else found.offset) == (matches[0] if matches else None)
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestLog = LogMachine.TestCase

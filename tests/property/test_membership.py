@@ -15,6 +15,7 @@ from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError
+from tests.support.scale import examples
 from tests.unit.coordinator.shell import Shell
 
 TOPICS = {uuid.UUID(int=1): "a", uuid.UUID(int=2): "b"}
@@ -130,4 +131,4 @@ class Network(RuleBasedStateMachine):
 
 
 TestNetwork = Network.TestCase
-TestNetwork.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestNetwork.settings = settings(max_examples=examples(150), stateful_step_count=60)

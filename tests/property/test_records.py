@@ -27,6 +27,7 @@ from rayka.storage.format.records import Record, build_batch, read_records, rebu
 from rayka.storage.format.varint import decode_varint, encode_varint
 from rayka.types import AbortedTransaction
 from tests.property.record_strategies import CODECS, record_lists
+from tests.support.scale import examples
 
 OFFSET_AND_EPOCH = {*range(8), *range(12, 16)}
 
@@ -50,7 +51,7 @@ def test_garbage_is_content_or_an_error(codec: Codec, garbage: bytes) -> None:
         decompress(codec, garbage, 1 << 20)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(CODECS, st.binary(min_size=1, max_size=300), st.data())
 def test_damaged_compression_is_content_or_an_error(codec: Codec, content: bytes, data: st.DataObject) -> None:
     damaged = bytearray(compress(codec, content * 3))
@@ -96,7 +97,7 @@ def test_recompression(records: list[Record], source: Codec, target: Codec) -> N
     assert list(read_records(recompress(built, 0, read_header(built), target))) == records
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(record_lists(min_size=1), CODECS, st.data())
 def test_any_changed_byte_is_noticed(records: list[Record], codec: Codec, data: st.DataObject) -> None:
     built = build_batch(records, codec=codec)
@@ -108,7 +109,7 @@ def test_any_changed_byte_is_noticed(records: list[Record], codec: Codec, data: 
         assert valid_prefix(built) == 0
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(record_lists(), CODECS, st.data())
 def test_damage_behind_a_right_crc(records: list[Record], codec: Codec, data: st.DataObject) -> None:
     """What a hostile client sends: a batch that is intact, with nonsense inside."""

@@ -14,6 +14,7 @@ from rayka.gateway.api import APIS
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
+from tests.support.scale import examples
 from tests.unit.gateway.scripted_broker import connect, feed, new_context, settle
 from tests.unit.gateway.test_codec import CASES, sample
 from tests.unit.gateway.wire_client import encode, request_frame, versions
@@ -75,7 +76,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("logs")
 
 
-SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @SETTINGS

@@ -1,4 +1,4 @@
-"""Clients that are not ours, against the gateway over a local broker: create, produce, fetch, describe."""
+"""Kafka clients that are Python packages, against the gateway over a local broker: create, produce, fetch, describe."""
 
 from __future__ import annotations
 
@@ -112,14 +112,3 @@ def test_aiokafka(bootstrap: str, topic: str) -> None:
             return [(await asyncio.wait_for(consumer.getone(), 10)).value for _ in VALUES]
 
     assert asyncio.run(main()) == VALUES
-
-
-def test_kcat(bootstrap: str, topic: str) -> None:
-    def kcat(*arguments: str, stdin: bytes = b"") -> bytes:
-        command = ["kcat", "-b", bootstrap, *arguments]
-        return subprocess.run(command, input=stdin, stdout=subprocess.PIPE, check=True, timeout=30).stdout
-
-    kcat("-P", "-t", topic, "-p", "0", stdin=b"\n".join(VALUES) + b"\n")
-    assert kcat("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q").splitlines() == VALUES
-    assert kcat("-Q", "-t", f"{topic}:0:-1") == b"%s [0] offset 300\n" % topic.encode()
-    assert b"2 partitions" in kcat("-L", "-t", topic)
