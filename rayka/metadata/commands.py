@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from rayka.config import ConfigEntry
 from rayka.errors import ErrorCode
 from rayka.metadata.records import ConfigResource, MetadataRecord
+from rayka.metadata.values import UNASSIGNED
 
 Response = TypeVar("Response", covariant=True)
 PRODUCER_ID_BLOCK_SIZE = 1000
@@ -128,7 +129,7 @@ class BrokerRegistered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActorRegistration:
-    """A PartitionReplica actor that is ready to serve the replicas in `log_dir`.
+    """A partition actor that is ready to serve the replicas in `log_dir`, whose id is `directory_id`.
 
     `incarnation` is new for each start of the process, so that a registration delivered twice counts once.
     """
@@ -137,6 +138,16 @@ class ActorRegistration:
     broker_id: int
     log_dir: str
     incarnation: str
+    directory_id: uuid.UUID = UNASSIGNED
+
+
+@dataclass(frozen=True, slots=True)
+class AssignReplicasToDirs:
+    """Where an actor has its replicas (topic id, partition): its own directory, or LOST (KIP-858)."""
+
+    actor: str
+    incarnation: str
+    directories: Mapping[tuple[uuid.UUID, int], uuid.UUID]
 
 
 class ActorRegistered(NamedTuple):

@@ -18,6 +18,7 @@ from rayka.metadata.commands import (
     PRODUCER_ID_BLOCK_SIZE,
     ActorRegistered,
     ActorRegistration,
+    AssignReplicasToDirs,
     BrokerRegistered,
     BrokerRegistration,
     ConfigAlteration,
@@ -144,6 +145,10 @@ class Controller:
     def register_actor(self, registration: ActorRegistration) -> Result[ActorRegistered]:
         """See `Nodes.register_actor`."""
         return Nodes(self.image, self._config).register_actor(registration)
+
+    def assign_replicas_to_dirs(self, request: AssignReplicasToDirs) -> Result[None]:
+        """See `Nodes.assign_replicas_to_dirs`."""
+        return Nodes(self.image, self._config).assign_replicas_to_dirs(request)
 
     def actor_died(self, name: str, epoch: int | None = None) -> Result[None]:
         """See `Nodes.actor_died`."""

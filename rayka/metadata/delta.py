@@ -27,7 +27,7 @@ from rayka.metadata.records import (
     UnregisterActorRecord,
     UnregisterBrokerRecord,
 )
-from rayka.metadata.values import ActorImage, BrokerImage, PartitionImage, TopicImage
+from rayka.metadata.values import PartitionImage
 
 if TYPE_CHECKING:
     from rayka.metadata.image import MetadataImage
@@ -82,18 +82,9 @@ class MetadataDelta:
             features.pop(record.name, None)
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
-        self._map("brokers")[record.broker_id] = BrokerImage(
-            broker_id=record.broker_id,
-            host=record.host,
-            port=record.port,
-            rack=record.rack,
-            fenced=record.fenced,
-            node_id=record.node_id,
-            epoch=record.broker_epoch,
-            directory_ids=record.directory_ids,
-            log_dirs=record.log_dirs,
-        )
-        self._id_floors(IdFloorsRecord(record.broker_id + 1, record.broker_epoch + 1))
+        broker = record.image
+        self._map("brokers")[broker.broker_id] = broker
+        self._id_floors(IdFloorsRecord(broker.broker_id + 1, broker.epoch + 1))
 
     def _id_floors(self, record: IdFloorsRecord) -> None:
         self._changes["next_broker_id"] = max(self._get("next_broker_id"), record.next_broker_id)
@@ -109,14 +100,7 @@ class MetadataDelta:
         self._map("brokers").pop(record.broker_id, None)
 
     def _register_actor(self, record: RegisterActorRecord) -> None:
-        self._map("actors")[record.name] = ActorImage(
-            name=record.name,
-            broker_id=record.broker_id,
-            log_dir=record.log_dir,
-            epoch=record.epoch,
-            online=record.online,
-            incarnation=record.incarnation,
-        )
+        self._map("actors")[record.image.name] = record.image
 
     def _actor_change(self, record: ActorChangeRecord) -> None:
         actors = self._map("actors")
@@ -128,41 +112,21 @@ class MetadataDelta:
         self._map("actors").pop(record.name, None)
 
     def _topic(self, record: TopicRecord) -> None:
-        self._map("topics")[record.name] = TopicImage(record.name, record.topic_id, (), record.is_internal)
-        self._map("topic_names_by_id")[record.topic_id] = record.name
+        self._map("topics")[record.image.name] = record.image
+        self._map("topic_names_by_id")[record.image.topic_id] = record.image.name
 
     def _partition(self, record: PartitionRecord) -> None:
         partitions = self._topic_partitions(record.topic_id)
-        image = PartitionImage(
-            partition=record.partition,
-            leader=record.leader,
-            leader_epoch=record.leader_epoch,
-            replicas=record.replicas,
-            isr=record.isr,
-            partition_epoch=record.partition_epoch,
-            actors=record.actors,
-        )
-        if record.partition < len(partitions):
-            partitions[record.partition] = image
-        elif record.partition == len(partitions):
-            partitions.append(image)
-        else:
+        number = record.image.partition
+        if number > len(partitions):
             raise ValueError(f"metadata record skips a partition: {record}")
+        partitions[number : number + 1] = [record.image]
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
         partitions = self._topic_partitions(record.topic_id)
         if record.partition >= len(partitions):
             raise ValueError(f"metadata record for unknown partition: {record}")
-        before = partitions[record.partition]
-        partitions[record.partition] = PartitionImage(
-            partition=before.partition,
-            leader=before.leader if record.leader is None else record.leader,
-            leader_epoch=before.leader_epoch if record.leader_epoch is None else record.leader_epoch,
-            replicas=before.replicas if record.replicas is None else record.replicas,
-            isr=before.isr if record.isr is None else record.isr,
-            partition_epoch=record.partition_epoch,
-            actors=before.actors if record.actors is None else record.actors,
-        )
+        partitions[record.partition] = replace(partitions[record.partition], **record.changes)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         name = self._map("topic_names_by_id").pop(record.topic_id, None)

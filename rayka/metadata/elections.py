@@ -7,11 +7,12 @@ whatever its former life still sends is then recognisably old.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.metadata.records import PartitionChangeRecord
+from rayka.metadata.values import UNASSIGNED
 from rayka.types import NO_LEADER
 
 IsOnline = Callable[[PartitionImage, int], bool]
@@ -19,32 +20,41 @@ IsOnline = Callable[[PartitionImage, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Which replicas can serve: the image, with what the command at hand is about to change."""
+    """Which replicas can serve, with what the command at hand is about to change.
 
-    image: MetadataImage
-    actors: frozenset[str]
+    `actors` are those online, with the id of the log directory that each has open.
+    """
+
+    actors: Mapping[str, uuid.UUID]
     brokers: frozenset[int]
 
     @classmethod
     def of(cls, image: MetadataImage) -> Liveness:
         """As the image has it."""
         return cls(
-            image,
-            frozenset(actor.name for actor in image.actors.values() if actor.online),
+            {actor.name: actor.directory_id for actor in image.actors.values() if actor.online},
             frozenset(broker.broker_id for broker in image.brokers.values() if not broker.fenced),
         )
 
-    def without(self, actors: Iterable[str] = (), brokers: Iterable[int] = ()) -> Liveness:
-        """With these gone."""
-        return Liveness(self.image, self.actors.difference(actors), self.brokers.difference(brokers))
+    def without(self, names: Iterable[str]) -> Liveness:
+        """With these actors gone."""
+        gone = set(names)
+        return Liveness({name: each for name, each in self.actors.items() if name not in gone}, self.brokers)
 
-    def with_(self, actors: Iterable[str] = (), brokers: Iterable[int] = ()) -> Liveness:
-        """With these serving."""
-        return Liveness(self.image, self.actors.union(actors), self.brokers.union(brokers))
+    def with_actor(self, name: str, directory_id: uuid.UUID) -> Liveness:
+        """With an actor that serves from this directory."""
+        return Liveness({**self.actors, name: directory_id}, self.brokers)
 
     def is_online(self, partition: PartitionImage, broker_id: int) -> bool:
-        """Whether this broker's replica of the partition can serve."""
-        return broker_id in self.brokers and partition.actor_of(broker_id) in self.actors
+        """Whether this broker's replica can serve: its actor does, and has the directory that the replica is in.
+
+        A replica that was never created is in no directory yet. One whose directory is missing is offline, not new
+        (KIP-858): it would begin again at offset 0.
+        """
+        name = partition.actor_of(broker_id)
+        if broker_id not in self.brokers or name not in self.actors:
+            return False
+        return partition.directory_of(broker_id) in (UNASSIGNED, self.actors[name])
 
 
 def elect(partition: PartitionImage, is_online: Callable[[int], bool], *, unclean: bool = False) -> int:
@@ -61,10 +71,8 @@ def elect(partition: PartitionImage, is_online: Callable[[int], bool], *, unclea
     return next(any_online, NO_LEADER) if unclean else NO_LEADER
 
 
-def failover(
-    topic: TopicImage, partition: PartitionImage, liveness: Liveness, *, unclean: bool = False
-) -> PartitionChangeRecord | None:
-    """The change that a partition needs after replicas came or went; None if it needs none.
+def failover_state(partition: PartitionImage, liveness: Liveness, *, unclean: bool = False) -> PartitionImage:
+    """The partition after replicas came or went, in its present partition epoch.
 
     Replicas that are gone leave the ISR, but the last one stays: it is the one that has everything.
     """
@@ -76,9 +84,16 @@ def failover(
     isr = tuple(broker_id for broker_id in partition.isr if is_online(broker_id)) or partition.isr
     if leader != NO_LEADER and leader not in isr:
         isr = (leader,)
-    if leader == partition.leader and isr == partition.isr:
-        return None
-    return change(topic.topic_id, partition, leader, isr)
+    epoch = partition.leader_epoch + (leader != partition.leader)
+    return replace(partition, leader=leader, leader_epoch=epoch, isr=isr)
+
+
+def failover(
+    topic: TopicImage, partition: PartitionImage, liveness: Liveness, *, unclean: bool = False
+) -> PartitionChangeRecord | None:
+    """The change that a partition needs after replicas came or went; None if it needs none."""
+    after = failover_state(partition, liveness, unclean=unclean)
+    return None if after == partition else PartitionChangeRecord.between(topic.topic_id, partition, after)
 
 
 def change(
@@ -86,14 +101,8 @@ def change(
 ) -> PartitionChangeRecord:
     """The record of an election or a change of the ISR; `restarted` if the leader is new though it is the same."""
     elected = restarted or leader != partition.leader
-    return PartitionChangeRecord(
-        topic_id=topic_id,
-        partition=partition.partition,
-        partition_epoch=partition.partition_epoch + 1,
-        leader=leader if elected else None,
-        leader_epoch=partition.leader_epoch + 1 if elected else None,
-        isr=None if isr == partition.isr else isr,
-    )
+    after = replace(partition, leader=leader, leader_epoch=partition.leader_epoch + elected, isr=isr)
+    return PartitionChangeRecord.between(topic_id, partition, after)
 
 
 def held_by(image: MetadataImage, names: frozenset[str]) -> Iterator[tuple[TopicImage, PartitionImage]]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayka.config import BrokerConfig, resolve
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     ActorRegistered,
     ActorRegistration,
+    AssignReplicasToDirs,
     BrokerRegistered,
     BrokerRegistration,
     Result,
 )
-from rayka.metadata.elections import Liveness, change, failover, held_by
-from rayka.metadata.image import ActorImage, BrokerImage, MetadataImage, TopicImage
+from rayka.metadata.elections import Liveness, change, failover, failover_state, held_by
+from rayka.metadata.image import ActorImage, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from rayka.metadata.records import (
     ActorChangeRecord,
     BrokerFencingRecord,
@@ -43,22 +45,23 @@ class Nodes:
         """
         broker_id = _broker_id(self.image, registration)
         before = self.image.brokers.get(broker_id)
-        record = RegisterBrokerRecord(
+        broker = BrokerImage(
             broker_id=broker_id,
-            broker_epoch=self.image.next_broker_epoch,
-            node_id=registration.node_id,
             host=registration.host,
             port=registration.port,
             rack=registration.rack,
+            fenced=False,
+            node_id=registration.node_id,
+            epoch=self.image.next_broker_epoch,
             directory_ids=registration.directory_ids,
             log_dirs=registration.log_dirs,
         )
-        if before is not None and _is_same_start(before, record):
+        if before is not None and replace(before, epoch=broker.epoch) == broker:
             return Result((), BrokerRegistered(broker_id, before.epoch))
-        records: list[MetadataRecord] = [record]
+        records: list[MetadataRecord] = [RegisterBrokerRecord(broker)]
         if before is not None and before.node_id != registration.node_id:
             records += self._offline([actor for actor in self.image.actors.values() if actor.broker_id == broker_id])
-        return Result(tuple(records), BrokerRegistered(broker_id, record.broker_epoch))
+        return Result(tuple(records), BrokerRegistered(broker_id, broker.epoch))
 
     def broker_died(self, broker_id: int) -> Result[None]:
         """Fence a broker and move its leaders away. Unknown and fenced ones are left as they are."""
@@ -97,14 +100,44 @@ class Nodes:
         if before is not None and before.online and before.incarnation == registration.incarnation:
             return Result((), ActorRegistered(before.epoch))
         epoch = 1 if before is None else before.epoch + 1
-        record = RegisterActorRecord(
+        actor = ActorImage(
             name=registration.name,
             broker_id=registration.broker_id,
             log_dir=registration.log_dir,
             epoch=epoch,
+            online=True,
             incarnation=registration.incarnation,
+            directory_id=registration.directory_id,
         )
-        return Result((record, *self._restart(registration)), ActorRegistered(epoch))
+        return Result((RegisterActorRecord(actor), *self._restart(registration)), ActorRegistered(epoch))
+
+    def assign_replicas_to_dirs(self, request: AssignReplicasToDirs) -> Result[None]:
+        """Take down in which directory an actor has created replicas, or that it has LOST them (AssignReplicasToDirs).
+
+        Without effect for replicas that are not the actor's, or not any longer. Raises INVALID_REGISTRATION for an
+        actor that has not registered, or anew since.
+        """
+        actor = self.image.actors.get(request.actor)
+        if actor is None or not actor.online or actor.incarnation != request.incarnation:
+            raise RaykaError(ErrorCode.INVALID_REGISTRATION, f"actor {request.actor} is not registered as this process")
+        liveness = Liveness.of(self.image)
+        records = (
+            record
+            for (topic_id, number), directory_id in request.directories.items()
+            if (topic := self.image.topic_by_id(topic_id)) is not None
+            and number < len(topic.partitions)
+            and (record := self._assign(topic, topic.partitions[number], actor, directory_id, liveness)) is not None
+        )
+        return Result(tuple(records), None)
+
+    def _assign(
+        self, topic: TopicImage, before: PartitionImage, actor: ActorImage, directory_id: uuid.UUID, liveness: Liveness
+    ) -> PartitionChangeRecord | None:
+        if actor.name not in before.actors or before.directory_of(actor.broker_id) == directory_id:
+            return None
+        after = replace(before, directories=before.with_directory(actor.broker_id, directory_id))
+        elected = failover_state(after, liveness, unclean=self._unclean(topic))
+        return PartitionChangeRecord.between(topic.topic_id, before, elected)
 
     def actor_died(self, name: str, epoch: int | None = None) -> Result[None]:
         """An actor is gone and its partitions need other leaders.
@@ -129,7 +162,7 @@ class Nodes:
         names = frozenset(actor.name for actor in online)
         for actor in online:
             yield ActorChangeRecord(actor.name, actor.epoch, False)
-        liveness = Liveness.of(self.image).without(actors=names)
+        liveness = Liveness.of(self.image).without(names)
         yield from self._failovers(names, liveness)
 
     def _failovers(self, names: frozenset[str], liveness: Liveness) -> Iterator[PartitionChangeRecord]:
@@ -140,9 +173,9 @@ class Nodes:
 
     def _restart(self, registration: ActorRegistration) -> Iterator[PartitionChangeRecord]:
         """New epochs for what the actor leads, and leaders for what waited for it."""
-        liveness = Liveness.of(self.image).with_(actors=(registration.name,))
+        liveness = Liveness.of(self.image).with_actor(registration.name, registration.directory_id)
         for topic, partition in held_by(self.image, frozenset((registration.name,))):
-            if partition.leader == registration.broker_id:
+            if partition.leader == registration.broker_id and liveness.is_online(partition, partition.leader):
                 yield change(topic.topic_id, partition, partition.leader, partition.isr, restarted=True)
             else:
                 record = failover(topic, partition, liveness, unclean=self._unclean(topic))
@@ -191,13 +224,3 @@ def _known_id(image: MetadataImage, registration: BrokerRegistration) -> int | N
     if here:
         return here[0]
     return down[0] if len(down) == 1 else None
-
-
-def _is_same_start(broker: BrokerImage, record: RegisterBrokerRecord) -> bool:
-    return (
-        not broker.fenced
-        and (broker.node_id, broker.host, broker.port, broker.rack) == (
-            record.node_id, record.host, record.port, record.rack,
-        )
-        and (broker.directory_ids, broker.log_dirs) == (record.directory_ids, record.log_dirs)
-    )  # fmt: skip

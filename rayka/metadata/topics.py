@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rayka.config import BrokerConfig, check_topic_configs, describe_topic
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import NewPartitions, NewTopic, Result, TopicResult
-from rayka.metadata.image import MetadataImage
+from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.metadata.placement import Placement
 from rayka.metadata.placement_checks import check_assignment, check_consecutive
 from rayka.metadata.records import (
@@ -26,6 +26,7 @@ from rayka.metadata.topic_names import (
     TopicCollisions,
     check_topic_name,
 )
+from rayka.metadata.values import UNASSIGNED
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
@@ -62,7 +63,9 @@ class TopicCreation:
         self._check_name(topic.name)
         configs = self._configs(topic)
         replicas = self._assignments(topic)
-        records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id, topic.name in INTERNAL_TOPICS)]
+        records: list[MetadataRecord] = [
+            TopicRecord(TopicImage(topic.name, topic_id, is_internal=topic.name in INTERNAL_TOPICS))
+        ]
         records += (
             ConfigRecord(ResourceType.TOPIC, topic.name, name, value) for name, value in sorted(configs.items())
         )
@@ -136,14 +139,17 @@ def new_partitions(
     """The records of partitions `first`, `first + 1` ... with these replicas."""
     for index, replicas in enumerate(assignments):
         isr = tuple(broker_id for broker_id in replicas if placement.is_active(broker_id))
-        yield PartitionRecord(
-            topic_id=topic_id,
+        image = PartitionImage(
             partition=first + index,
+            leader=isr[0],
+            leader_epoch=0,
             replicas=tuple(replicas),
             isr=isr,
+            partition_epoch=0,
             actors=placement.actors_for(replicas),
-            leader=isr[0],
+            directories=(UNASSIGNED,) * len(replicas),
         )
+        yield PartitionRecord(topic_id, image)
 
 
 def create_partitions(

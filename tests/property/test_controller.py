@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rayka.errors import RaykaError
+from rayka.metadata.codec import decode_all, encode_all
 from rayka.metadata.commands import NewPartitions, NewTopic
 from rayka.metadata.controller import Position
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
-from rayka.metadata.records import ResourceType, decode_all, encode_all
+from rayka.metadata.records import ResourceType
 from rayka.metadata.snapshot import snapshot_records
 from tests.support.scale import examples
 from tests.unit.metadata.cluster import Cluster, alteration

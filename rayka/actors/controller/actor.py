@@ -261,7 +261,7 @@ class ControllerActor:
 
     async def _settle(self, records: Sequence[MetadataRecord], version: int) -> None:
         """Wait until the new replicas are served, and start new spare actors behind them."""
-        names = {name for record in records if isinstance(record, PartitionRecord) for name in record.actors}
+        names = {name for record in records if isinstance(record, PartitionRecord) for name in record.image.actors}
         if not await self._watchers.settled(sorted(names), version, _SETTLE_TIMEOUT_S):
             logger.warning("not every new replica was served within %.0f s", _SETTLE_TIMEOUT_S)
         if self._pool is not None and names:
@@ -304,4 +304,5 @@ _COMMANDS: Mapping[str, Callable[..., Any]] = {
     "allocate_producer_ids": Controller.allocate_producer_ids,
     "register_actor": Controller.register_actor,
     "actor_died": Controller.actor_died,
+    "assign_replicas_to_dirs": Controller.assign_replicas_to_dirs,
 }

@@ -34,8 +34,9 @@ from rayka.actors.controller.history import MetadataLogDamaged, verified_end
 from rayka.actors.controller.snapshots import Snapshots
 from rayka.config import LogConfig
 from rayka.errors import RaykaError
+from rayka.metadata.codec import decode_all, encode_all
 from rayka.metadata.image import MetadataImage
-from rayka.metadata.records import MetadataRecord, decode_all, encode_all
+from rayka.metadata.records import MetadataRecord
 from rayka.metadata.snapshot import snapshot_records
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles

@@ -8,7 +8,7 @@ import pytest
 
 from rayka.actors.controller.log import MetadataLog, MetadataLogDamaged
 from rayka.errors import RaykaError
-from rayka.metadata.image import MetadataImage
+from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.metadata.records import RegisterBrokerRecord
 from tests.support.faulty_files import FaultyFiles
 
@@ -18,7 +18,9 @@ PARTITION = "__cluster_metadata-0"
 
 def appended(log: MetadataLog, image: MetadataImage, count: int) -> MetadataImage:
     for epoch in range(count):
-        record = RegisterBrokerRecord(1, image.next_broker_epoch, f"node-{epoch}", "h", 9092, directory_ids=("id",))
+        record = RegisterBrokerRecord(
+            BrokerImage(1, "h", 9092, None, False, f"node-{epoch}", image.next_broker_epoch, ("id",))
+        )
         log.append([record], image)
         image = image.apply_all([record])
         log.snapshot_if_due(image)

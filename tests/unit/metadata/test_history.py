@@ -112,7 +112,7 @@ def test_features_are_finalized_with_the_cluster() -> None:
 
 def test_a_record_about_nothing_is_a_damaged_log(cluster: Cluster) -> None:
     with pytest.raises(ValueError, match="unknown topic id"):
-        cluster.image.apply(PartitionChangeRecord(cluster.ids(1)[0], 0, 1, leader=1))
+        cluster.image.apply(PartitionChangeRecord(cluster.ids(1)[0], 0, {"leader": 1}))
     topic_id = cluster.image.topics["one"].topic_id
     with pytest.raises(ValueError, match="unknown partition"):
-        cluster.image.apply(PartitionChangeRecord(topic_id, 77, 1, leader=1))
+        cluster.image.apply(PartitionChangeRecord(topic_id, 77, {"leader": 1}))
