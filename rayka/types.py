@@ -193,10 +193,11 @@ class ReplicaDescription(NamedTuple):
 
 
 class LogDirDescription(NamedTuple):
-    """One log directory; sizes in bytes."""
+    """One log directory; sizes in bytes. `strays` are the paths of partitions that the metadata does not know."""
 
     error: int
     path: str
     replicas: tuple[ReplicaDescription, ...] = ()
     total_bytes: int = -1
     usable_bytes: int = -1
+    strays: tuple[str, ...] = ()

@@ -264,8 +264,8 @@ def _loss(closed: ChannelClosed) -> int:
 
 
 def _log_dir(answer: Any) -> LogDirDescription:
-    error, path, replicas, total_bytes, usable_bytes = answer
+    error, path, replicas, total_bytes, usable_bytes, strays = answer
     described = tuple(
         ReplicaDescription(TopicPartition(*topic_partition), *rest) for topic_partition, *rest in replicas
     )
-    return LogDirDescription(error, path, described, total_bytes, usable_bytes)
+    return LogDirDescription(error, path, described, total_bytes, usable_bytes, tuple(strays))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +21,34 @@ from rayka.metadata.commands import (
     TopicResult,
 )
 
+logger = logging.getLogger(__name__)
+
 _DEFAULT_TIMEOUT_S = 30.0
 _SETTLE_TIMEOUT_S = 5.0
+_RETRY_S = 0.1
+_MAX_RETRY_S = 2.0
+
+
+async def execute_until_heard(controller: Any, command: str, *arguments: Any) -> Any:
+    """Send a command again and again while the controller is away or answers with an error that may pass.
+
+    The command may be carried out more than once. Raises RaykaError for an error that would be repeated.
+    """
+    retry_s = _RETRY_S
+    while True:
+        try:
+            _, response = await controller.execute.remote(command, *arguments)
+        except ray.exceptions.RayError as error:
+            reason = f"the controller is away ({type(error).__name__})"
+        else:
+            if not isinstance(response, RaykaError):
+                return response
+            if not (response.code.retriable or response.code is ErrorCode.BROKER_NOT_AVAILABLE):
+                raise response
+            reason = str(response)
+        logger.warning("%s is sent again: %s", command, reason)
+        await asyncio.sleep(retry_s)
+        retry_s = min(2 * retry_s, _MAX_RETRY_S)
 
 
 class ControllerClient:

@@ -7,7 +7,9 @@ been taken in. While the controller is away the last image stays good.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +21,15 @@ from rayka.actors.node.spec import CONTROLLER_NAME
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.controller import Changes, Position
 from rayka.metadata.image import MetadataImage
+from rayka.metadata.records import RemoveTopicRecord
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
 _MAX_RETRY_S = 2.0
+
+
+ImageChanged = Callable[[MetadataImage, MetadataImage, frozenset[uuid.UUID]], None]
 
 
 def find_controller(namespace: str) -> Any:
@@ -37,7 +43,8 @@ def find_controller(namespace: str) -> Any:
 
 
 class ImageWatch:
-    """The newest image that this process knows. `changed(before, after)` is called for each new one, before it shows.
+    """The newest image that this process knows. `changed(before, after, removed)` is called for each new one, before it
+    shows; `removed` are the topics whose deletion was seen. Absence from an image alone is not a deletion.
 
     An image that is older than the present one, or of another cluster, is refused. If `changed` raises, the same image
     is tried again; with `die_after` the process ends after so many failures in a row, so that Ray restarts the actor.
@@ -47,7 +54,7 @@ class ImageWatch:
         self,
         controller: Any,
         watcher: str,
-        changed: Callable[[MetadataImage, MetadataImage], None] | None = None,
+        changed: ImageChanged | None = None,
         die_after: int | None = None,
     ) -> None:
         self.image = MetadataImage()
@@ -100,7 +107,7 @@ class ImageWatch:
         self._check_newer(image)
         if image.version > self.image.version:
             if self._changed is not None:
-                self._changed(self.image, image)
+                self._changed(self.image, image, _removed_topics(changes))
             self.image = image
         self._position = changes.position
         async with self._news:
@@ -117,6 +124,11 @@ class ImageWatch:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the controller sent metadata of version {image.version}, but version {self.image.version} is known",
             )
+
+
+def _removed_topics(changes: Changes) -> frozenset[uuid.UUID]:
+    records = itertools.chain.from_iterable(changes.batches)
+    return frozenset(record.topic_id for record in records if isinstance(record, RemoveTopicRecord))
 
 
 def _reason(error: ray.exceptions.RayError) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 DEFAULT_NAMESPACE = "rayka"
 CONTROLLER_NAME = "controller"
+MARKED_FILE = "meta.properties"
+"""Present in a directory that was ever used as a log directory."""
 
 
 def private_dir(key: str) -> str:
@@ -58,5 +60,11 @@ class NodeSpec:
         return f"partitions-{self.broker_id}-{index:02d}"
 
     def log_dir_of(self, index: int) -> str:
-        """The log directory of partition actor `index`; actors are dealt out over `log.dirs`."""
-        return os.path.join(self.log_dirs[index % len(self.log_dirs)], self.partition_actor_name(index))
+        """The log directory of partition actor `index`: in whichever of `log.dirs` it is found.
+
+        New ones are dealt out over `log.dirs`; those that exist stay where they are when the list changes.
+        """
+        paths = [os.path.join(log_dir, self.partition_actor_name(index)) for log_dir in self.log_dirs]
+        dealt = paths[index % len(paths)]
+        found = (path for path in (dealt, *paths) if os.path.exists(os.path.join(path, MARKED_FILE)))
+        return next(found, dealt)

@@ -22,17 +22,19 @@ from rayka.actors.background import FAILURES_BEFORE_EXIT, exit_if_failed
 from rayka.actors.channel.router import socket_path
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelServer
+from rayka.actors.controller.client import execute_until_heard
 from rayka.actors.controller.watch import ImageWatch, find_controller
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.node.gc import tune_garbage_collection
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
+from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.maintenance import LogUpkeep
 from rayka.actors.replica.published_ranges import Published, PublishedRange, PublishedRanges, share_of_store
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.listener import Listener
 from rayka.metadata.commands import ActorRegistration
 from rayka.replica.partition import Replicas
@@ -88,18 +90,29 @@ class PartitionActor:
     async def _start(self) -> None:
         self._controller = controller = find_controller(self._spec.namespace)
         self._directory = await self._lock()
-        registration = ActorRegistration(self._name, self._spec.broker_id, self._path, uuid.uuid4().hex)
-        await _until_answered(lambda: controller.execute.remote("register_actor", registration))
+        assert self._directory.properties is not None
+        registration = ActorRegistration(
+            self._name,
+            self._spec.broker_id,
+            self._path,
+            uuid.uuid4().hex,
+            self._directory.properties.directory_id,
+        )
+        await execute_until_heard(controller, "register_actor", registration)
         self._replicas = Replicas()
         self._server = ReplicaServer(self._replicas, self._directory, self._disk_failed)
         self._service = FrameService(self._server)
         config = BrokerConfig.parse(self._spec.configs)
         self._groups = CoordinatorRuntime(self._server, config, self._spec.broker_id)
         self._server.offer("group", self._groups.execute)
-        roles = ReplicaRoles(self._name, self._replicas, self._directory, self._server, self._groups, config)
+        self._assignments = DirectoryAssignments(registration, self._directory, controller)
+        roles = ReplicaRoles(
+            self._name, self._replicas, self._directory, self._server, self._groups, self._assignments, config
+        )
         self._watch = ImageWatch(controller, self._name, roles.image_changed, die_after=FAILURES_BEFORE_EXIT)
         await _until_answered(self._watch.start)
-        roles.remove_strays(self._watch.image)
+        roles.set_strays_aside(self._watch.image)
+        self._assignments.start()
         self._directory.opened()
         self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._service.serve)
         await self._channel.start()
@@ -160,6 +173,7 @@ class PartitionActor:
         await self._listener.stop(_CLIENT_GRACE_S)
         self._groups.resign()
         await self._channel.stop()
+        await self._assignments.stop()
         await self._view.stop()
         await self._upkeep.stop()
         await self._server.stop()
@@ -184,10 +198,15 @@ class PartitionActor:
 
 
 async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Repeat a call to the controller while it is away; Ray brings it back in about a second."""
+    """Repeat a call to the controller while it is away; Ray brings it back in about a second.
+
+    Raises RaykaError if it refuses for good.
+    """
     while True:
         try:
             return await call()
-        except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError) as error:
-            logger.warning("waiting for the controller: %s", type(error).__name__)
+        except ray.exceptions.RayError as error:
+            if isinstance(error, RaykaError) and not error.code.retriable:
+                raise
+            logger.warning("waiting for the controller: %s", error)
             await asyncio.sleep(_REGISTER_RETRY_S)

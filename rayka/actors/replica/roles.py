@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterable
 
 from rayka.actors.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
+from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import RaykaError
@@ -30,6 +31,7 @@ class ReplicaRoles:
         directory: LogDirectory,
         server: ReplicaServer,
         groups: CoordinatorRuntime,
+        assignments: DirectoryAssignments,
         config: BrokerConfig,
     ) -> None:
         self._name = name
@@ -37,15 +39,16 @@ class ReplicaRoles:
         self._directory = directory
         self._server = server
         self._groups = groups
+        self._assignments = assignments
         self._configs = config.texts
         self._producer_id_expiration_ms = int(config["producer.id.expiration.ms"])
 
-    def image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
-        """Take in a new image; only topics that changed are looked at."""
+    def image_changed(self, before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
+        """Take in a new image; only topics that changed are looked at. `removed` are the ids of deleted topics."""
         for name, topic in before.topics.items():
             present = after.topics.get(name)
             if present is not topic and (present is None or present.topic_id != topic.topic_id):
-                self._delete(topic)
+                self._remove(topic, is_deleted=topic.topic_id in removed)
         for name, topic in after.topics.items():
             if before.topics.get(name) is not topic:
                 self._follow(topic, after)
@@ -53,12 +56,13 @@ class ReplicaRoles:
             self._reconfigure(after)
         self._groups.image_changed(before, after)
 
-    def remove_strays(self, image: MetadataImage) -> None:
-        """Give up the files of topics that were deleted while this actor was away."""
+    def set_strays_aside(self, image: MetadataImage) -> None:
+        """Rename the directories of topics that the image does not know: they are kept (`LogDirectory.set_aside`)."""
         for topic_partition, topic_id in list(self._directory.partitions.items()):
             if topic_id is not None and image.topic_by_id(topic_id) is None:
-                logger.warning("%s was deleted while %s was away", topic_partition, self._name)
-                self._directory.delete_stray(topic_partition, uuid.uuid4().hex, LogConfig().file_delete_delay_ms)
+                self._directory.set_aside(topic_partition)
+        for path in self._directory.stray_partitions:
+            logger.warning("%s belongs to a topic that the cluster does not know; remove it if you don't need it", path)
 
     def _mine(self, topic: TopicImage) -> Iterable[PartitionImage]:
         return (partition for partition in topic.partitions if self._name in partition.actors)
@@ -75,6 +79,8 @@ class ReplicaRoles:
         self, topic_partition: TopicPartition, topic: TopicImage, partition: PartitionImage, image: MetadataImage
     ) -> None:
         if topic_partition not in self._replicas:
+            if not self._assignments.may_open(topic, partition):
+                return
             config = self._config(topic.name, image)
             now_ms = time.time_ns() // 1_000_000
             log = self._directory.open_log(
@@ -104,7 +110,7 @@ class ReplicaRoles:
         if held.topic_partition.topic == OFFSETS_TOPIC:
             self._groups.leaves(held.topic_partition.partition)
 
-    def _delete(self, topic: TopicImage) -> None:
+    def _remove(self, topic: TopicImage, *, is_deleted: bool) -> None:
         for partition in self._mine(topic):
             topic_partition = TopicPartition(topic.name, partition.partition)
             if topic_partition not in self._replicas:
@@ -112,7 +118,11 @@ class ReplicaRoles:
             held = self._replicas.remove(topic_partition)
             self._resign(held)
             try:
-                self._directory.delete_log(held.log, uuid.uuid4().hex)
+                if is_deleted:
+                    self._directory.delete_log(held.log, uuid.uuid4().hex)
+                else:
+                    path = self._directory.set_aside(topic_partition)
+                    logger.warning("nobody saw the deletion of %s: its files are kept in %s", topic_partition, path)
             except RaykaError as error:
                 logger.error("%s could not be deleted: %s", topic_partition, error)
 

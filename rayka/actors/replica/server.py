@@ -210,7 +210,7 @@ class ReplicaServer:
         sizes = [(partition.topic_partition, partition.log.size, 0, False) for partition in self._replicas]
         total, usable = (-1, -1) if offline else self._directory.space()
         error = ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NONE
-        return int(error), str(self._directory.path), sizes, total, usable
+        return int(error), str(self._directory.path), sizes, total, usable, self._directory.stray_partitions
 
 
 _CALLS: dict[str, Callable[..., Any]] = {

@@ -65,21 +65,19 @@ def run(args: argparse.Namespace) -> Exit:
 
     with connected(args) as connection:
         image = connection.broker.image
-        sizes = connection.loop.run(_sizes(connection.broker))
+        directories = connection.loop.run(connection.broker.partitions.describe_log_dirs())
         actors = _actors(image, DEFAULT_NAMESPACE)
+    sizes = {replica.topic_partition: replica.size for one in directories for replica in one.replicas}
     partitions = list(_partitions(image, sizes))
+    strays = [path for one in directories for path in one.strays]
     if args.json:
-        print(json.dumps(_as_json(image, actors, partitions), indent=2))
+        print(json.dumps(_as_json(image, actors, partitions) | {"strays": strays}, indent=2))
     else:
         _show(image, actors, partitions, every=args.partitions)
+        for path in strays:
+            print(f"{path}: not served, for the cluster does not know its topic; remove it if you don't need it")
     whole = all(one.pid for one in actors) and all(one.leader is not None for one in partitions)
     return Exit.DONE if whole else Exit.FAILED
-
-
-async def _sizes(broker: Any) -> dict[TopicPartition, int]:
-    """Bytes on disk of each replica of this node."""
-    directories = await broker.partitions.describe_log_dirs()
-    return {replica.topic_partition: replica.size for one in directories for replica in one.replicas}
 
 
 def _partitions(image: MetadataImage, sizes: Mapping[TopicPartition, int]) -> Iterable[PartitionStatus]:

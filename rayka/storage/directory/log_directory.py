@@ -154,6 +154,7 @@ class LogDirectory:
         known_id = self.partitions.get(topic_partition)
         if topic_id is not None and known_id not in (None, topic_id):
             self._set_aside(topic_partition, known_id)
+        self._bring_back(topic_partition, topic_id)
         is_trusted = str(topic_partition) not in self._unrecovered
         log = Log.open(
             self._file(str(topic_partition)),
@@ -175,19 +176,52 @@ class LogDirectory:
         self.partitions[topic_partition] = log.topic_id
         return log
 
-    def _set_aside(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
-        name = _renamed(topic_partition, "" if topic_id is None else topic_id.hex, STRAY_SUFFIX)
+    def has(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+        """Whether the files of this partition are here, under their name or set aside."""
+        if topic_partition in self.partitions:
+            return self.partitions[topic_partition] in (None, topic_id)
+        return _stray_name(topic_partition, topic_id) in self.strays
+
+    @storing
+    def set_aside(self, topic_partition: TopicPartition) -> str:
+        """Close the partition's log if it is open, and rename its directory; returns the new path.
+
+        The files of a topic that the metadata does not know are kept: the metadata may be what is wrong.
+        """
+        log = self._logs.pop(topic_partition, None)
+        if log is not None:
+            log.release()
+        return self._set_aside(topic_partition, self.partitions.get(topic_partition))
+
+    def _set_aside(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
+        name = _stray_name(topic_partition, topic_id)
+        number = 0
+        while name in self.strays:
+            number += 1
+            name = _renamed(topic_partition, f"{number}", STRAY_SUFFIX)
         self._files.rename(self._file(str(topic_partition)), self._file(name))
         self.strays.append(name)
         self._forget(topic_partition)
+        return self._file(name)
+
+    def _bring_back(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
+        """The metadata knows a topic again whose files were set aside. How they were left is not known any more."""
+        name = _stray_name(topic_partition, topic_id)
+        if topic_id is not None and topic_partition not in self.partitions and name in self.strays:
+            self._files.rename(self._file(name), self._file(str(topic_partition)))
+            self.strays.remove(name)
+            self.partitions[topic_partition] = topic_id
+            self._unrecovered.add(str(topic_partition))
+
+    @property
+    def stray_partitions(self) -> list[str]:
+        """The paths of partitions that were set aside."""
+        return [self._file(name) for name in self.strays if name.endswith(STRAY_SUFFIX)]
 
     @storing
-    def delete_stray(self, topic_partition: TopicPartition, unique: str, delay_ms: int) -> None:
-        """Give up the files of a partition that was deleted while this directory was not open."""
-        name = _renamed(topic_partition, unique, DELETE_SUFFIX)
-        self._files.rename(self._file(str(topic_partition)), self._file(name))
-        self._forget(topic_partition)
-        self._removals.append(Removal((self._file(name),), self._now_ms + delay_ms))
+    def sync(self) -> None:
+        """Wait until the names in the directory are on the device."""
+        self._files.sync_path(self.path)
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         for entries in (self._recovery_points, self._log_start_offsets, self._high_watermarks, self.partitions):
@@ -277,6 +311,10 @@ def parse_directory_name(name: str) -> TopicPartition | None:
     if not (dash and topic and partition.isdecimal()) or str(int(partition)) != partition:
         return None
     return TopicPartition(topic, int(partition))
+
+
+def _stray_name(topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
+    return _renamed(topic_partition, "" if topic_id is None else topic_id.hex, STRAY_SUFFIX)
 
 
 def _renamed(topic_partition: TopicPartition, unique: str, suffix: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import uuid
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ def test_a_controller_whose_log_failed_answers_and_starts_again(
 def test_a_follower_refuses_an_older_image_and_keeps_its_own() -> None:
     async def test() -> None:
         taken = []
-        watch = ImageWatch(None, "follower", lambda before, after: taken.append(after.version))
+        watch = ImageWatch(None, "follower", lambda before, after, removed: taken.append(after.version))
         position = Position("c", "first", 7)
         await watch.take(Changes(position, MetadataImage(version=7, cluster_id="c"), ()))
         for older in (MetadataImage(version=6, cluster_id="c"), MetadataImage(version=9, cluster_id="other")):
@@ -160,7 +161,7 @@ def test_an_image_that_could_not_be_taken_in_is_tried_again() -> None:
     async def test() -> None:
         failures = [ValueError("first")]
 
-        def changed(before: MetadataImage, after: MetadataImage) -> None:
+        def changed(before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
             if failures:
                 raise failures.pop()
 

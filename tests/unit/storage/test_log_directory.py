@@ -326,3 +326,27 @@ def test_the_high_watermark_is_where_it_was_after_a_kill_with_flush_messages_1(t
 def test_space_is_that_of_the_file_system(tmp_path: Path) -> None:
     total, usable = open_directory(tmp_path).space()
     assert total >= usable > 0
+
+
+def test_a_partition_that_was_set_aside_is_kept_and_comes_back_when_its_topic_does(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    append(open_log(directory), b"a")
+    path = directory.set_aside(ORDERS)
+    assert directory.stray_partitions == [path]
+    assert (Path(path) / "00000000000000000000.log").stat().st_size > 0
+    assert directory.has(ORDERS, TOPIC_ID)
+    directory.release()
+    again = open_directory(tmp_path)
+    assert again.stray_partitions == [path]
+    log = open_log(again)
+    log.update_high_watermark(log.log_end_offset)
+    assert read_values(log) == {0: b"a"}
+    assert again.stray_partitions == []
+
+
+def test_the_files_of_a_partition_that_are_gone_are_missed(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    assert not directory.has(ORDERS, TOPIC_ID)
+    open_log(directory)
+    assert directory.has(ORDERS, TOPIC_ID)
+    assert not directory.has(ORDERS, uuid.UUID(int=99))

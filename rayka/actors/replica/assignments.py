@@ -1,0 +1,84 @@
+"""In which log directory a replica is (KIP-858), as the image says and as it is on disk.
+
+A replica is created once. From then on the image has the id of its directory, and a replica that is not there is
+offline: an empty log in its place would acknowledge records from offset 0 again.
+
+| the image says | its files are here | then |
+|----------------|--------------------|------|
+| UNASSIGNED     | yes or no          | open or create the log, report this directory |
+| this directory | yes                | open the log |
+| this directory | no                 | report LOST |
+| LOST           | yes                | somebody brought them back: open the log, report this directory |
+| LOST           | no                 | nothing |
+| another one    | yes or no          | nothing: its disk is not mounted, or `log.dirs` does not name it |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+from rayka.actors.background import BackgroundTasks
+from rayka.actors.controller.client import execute_until_heard
+from rayka.metadata.commands import ActorRegistration, AssignReplicasToDirs
+from rayka.metadata.image import PartitionImage, TopicImage
+from rayka.metadata.values import LOST, UNASSIGNED
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class DirectoryAssignments:
+    """The replicas of one actor in its log directory; what the image lacks is reported until the controller has it."""
+
+    def __init__(self, registration: ActorRegistration, directory: LogDirectory, controller: Any) -> None:
+        self._registration = registration
+        self._directory = directory
+        self._controller = controller
+        self._pending: dict[tuple[uuid.UUID, int], uuid.UUID] = {}
+        self._news = asyncio.Event()
+        self._background = BackgroundTasks(registration.name)
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._background.repeat("report of directories", self._report)
+
+    async def stop(self) -> None:
+        """Report no longer."""
+        await self._background.stop()
+
+    def may_open(self, topic: TopicImage, partition: PartitionImage) -> bool:
+        """Whether the log of a replica of ours may be opened or created here."""
+        name = TopicPartition(topic.name, partition.partition)
+        own = self._registration.directory_id
+        assigned = partition.directory_of(self._registration.broker_id)
+        if assigned == UNASSIGNED or (assigned in (own, LOST) and self._directory.has(name, topic.topic_id)):
+            if assigned != own:
+                self._add(topic, partition, own)
+            return True
+        if assigned == own:
+            logger.error("%s is offline: its files are gone from %s", name, self._directory.path)
+            self._add(topic, partition, LOST)
+        elif assigned != LOST:
+            logger.error("%s is offline: it is in log directory %s, but %s is %s",
+                         name, assigned, self._directory.path, own)  # fmt: skip
+        return False
+
+    def _add(self, topic: TopicImage, partition: PartitionImage, directory_id: uuid.UUID) -> None:
+        self._pending[topic.topic_id, partition.partition] = directory_id
+        self._news.set()
+
+    async def _report(self) -> None:
+        """The new directories are on the disk before the image says that they must be there."""
+        await self._news.wait()
+        self._news.clear()
+        reported = dict(self._pending)
+        self._directory.sync()
+        request = AssignReplicasToDirs(self._registration.name, self._registration.incarnation, reported)
+        await execute_until_heard(self._controller, "assign_replicas_to_dirs", request)
+        for replica, directory_id in reported.items():
+            if self._pending.get(replica) == directory_id:
+                del self._pending[replica]
