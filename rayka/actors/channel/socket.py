@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.frames import FrameBuffer, Operation, encode
+from rayka.gateway.server.private_directory import make_private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -120,8 +121,8 @@ class ChannelServer:
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        """Listen; the socket of a process that died here before is replaced."""
-        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+        """Listen, in place of a process that died. Raises CLUSTER_AUTHORIZATION_FAILED for an unsafe directory."""
+        make_private_directory(os.path.dirname(self._path))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         loop = asyncio.get_running_loop()

@@ -21,7 +21,7 @@ class GatewayActor:
         watcher = f"{spec.gateway_name(index)}-{uuid.uuid4().hex[:8]}"
         self._watch = ImageWatch(controller, watcher, die_after=FAILURES_BEFORE_EXIT)
         self._view = ClusterView(controller, spec, self._watch)
-        self._listener = Listener(self._view, spec.host, spec.port, reuse_port=True)
+        self._listener = Listener(self._view, spec.host, spec.port, usage_dir=spec.usage_dir)
         self._started = asyncio.ensure_future(self._start())
         self._started.add_done_callback(exit_if_failed)
 

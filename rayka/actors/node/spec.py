@@ -47,6 +47,11 @@ class NodeSpec:
         return private_dir(f"{self.namespace}:{self.data_dir}")
 
     @property
+    def usage_dir(self) -> str:
+        """Where the node's gateways count what they use together."""
+        return os.path.join(self.socket_dir, "usage")
+
+    @property
     def controller_dir(self) -> str:
         """Where the controller keeps the metadata log."""
         return os.path.join(self.data_dir, "controller")

@@ -119,7 +119,7 @@ class PartitionActor:
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._server, config)
         self._upkeep.start()
         self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
-        self._listener = Listener(self._view, self._spec.host, self._spec.port, reuse_port=True)
+        self._listener = Listener(self._view, self._spec.host, self._spec.port, usage_dir=self._spec.usage_dir)
         await self._listener.start()
         tune_garbage_collection()
         logger.info("%s holds %d replicas", self._name, len(self._replicas))

@@ -44,6 +44,7 @@ class ReplicaServer:
         self._purgatory = Purgatory()
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count()
+        self._timers: dict[Hashable, asyncio.TimerHandle] = {}  # when delayed fetches are answered at the latest
         self._group_commit = GroupCommit(self._flushed, self._flush_failed)
         self._unflushed_bytes: dict[TopicPartition, int] = {}
         self._services: dict[str, Callable[..., None]] = {}
@@ -146,12 +147,18 @@ class ReplicaServer:
             return None
         key = next(self._keys)
         self._purgatory.add_fetch(DelayedFetch(key, done, order.partitions, order.max_bytes, order.isolation, missing))
-        self._loop.call_later(order.max_wait_s, self._fetch_timed_out, key)
+        self._timers[key] = self._loop.call_later(order.max_wait_s, self._fetch_timed_out, key)
         return key
 
     def cancel(self, key: Hashable) -> None:
         """Nobody waits for this fetch any more."""
         self._purgatory.take_fetch(key)
+        self._cancel_timer(key)
+
+    def _cancel_timer(self, key: Hashable) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
 
     def _fetch_timed_out(self, key: Hashable) -> None:
         fetch = self._purgatory.take_fetch(key)
@@ -159,6 +166,7 @@ class ReplicaServer:
             self._answer_fetch(fetch)
 
     def _answer_fetch(self, fetch: DelayedFetch) -> None:
+        self._cancel_timer(fetch.key)
         fetch.done(self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation))
 
     def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:

@@ -19,7 +19,7 @@ from rayka.client.consumer.records import CompletedFetch, ConsumerRecord, Record
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.gateway.server.segment_files import Piece, SegmentFiles, SegmentGone
+from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
 from rayka.types import (
     FetchPartition,
     FetchResult,
@@ -245,15 +245,16 @@ class Fetcher:
         if not isinstance(result.records, FileSlice):
             self._put(state, result, result.records or b"")
             return
-        data = bytearray(result.records.size)
-        pieces = [Piece(result.records, memoryview(data))]
+        _, position, size = result.records
+        data = bytearray(size)
         try:
-            if self._files.read_cached(pieces):
+            file = self._files.open(result.records)
+            if file.read_cached(memoryview(data), position) == size:
                 self._put(state, result, data)
             else:
                 state.is_fetching = True
-                reading = self._loop.run_in_executor(None, self._files.reading(pieces))
-                reading.add_done_callback(partial(self._have_read, state, state.round, result, data))
+                reading = self._loop.run_in_executor(None, file.read, size, position)
+                reading.add_done_callback(partial(self._have_read, state, state.round, result))
         except (OSError, SegmentGone) as error:
             self._read_again(state, error)
 
@@ -262,15 +263,14 @@ class Fetcher:
         state: AssignedPartition,
         asked_in_round: int,
         result: FetchResult,
-        data: bytearray,
-        reading: asyncio.Future[None],
+        reading: asyncio.Future[bytes],
     ) -> None:
         if self._is_closed or reading.cancelled() or state.round != asked_in_round:
             return
         state.is_fetching = False
         error = reading.exception()
         if error is None:
-            self._put(state, result, data)
+            self._put(state, result, reading.result())
         else:
             self._read_again(state, error)
         self.pump()

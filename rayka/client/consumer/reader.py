@@ -14,7 +14,7 @@ from rayka.client.loop import Shell, at_home, blocking
 from rayka.client.settings import ConsumerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.gateway.server.segment_files import Piece, SegmentFiles, SegmentGone
+from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
 from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetSpec, TopicPartition
 
 _TIMEOUT_MS = 30_000
@@ -155,13 +155,12 @@ class AsyncReader(AsyncClosing):
     async def _bytes(self, topic_partition: TopicPartition, result: FetchResult) -> bytes | bytearray:
         if not isinstance(result.records, FileSlice):
             return result.records or b""
-        data = bytearray(result.records.size)
+        _, position, size = result.records
         try:
-            reading = self._files.reading([Piece(result.records, memoryview(data))])
-            await asyncio.get_running_loop().run_in_executor(None, reading)
+            file = self._files.open(result.records)
+            return await asyncio.get_running_loop().run_in_executor(None, file.read, size, position)
         except (OSError, SegmentGone) as error:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic_partition}: {error}") from error
-        return data
 
 
 class Reader(Shell[AsyncReader], Closing):

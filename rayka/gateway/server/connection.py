@@ -20,7 +20,8 @@ from rayka.gateway.server.context import Context
 from rayka.gateway.server.eager_task import start_eagerly
 from rayka.gateway.server.frames import FrameReceiver
 from rayka.gateway.server.limits import logger
-from rayka.gateway.server.request import Api, Call, PendingRequest, Response, finish_frame, response_head
+from rayka.gateway.server.request import Api, Call, PendingRequest, finish_frame, response_head
+from rayka.gateway.server.response_writer import Part, ResponseWriter
 from rayka.gateway.wire.header import parse_header
 from rayka.gateway.wire.reader import Frame, MalformedFrame, Reader
 from rayka.gateway.wire.schema import schema
@@ -42,14 +43,15 @@ class Connection(asyncio.BufferedProtocol):
         self._context = context
         self._loop = context.loop
         self._transport = cast(asyncio.Transport, None)
-        self._frames = FrameReceiver(context.scratch_view, context.limits.max_request_bytes)
+        self._writer = cast(ResponseWriter, None)
+        self._frames = FrameReceiver(context.scratch, context.limits.max_request_bytes)
         self._requests: deque[PendingRequest] = deque()  # started, in order
         self._request_bytes = 0
+        self._receiving_bytes = 0  # counted, of a frame that is not complete or not started
         self._parked: PendingRequest | None = None
-        self._responses: list[Response] = []  # their turn has come, not yet written
+        self._responses: list[Part] = []  # their turn has come, not yet written
         self._flush: asyncio.Handle | None = None
         self._is_processing = False
-        self._is_writable = True
         self._state = State.NEW
         self.client = "?"
         self.client_host = "?"
@@ -61,6 +63,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing more is read or written."""
         return self._state is State.CLOSED
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that wait for the client: of a frame that it has not finished, of responses that it has not read."""
+        return self._receiving_bytes + self._writer.held_bytes
+
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -70,13 +77,12 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = str(address[0]) if address else "?"
         self.client = f"{self.client_host}:{address[1]}" if address else "?"
         self._context.refresh()
-        refusal = self._context.connection_counts.refusal(self.client_host, self._context.limits)
+        self._writer = ResponseWriter(self._context, self._transport, self.abort)
+        refusal = self._context.add(self)
         if refusal is not None:
             self.refuse(refusal, "connect")
             return
         self._state = State.OPEN
-        self._context.add(self)
-        self._transport.set_write_buffer_limits(high=self._context.limits.write_high_water_bytes)
         self._keep_alive()
 
     def _keep_alive(self) -> None:
@@ -93,6 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes have arrived where `get_buffer` said."""
         self.last_progress = self._loop.time()
         self._frames.received(nbytes)
+        if self._frames.incomplete_bytes:
+            self._count_receiving(self._frames.incomplete_bytes)
         self._process()
 
     def eof_received(self) -> bool:
@@ -102,9 +110,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give back everything this connection held."""
-        self._state = State.CLOSED
-        self._frames.clear()
-        self._parked = None
+        self._drop()
         self._context.remove(self)
         requests, self._requests = self._requests, deque()
         for request in requests:
@@ -114,12 +120,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client is slow to read: start nothing more for it."""
-        self._is_writable = False
+        self._writer.pause()
 
     def resume_writing(self) -> None:
         """The client has taken enough."""
-        self._is_writable = True
         self.last_progress = self._loop.time()
+        self._writer.resume()
         self._process()
 
     # Requests.
@@ -138,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_responses()
         if not self.closed:
             self._frames.keep_rest()  # the scratch buffer is shared by all connections
-            self._set_reading(self._parked is None and self._state is State.OPEN)
+            self._set_reading(self._parked is None and self._state is State.OPEN and self._may_receive())
             self._close_if_finished()
 
     def _start_parked(self) -> bool:
@@ -155,12 +161,29 @@ class Connection(asyncio.BufferedProtocol):
         return parse_header(self, self._context.apis, frame) if self._state is State.OPEN else None
 
     def _may_start(self, request: PendingRequest) -> bool:
-        if not self._is_writable or (self._requests and not self._may_overlap(request)):
+        if self._writer.is_blocked or (self._requests and not self._may_overlap(request)):
             return False
+        return bool(self._receiving_bytes) or self._has_room()
+
+    def _has_room(self) -> bool:
+        """Whether there is room for more bytes; if not, wait for it."""
         if self._context.request_bytes.is_full:
             self._context.request_bytes.wait(self._process)
             return False
         return True
+
+    def _may_receive(self) -> bool:
+        """A large frame is counted while it is received, and waits when there is no room."""
+        if self._receiving_bytes and self._parked is None:
+            self._count_receiving(self._frames.incomplete_bytes)
+        return not self._frames.incomplete_bytes or self._has_room()
+
+    def _count_receiving(self, size: int) -> None:
+        more, self._receiving_bytes = size - self._receiving_bytes, size
+        if more > 0:
+            self._context.request_bytes.acquire(more)
+        elif more < 0:
+            self._context.request_bytes.release(-more)
 
     def _may_overlap(self, request: PendingRequest) -> bool:
         limits = self._context.limits
@@ -175,6 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests.append(request)
         self._request_bytes += request.size
         self._context.request_bytes.acquire(request.size)
+        self._count_receiving(0)
         api = request.api
         try:
             if api.handle_frame is not None:
@@ -219,8 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         while requests and requests[0].answered:
             done = requests.popleft()
             freed += done.size
-            if done.response is not None:
-                self._responses.append(done.response)
+            self._responses.extend(done.response)
         if freed:
             self.last_progress = self._loop.time()
             self._write_soon(request.api.pipelined)
@@ -240,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         responses = self._responses
         if responses and not self._transport.is_closing():
             self._responses = []
-            self._transport.write(responses[0] if len(responses) == 1 else b"".join(responses))
+            self._writer.write(responses)
 
     def _release(self, size: int) -> None:
         self._request_bytes -= size
@@ -268,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _close_if_finished(self) -> None:
-        if self._state is State.FINISHING and not self._requests:
+        if self._state is State.FINISHING and not self._requests and not self._writer.is_blocked:
             self.close()
 
     def close(self) -> None:
@@ -280,8 +303,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once, dropping what was not written."""
-        self._state = State.CLOSED
+        self._drop()
         self._transport.abort()
+
+    def _drop(self) -> None:
+        """Drop everything but the requests that were started."""
+        self._state = State.CLOSED
+        self._parked = None
+        self._frames.clear()
+        self._writer.close()
+        self._count_receiving(0)
 
     def refuse(self, reason: str, request: str) -> None:
         """Close at once for a fault of the client, with a line in the log."""
@@ -293,6 +324,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def expire(self, before: float) -> None:
         """Close if nothing has moved since `before` (the loop's clock) and nothing is being worked at."""
-        if self.last_progress < before and (not self._requests or not self._is_writable):
+        if self.last_progress < before and (not self._requests or self._writer.is_blocked):
             logger.info("closed the idle connection from %s", self.client)
             self.abort()

@@ -10,7 +10,9 @@ from rayka.gateway.handlers.fetch.sessions import FetchSessions
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.busy_poll import BusyPoll
 from rayka.gateway.server.limits import Complaints, ConnectionCounts, Limits, RequestBytes
+from rayka.gateway.server.node_usage import NodeUsage
 from rayka.gateway.server.request import Api
+from rayka.gateway.server.response_writer import PIECE_BYTES
 from rayka.gateway.server.segment_files import SegmentFiles
 
 if TYPE_CHECKING:
@@ -21,27 +23,37 @@ SCRATCH_BYTES = 256 * 1024
 
 
 class Context:
-    """One for each gateway. `scratch` is where every connection receives the beginning of a frame: the
-    event loop hands it out and back within one read."""
+    """One for each gateway; `usage` counts what all gateways of the node use.
 
-    def __init__(self, broker: Broker, apis: Mapping[int, Api], loop: asyncio.AbstractEventLoop) -> None:
+    Every connection receives the beginning of a frame in `scratch`, and gathers what it sends in `piece`: the event
+    loop uses them within one read or write.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        apis: Mapping[int, Api],
+        loop: asyncio.AbstractEventLoop,
+        usage: NodeUsage | None = None,
+    ) -> None:
         self.broker = broker
         self.apis = apis
         self.loop = loop
         self._config = broker.config
         self.limits = Limits.of(self._config)
-        self.request_bytes = RequestBytes(self.limits.queued_bytes)
-        self.connection_counts = ConnectionCounts()
+        self.usage = usage if usage is not None else NodeUsage()
+        self.request_bytes = RequestBytes(self.limits.queued_bytes, self.usage, loop.call_later)
+        self.connection_counts = ConnectionCounts(self.usage)
         self.connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self.complaints = Complaints()
         self.busy_poll = BusyPoll(loop.call_soon)
-        self.sessions = FetchSessions(self._config)
+        self.sessions = FetchSessions(self._config, self.usage.fetch_sessions)
         self.segment_files = SegmentFiles()
         self.fetch_max_bytes: int = self._config["fetch.max.bytes"]
-        self.scratch = bytearray(SCRATCH_BYTES)
-        self.scratch_view = memoryview(self.scratch)
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.piece = bytearray(PIECE_BYTES)
 
     def refresh(self) -> None:
         """Take up settings that were changed at run time."""
@@ -51,11 +63,13 @@ class Context:
             self.limits = Limits.of(config)
             self.fetch_max_bytes = config["fetch.max.bytes"]
 
-    def add(self, connection: Connection) -> None:
-        """A connection has begun."""
-        self.connections.add(connection)
-        self.connection_counts.add(connection.client_host)
-        self._all_closed.clear()
+    def add(self, connection: Connection) -> str | None:
+        """A connection has begun; returns why it may not go on, None if it may."""
+        refusal = self.connection_counts.add(connection.client_host, self.limits)
+        if refusal is None:
+            self.connections.add(connection)
+            self._all_closed.clear()
+        return refusal
 
     def remove(self, connection: Connection) -> None:
         """A connection has ended; one that was refused was never added."""
@@ -65,6 +79,20 @@ class Context:
         self.connection_counts.remove(connection.client_host)
         if not self.connections:
             self._all_closed.set()
+
+    def make_room(self, before: float) -> None:
+        """If there is no room for requests, close connections whose clients keep bytes here without progress.
+
+        Those that have not moved since `before` (the loop's clock) and hold most are closed first.
+        """
+        if not self.request_bytes.is_full:
+            return
+        stalled = [one for one in self.connections if one.held_bytes and one.last_progress < before]
+        for connection in sorted(stalled, key=lambda one: one.held_bytes, reverse=True):
+            if not self.request_bytes.is_full:
+                return
+            self.complain(connection.client, "memory", f"{connection.held_bytes} bytes waited for the client too long")
+            connection.abort()
 
     async def all_closed(self) -> None:
         """Return when there are no connections."""

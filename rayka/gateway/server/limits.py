@@ -1,21 +1,26 @@
-"""The bounds of a gateway: connections, bytes of requests under way, lines in the log."""
+"""The limits of a gateway: connections, bytes of requests and responses, lines in the log."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections import Counter
+import resource
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from rayka.gateway.server.node_usage import NodeUsage
+
 logger = logging.getLogger("rayka.gateway")
 
+INT_MAX = 2**31 - 1
 _DEFAULT_QUEUED_BYTES = 512 * 1024 * 1024
+_PEER_POLL_S = 0.01
 _LINES_PER_WINDOW = 20
 _WINDOW_MS = 1000
 
 
 class Limits(NamedTuple):
-    """What the settings allow. Sizes in bytes; `queued_bytes` is for the whole process."""
+    """What the settings allow. Sizes in bytes; all but `process_connections` and `connection_*` are for the node."""
 
     max_request_bytes: int
     queued_bytes: int
@@ -25,7 +30,7 @@ class Limits(NamedTuple):
     idle_ms: int
     connection_requests: int = 1000
     connection_bytes: int = 64 * 1024 * 1024
-    write_high_water_bytes: int = 1024 * 1024
+    process_connections: int = INT_MAX
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Limits:
@@ -38,6 +43,7 @@ class Limits(NamedTuple):
             max_connections_per_ip=config["max.connections.per.ip"],
             max_connections_per_ip_overrides=_overrides(config["max.connections.per.ip.overrides"]),
             idle_ms=config["connections.max.idle.ms"],
+            process_connections=client_descriptors(),
         )
 
 
@@ -49,30 +55,47 @@ def _overrides(text: str | tuple[str, ...] | None) -> Mapping[str, int]:
 
 
 class RequestBytes:
-    """Bytes of requests under way in this process. Who finds it full waits for its turn.
+    """Bytes of requests and responses in memory: requests being received and under way, responses not yet taken.
 
-    The one that fills it may go over the limit, so that a large one does not wait for ever.
+    The limit holds for the node. Each process has a quarter of its even share for itself, below which it never waits
+    for others. A request that finds room may go over the limit, so that a large one does not wait for ever.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, usage: NodeUsage, call_later: Callable[[float, Callable[[], None]], object]) -> None:
         self._limit = limit
+        self._usage = usage
+        self._count = usage.bytes
+        self._call_later = call_later
         self._waiting: dict[Callable[[], None], None] = {}  # in the order of their turns
-        self.used = 0
+        self._is_polling = False
+
+    @property
+    def used(self) -> int:
+        """The bytes of this process."""
+        return self._count.own
 
     @property
     def is_full(self) -> bool:
         """Whether a request has to wait."""
-        return self.used >= self._limit
+        used, processes = self._count.own, self._usage.processes
+        if processes == 1:
+            return used >= self._limit
+        reserve = self._limit // (4 * processes)
+        return used >= reserve and used + self._count.others >= self._limit - (processes - 1) * reserve
 
     def acquire(self, size: int) -> None:
-        """Count a request that begins."""
-        self.used += size
+        """Count bytes."""
+        self._count.own += size
 
     def release(self, size: int) -> None:
-        """A request has been answered: whoever waits tries again, in order, as long as there is room."""
-        self.used -= size
+        """Count bytes no longer, and resume those that wait, in order, as long as there is room."""
+        self._count.own -= size
+        if self._waiting:
+            self._resume()
+
+    def _resume(self) -> None:
         turns = len(self._waiting)
-        while turns and self.used < self._limit:
+        while turns and self._waiting and not self.is_full:
             turns -= 1
             resume = next(iter(self._waiting))
             del self._waiting[resume]
@@ -81,35 +104,65 @@ class RequestBytes:
     def wait(self, resume: Callable[[], None]) -> None:
         """Call `resume` once, when bytes have become free. Waiting twice is waiting once."""
         self._waiting[resume] = None
+        if self._usage.peers and not self._is_polling:
+            self._is_polling = True
+            self._call_later(_PEER_POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        """Look whether another process has released bytes."""
+        self._is_polling = False
+        self._resume()
+        if self._waiting:
+            self._is_polling = True
+            self._call_later(_PEER_POLL_S, self._poll)
 
 
 class ConnectionCounts:
-    """Counts connections, in all and by client address."""
+    """Counts the connections of the node, in all and by client address."""
 
-    def __init__(self) -> None:
-        self._by_host: Counter[str] = Counter()
-        self.total = 0
+    def __init__(self, usage: NodeUsage) -> None:
+        self._usage = usage
 
-    def refusal(self, host: str, limits: Limits) -> str | None:
-        """Why one more connection from `host` may not be, None if it may."""
-        if self.total >= limits.max_connections:
+    @property
+    def total(self) -> int:
+        """The connections of all processes."""
+        return self._usage.connections.own + self._usage.connections.others
+
+    def add(self, host: str, limits: Limits) -> str | None:
+        """Count a connection from `host`, or say why it may not be."""
+        self._usage.connected(host, 1)
+        reason = self._refusal(host, limits)
+        if reason is not None:
+            self.remove(host)
+        return reason
+
+    def _refusal(self, host: str, limits: Limits) -> str | None:
+        if self.total > limits.max_connections:
             return f"max.connections={limits.max_connections} reached"
+        if self._usage.connections.own > limits.process_connections:
+            return f"{limits.process_connections} connections use up the file descriptors that clients may have"
         allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
-        if self._by_host[host] >= allowed:
+        if self._usage.connections_from(host) > allowed:
             return f"max.connections.per.ip={allowed} reached"
         return None
 
-    def add(self, host: str) -> None:
-        """A connection has been accepted."""
-        self.total += 1
-        self._by_host[host] += 1
-
     def remove(self, host: str) -> None:
         """A connection that was added has ended."""
-        self.total -= 1
-        self._by_host[host] -= 1
-        if not self._by_host[host]:
-            del self._by_host[host]
+        self._usage.connected(host, -1)
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def client_descriptors() -> int:
+    """How many descriptors connections may use; the others are for logs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft // 2 if soft != resource.RLIM_INFINITY else INT_MAX
 
 
 class Complaints:

@@ -1,4 +1,4 @@
-"""Accepts connections on a port and watches over them."""
+"""Accepts connections on a port and closes those that are idle or stalled."""
 
 from __future__ import annotations
 
@@ -10,16 +10,31 @@ from rayka.gateway.api import APIS
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.connection import Connection
 from rayka.gateway.server.context import Context
+from rayka.gateway.server.limits import raise_descriptor_limit
+from rayka.gateway.server.node_usage import NodeUsage
 
 _STOP_GRACE_S = 5.0
-_LONGEST_SWEEP_S = 10.0
+_LONGEST_SWEEP_S = 1.0
+_STALLED_S = 10.0
 
 
 class Listener:
-    """A gateway's TCP port, on loopback unless told otherwise. Port 0 takes any free one."""
+    """A gateway's TCP port, on loopback unless told otherwise. Port 0 takes any free one.
 
-    def __init__(self, broker: Broker, host: str = "127.0.0.1", port: int = 0, *, reuse_port: bool = True) -> None:
+    The gateways of a node share their limits through `usage_dir`.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        reuse_port: bool = True,
+        usage_dir: str | None = None,
+    ) -> None:
         self._broker = broker
+        self._usage_dir = usage_dir
         self._host = host
         self._port = port
         self._reuse_port = reuse_port
@@ -38,9 +53,10 @@ class Listener:
         return len(self._context.connections) if self._context is not None else 0
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the address cannot be had."""
+        """Listen. Raises OSError if the address cannot be bound."""
         loop = asyncio.get_running_loop()
-        context = self._context = Context(self._broker, APIS, loop)
+        raise_descriptor_limit()
+        context = self._context = Context(self._broker, APIS, loop, NodeUsage(self._usage_dir))
         self._server = await loop.create_server(
             lambda: Connection(context),
             self._host,
@@ -56,7 +72,7 @@ class Listener:
         self._schedule_sweep()
 
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
-        """Accept no more, answer what is under way for at most `grace_s`, close."""
+        """Accept no more connections, answer what is under way for at most `grace_s`, close."""
         if self._server is None or self._context is None:
             return
         self._server.close()
@@ -72,6 +88,7 @@ class Listener:
                 connection.abort()
             await context.all_closed()
         context.segment_files.close()
+        context.usage.close()
         self._server = None
 
     def _schedule_sweep(self) -> None:
@@ -83,6 +100,8 @@ class Listener:
         context = self._context
         assert context is not None
         context.refresh()
+        context.usage.refresh()
+        context.make_room(context.loop.time() - _STALLED_S)
         if context.limits.idle_ms > 0:
             before = context.loop.time() - context.limits.idle_ms / 1000
             for connection in list(context.connections):
@@ -91,8 +110,8 @@ class Listener:
 
 
 def _size_buffers(listening: socket.socket, config: BrokerConfig) -> None:
-    """Give accepted connections the socket buffers that were asked for. What nobody set stays with the
-    system, which makes buffers larger as a connection needs it."""
+    """Give accepted connections the socket buffers that are configured. By default the system sizes them, and enlarges
+    them as a connection needs it."""
     for name, option in (
         ("socket.send.buffer.bytes", socket.SO_SNDBUF),
         ("socket.receive.buffer.bytes", socket.SO_RCVBUF),

@@ -1,9 +1,9 @@
-"""A request and the place of its answer, and the table row that says who handles it."""
+"""A request on its way, and the row of the API table that says who handles it."""
 
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from rayka.gateway.ports import Broker
     from rayka.gateway.server.connection import Connection
     from rayka.gateway.server.context import Context
-
-Response = bytes | bytearray | memoryview
+    from rayka.gateway.server.response_writer import Part
 
 
 class PendingRequest:
-    """One request under way. Its answer is written when those of all earlier requests have been.
+    """One request under way. Its response is written after those of all earlier requests of the connection.
 
     `frame` is the request without its length prefix; `position` is where the body begins. `waiting` is
     cancelled when the client goes away.
@@ -50,13 +49,17 @@ class PendingRequest:
         self.frame = frame
         self.size = len(frame)
         self.position = 0
-        self.response: Response | None = None
+        self.response: Sequence[Part] = ()
         self.answered = False
         self.waiting: Future[Any] | None = None
 
-    def answer(self, response: Response | None) -> None:
+    def answer(self, response: bytes | bytearray | None) -> None:
         """Give the whole response frame, None for a request that gets no response (Produce with acks 0)."""
-        self.response = response
+        self.answer_in_parts(() if response is None else (response,))
+
+    def answer_in_parts(self, parts: Sequence[Part]) -> None:
+        """Give the response frame in parts, slices of segments among them; at most once."""
+        self.response = parts
         self.answered = True
         self.waiting = None
         self.frame = b""
@@ -88,7 +91,7 @@ def finish_frame(out: bytearray) -> bytearray:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A decoded request, as an entity handler gets it. `types` has the response classes of its version."""
+    """A decoded request for an entity handler. `types` has the response classes of its version."""
 
     context: Context
     version: int
@@ -115,7 +118,7 @@ class Api(NamedTuple):
     """A row of the table: versions served, the first with compact lengths, who handles it.
 
     Either `handle` turns a decoded request into a response entity, or `handle_frame` parses the frame and
-    answers the exchange itself. Requests of a `pipelined` API start while earlier ones are under way.
+    answers the request itself. Requests of a `pipelined` API start while earlier ones are under way.
     """
 
     key: ApiKey

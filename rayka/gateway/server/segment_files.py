@@ -1,8 +1,9 @@
 """Reads record bytes out of segment files that a leader on this node writes.
 
-Descriptors are cached by path, and each use compares the file that the path names now with the open one:
-compaction and the re-creation of a topic put another file in its place. A segment that was deleted or
-renamed meanwhile has no file at its path and is read through the open descriptor.
+Files are kept open by path, and each use compares the file that the path names now with the open one: compaction and
+the re-creation of a topic put another file in its place. A segment that was deleted or renamed meanwhile has no file
+at its path and is read through the open descriptor. A response that is being sent keeps the files that it needs open,
+whether or not they are still in the cache.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from rayka.types import FileSlice
 
@@ -19,124 +18,88 @@ _MAX_OPEN_FILES = 256
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
-class Piece(NamedTuple):
-    """A slice of a file and where its bytes go."""
-
-    source: FileSlice
-    target: memoryview
-
-
 class SegmentGone(Exception):
     """The slice is not there any more: its segment was deleted or truncated."""
 
 
-class _OpenFile(NamedTuple):
-    descriptor: int
-    device: int
-    inode: int
+class SegmentFile:
+    """An open segment. Its descriptor is closed with the last reference."""
+
+    __slots__ = ("_descriptor", "_device", "_inode", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = -1
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self._descriptor)
+        self._device, self._inode = status.st_dev, status.st_ino
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no other file has taken the place of this one."""
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return True
+        return status.st_ino == self._inode and status.st_dev == self._device
+
+    @property
+    def size(self) -> int:
+        """The bytes that it has now."""
+        return os.fstat(self._descriptor).st_size
+
+    def read_cached(self, target: memoryview, position: int) -> int:
+        """Read from the page cache; return how many bytes it had before the first that only the disk has.
+
+        File systems that cannot tell are read as they are.
+        """
+        try:
+            return os.preadv(self._descriptor, [target], position, _NOWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+        return os.preadv(self._descriptor, [target], position)
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read `size` bytes, waiting for the disk. Raises SegmentGone if the file is shorter."""
+        data = os.pread(self._descriptor, size, position)
+        if len(data) < size:
+            raise SegmentGone(f"{self.path} ends before {position + size}")
+        return data
 
 
 class SegmentFiles:
-    """A cache of descriptors open for reading, least recently used closed first."""
+    """A cache of open segments, least recently used dropped first."""
 
     def __init__(self, max_open_files: int = _MAX_OPEN_FILES) -> None:
         self._max_open_files = max_open_files
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[str, SegmentFile] = OrderedDict()
 
     def close(self) -> None:
-        """Close every descriptor."""
-        for file in self._files.values():
-            os.close(file.descriptor)
+        """Drop every file."""
         self._files.clear()
 
-    def read_cached(self, pieces: Sequence[Piece]) -> int:
-        """Fill pieces from the page cache; return how many are full before one that the disk must give.
+    def open(self, source: FileSlice) -> SegmentFile:
+        """The file of a slice. Raises SegmentGone if the file does not have all of its bytes."""
+        file = self._files.get(source.path)
+        if file is None or not file.is_current:
+            file = self._open(source.path)
+        self._files.move_to_end(source.path)
+        if source.position + source.size > file.size:
+            raise SegmentGone(f"{source.path} ends before {source.position + source.size}")
+        return file
 
-        Raises SegmentGone.
-        """
-        for index, piece in enumerate(pieces):
-            if _read_nowait(self._descriptor(piece.source.path), piece) < piece.source.size:
-                return index
-        return len(pieces)
-
-    def reading(self, pieces: Sequence[Piece]) -> BlockingRead:
-        """A read of these pieces that may wait for the disk, to be called in a thread. Raises SegmentGone."""
-        descriptors: list[int] = []
+    def _open(self, path: str) -> SegmentFile:
         try:
-            for piece in pieces:
-                descriptors.append(os.dup(self._descriptor(piece.source.path)))
-        except SegmentGone:
-            _close_all(descriptors)
-            raise
-        return BlockingRead(pieces, descriptors)
-
-    def _descriptor(self, path: str) -> int:
-        cached = self._files.get(path)
-        if cached is not None and _is_current(path, cached):
-            self._files.move_to_end(path)
-            return cached.descriptor
-        return self._open(path)
-
-    def _open(self, path: str) -> int:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = self._files[path] = SegmentFile(path)
         except FileNotFoundError as error:
             raise SegmentGone(path) from error
-        status = os.fstat(descriptor)
-        replaced = self._files.pop(path, None)
-        if replaced is not None:
-            os.close(replaced.descriptor)
-        self._files[path] = _OpenFile(descriptor, status.st_dev, status.st_ino)
         if len(self._files) > self._max_open_files:
-            os.close(self._files.popitem(last=False)[1].descriptor)
-        return descriptor
-
-
-class BlockingRead:
-    """Reads pieces through descriptors of its own, which the cache cannot close under it."""
-
-    def __init__(self, pieces: Sequence[Piece], descriptors: list[int]) -> None:
-        self._pieces = pieces
-        self._descriptors = descriptors
-
-    def __call__(self) -> None:
-        """Fill all pieces. Raises SegmentGone."""
-        try:
-            for piece, descriptor in zip(self._pieces, self._descriptors, strict=True):
-                _read_blocking(descriptor, piece)
-        finally:
-            _close_all(self._descriptors)
-
-
-def _is_current(path: str, file: _OpenFile) -> bool:
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return True
-    return status.st_ino == file.inode and status.st_dev == file.device
-
-
-def _read_nowait(descriptor: int, piece: Piece) -> int:
-    """Bytes read without waiting for the disk. File systems that cannot tell are read as they are."""
-    try:
-        return os.preadv(descriptor, [piece.target], piece.source.position, _NOWAIT)
-    except BlockingIOError:
-        return 0
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-    return os.preadv(descriptor, [piece.target], piece.source.position)
-
-
-def _read_blocking(descriptor: int, piece: Piece) -> None:
-    done = 0
-    while done < piece.source.size:
-        count = os.preadv(descriptor, [piece.target[done:]], piece.source.position + done)
-        if not count:
-            raise SegmentGone(f"{piece.source.path} ends before {piece.source.position + piece.source.size}")
-        done += count
-
-
-def _close_all(descriptors: list[int]) -> None:
-    while descriptors:
-        os.close(descriptors.pop())
+            self._files.popitem(last=False)
+        return file

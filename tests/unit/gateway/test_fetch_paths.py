@@ -14,7 +14,7 @@ from kio.serial import entity_reader
 
 from rayka.errors import ErrorCode
 from rayka.gateway.server.context import Context
-from rayka.gateway.server.segment_files import BlockingRead, Piece
+from rayka.gateway.server.segment_files import SegmentFile
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from rayka.types import AbortedTransaction, AppendResult, FetchResult, FileSlice
@@ -23,6 +23,7 @@ from tests.unit.gateway.scripted_broker import MemoryTransport, ScriptedBroker, 
 from tests.unit.gateway.test_produce_fetch import fetch_request, produce_request
 from tests.unit.gateway.wire_client import encode, request_frame, response_body
 
+END_V12 = b"\0\0\0"  # of partition, topic and response
 TOPIC_ID = uuid.UUID(int=77)
 Check = Callable[["Case"], Coroutine[Any, Any, None]]
 
@@ -108,17 +109,19 @@ def test_the_request_reaches_the_leaders_as_it_was_meant() -> None:
     run(check)
 
 
-def test_what_is_not_in_the_page_cache_is_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_the_page_cache_lacks_are_read_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"0123456789")
 
     async def check(case: Case) -> None:
-        monkeypatch.setattr(case.context.segment_files, "read_cached", lambda pieces: 0)
+        monkeypatch.setattr(SegmentFile, "read_cached", lambda self, target, position: 0)
         case.fetch(12, {0: 0, 1: 0})
         case.broker.partitions.fetches[0][1].set_result(
             [FetchResult(0, 9, 9, 0, None, FileSlice(str(path), at, 3)) for at in (2, 6)]
         )
-        while not case.transport.written:
+        while not case.transport.written.endswith(b"678" + END_V12):
             await asyncio.sleep(0.001)
         partitions = case.response(ApiKey.FETCH, 12).responses[0].partitions
         assert [partition.records for partition in partitions] == [b"234", b"678"]
@@ -167,37 +170,28 @@ def test_a_truncated_segment_is_not_served_half(tmp_path: Path) -> None:
     async def check(case: Case) -> None:
         case.fetch(12, {0: 0})
         for _ in range(2):
-            case.broker.partitions.fetches[-1][1].set_result(
-                [FetchResult(0, 9, 9, 0, None, FileSlice(str(path), 0, 10))]
-            )
-            asked = len(case.broker.partitions.fetches)
-            while not case.transport.written and len(case.broker.partitions.fetches) == asked:
-                await asyncio.sleep(0.001)
+            await case.answer(FetchResult(0, 9, 9, 0, None, FileSlice(str(path), 0, 10)))
         (partition,) = case.response(ApiKey.FETCH, 12).responses[0].partitions
         assert partition.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
     run(check)
 
 
-def test_a_disk_error_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_in_a_response_closes_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"0123")
 
-    def fail(self: BlockingRead) -> None:
+    def fail(self: SegmentFile, size: int, position: int) -> bytes:
         raise OSError(5, "Input/output error")
 
     async def check(case: Case) -> None:
-        def nothing_cached(pieces: list[Piece]) -> int:
-            return 0
-
-        monkeypatch.setattr(case.context.segment_files, "read_cached", nothing_cached)
-        monkeypatch.setattr(BlockingRead, "__call__", fail)
+        monkeypatch.setattr(SegmentFile, "read_cached", lambda self, target, position: 0)
+        monkeypatch.setattr(SegmentFile, "read", fail)
         case.fetch(12, {0: 0})
         case.broker.partitions.fetches[-1][1].set_result([FetchResult(0, 9, 9, 0, None, FileSlice(str(path), 0, 4))])
-        while not case.transport.written:
+        while case.transport.ended is None:
             await asyncio.sleep(0.001)
-        (partition,) = case.response(ApiKey.FETCH, 12).responses[0].partitions
-        assert partition.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert case.transport.ended == "aborted"
 
     run(check)
 

@@ -6,13 +6,16 @@ import pytest
 
 from rayka.errors import ErrorCode
 from rayka.gateway.handlers.fetch.sessions import FetchSessions, SessionPartition
+from rayka.gateway.server.node_usage import NodeUsage
 from rayka.types import FetchResult, FileSlice
 
 MINUTE_MS = 60_000
 
 
 def sessions(slots: int = 2) -> FetchSessions:
-    return FetchSessions({"max.incremental.fetch.session.cache.slots": slots}, eviction_ms=2 * MINUTE_MS)
+    return FetchSessions(
+        {"max.incremental.fetch.session.cache.slots": slots}, NodeUsage().fetch_sessions, eviction_ms=2 * MINUTE_MS
+    )
 
 
 def partitions(count: int) -> list[SessionPartition]:

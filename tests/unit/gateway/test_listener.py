@@ -110,7 +110,7 @@ def test_stop_does_not_wait_for_a_client_that_never_reads(tmp_path: Path) -> Non
         request += struct.pack(">iiqi", 1, 0, 0, 50 << 20)
         for _ in range(8):  # one response still fits into the sockets' buffers
             deaf.writer.write(request_frame(ApiKey.FETCH, 4, request))
-        await until(lambda: any(not c._is_writable for c in listener._context.connections))  # type: ignore[union-attr]
+        await until(lambda: any(c._writer.is_blocked for c in listener._context.connections))  # type: ignore[union-attr]
         begin = time.monotonic()
         await listener.stop(grace_s=0.2)
         assert time.monotonic() - begin < 3
@@ -128,7 +128,7 @@ def test_a_client_that_never_reads_is_bounded_and_disturbs_nobody(tmp_path: Path
         request = request_frame(ApiKey.FETCH, 4, request + struct.pack(">iiqi", 1, 0, 0, 50 << 20))
         for _ in range(50):
             deaf.writer.write(request)
-        await until(lambda: any(not c._is_writable for c in listener._context.connections))  # type: ignore[union-attr]
+        await until(lambda: any(c._writer.is_blocked for c in listener._context.connections))  # type: ignore[union-attr]
         (connection,) = listener._context.connections  # type: ignore[union-attr]
         unsent = connection._transport.get_write_buffer_size()
         assert unsent < 20_000_000, "one response at most"

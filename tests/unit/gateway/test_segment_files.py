@@ -8,20 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from rayka.gateway.server.segment_files import Piece, SegmentFiles, SegmentGone
+from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
 from rayka.types import FileSlice
 
 
-def piece(path: Path, position: int, size: int) -> tuple[bytearray, Piece]:
-    target = bytearray(size)
-    return target, Piece(FileSlice(str(path), position, size), memoryview(target))
-
-
 def read(files: SegmentFiles, path: Path, position: int, size: int) -> bytes:
-    target, one = piece(path, position, size)
-    if files.read_cached([one]) == 0:
-        files.reading([one])()
-    return bytes(target)
+    file = files.open(FileSlice(str(path), position, size))
+    target = bytearray(size)
+    if file.read_cached(memoryview(target), position) == size:
+        return bytes(target)
+    return file.read(size, position)
 
 
 def descriptors() -> int:
@@ -89,24 +85,24 @@ def test_descriptors_are_bounded_and_given_back(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
-def test_a_read_in_a_thread_does_not_mind_the_cache(tmp_path: Path) -> None:
+def test_a_file_in_use_stays_open_without_the_cache(tmp_path: Path) -> None:
     before, files = descriptors(), SegmentFiles(max_open_files=1)
     first, second = tmp_path / "1.log", tmp_path / "2.log"
     first.write_bytes(b"first")
     second.write_bytes(b"second")
-    target, one = piece(first, 0, 5)
-    blocking = files.reading([one])
+    in_use = files.open(FileSlice(str(first), 0, 5))
     assert read(files, second, 0, 6) == b"second"
-    blocking()
-    assert target == b"first"
+    assert descriptors() == before + 2
+    assert in_use.read(5, 0) == b"first"
     files.close()
+    del in_use
     assert descriptors() == before
 
 
-def test_several_pieces_stop_at_the_first_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_short_is_gone(tmp_path: Path) -> None:
     path, files = tmp_path / "a.log", SegmentFiles()
     path.write_bytes(b"0123456789")
-    (_, first), (target, second), (_, third) = piece(path, 0, 4), piece(path, 4, 6), piece(path, 8, 4)
-    assert files.read_cached([first, second, third]) == 2
-    assert target == b"456789"
-    files.close()
+    file = files.open(FileSlice(str(path), 2, 8))
+    path.write_bytes(b"0123")
+    with pytest.raises(SegmentGone):
+        file.read(8, 2)

@@ -1,17 +1,14 @@
 """Fetch 0-18: parsed and answered by hand, with incremental sessions (KIP-227).
 
-The leaders wait for data, not the gateway. They answer with slices of segment files, which are read from
-the page cache straight into the response; what the disk must give is read in a thread. Versions 0-3 would
-need records converted down to message formats 0 and 1: every partition gets UNSUPPORTED_VERSION, Kafka's
-answer where it cannot convert.
+The leaders wait for data, not the gateway. They answer with slices of segment files, which are read piece by piece
+as the client takes them. Versions 0-3 would need records converted down to message formats 0 and 1: every partition
+gets UNSUPPORTED_VERSION, Kafka's answer where it cannot convert.
 """
 
 from __future__ import annotations
 
 import uuid
 from asyncio import Future
-from collections.abc import Callable
-from typing import Any
 
 from rayka.errors import ErrorCode
 from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FetchRequest, parse
@@ -26,10 +23,12 @@ from rayka.metadata.image import MetadataImage
 from rayka.types import FetchPartition, FetchResult, IsolationLevel, TopicPartition
 
 _FIRST_WITH_MAGIC_2 = 4
-# A response is at most this large, and a partition's part of it at most its share, whatever the client allows: large
-# ones cost fresh pages for each, and the client waits for the last byte before it takes up the first.
+# A response is at most this large, and a partition's part of it at most its share, unless the client waits for more:
+# clients take up a response when they have the last byte of it.
 _RESPONSE_BYTES = 4 << 20
 _LEAST_SHARE_BYTES = 512 << 10
+# Nobody waits longer, whatever the client allows: an empty response after a minute costs nothing.
+_LONGEST_WAIT_MS = 60_000
 _ISOLATION_LEVELS = (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
 
 
@@ -96,24 +95,24 @@ class Fetch:
         some_failed = len(wanted) < len(self._results)
         future = self._context.broker.partitions.fetch(
             wanted,
-            max_wait_ms=0 if some_failed or self._last_try else max(request.max_wait_ms, 0),
+            max_wait_ms=0 if some_failed or self._last_try else min(max(request.max_wait_ms, 0), _LONGEST_WAIT_MS),
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
             isolation=IsolationLevel(request.isolation),
         )
-        self._when_done(future, self._fetched)
+        self._when_done(future)
 
-    def _when_done(self, future: Future[Any], proceed: Callable[[Future[Any]], None], cancellable: bool = True) -> None:
-        """Go on when the future is done. A cancellable one ends when the client leaves."""
+    def _when_done(self, future: Future[list[FetchResult]]) -> None:
+        """Respond when the leaders have answered. The future is cancelled when the client leaves."""
         exchange = self._exchange
 
-        def done(future: Future[Any]) -> None:
+        def done(future: Future[list[FetchResult]]) -> None:
             exchange.waiting = None
             if future.cancelled():
                 exchange.refuse("the fetch was cancelled")
                 return
             try:
-                proceed(future)
+                self._fetched(future)
             except Exception:
                 logger.exception("failed at %s", exchange.describe())
                 exchange.refuse("internal error")
@@ -121,7 +120,7 @@ class Fetch:
         if future.done():
             done(future)
         else:
-            exchange.waiting = future if cancellable else None
+            exchange.waiting = future
             future.add_done_callback(done)
 
     def _fetched(self, future: Future[list[FetchResult]]) -> None:
@@ -130,7 +129,7 @@ class Fetch:
         self._respond()
 
     def _respond(self) -> None:
-        """Put the response together; read what lies in segments."""
+        """Put the response together."""
         answered = [
             (partition, name, result)
             for partition, name, result in zip(self._fetch.partitions, self._names, self._results, strict=True)
@@ -140,32 +139,19 @@ class Fetch:
             self._exchange.correlation_id, self._exchange.version, LeaderHints(self._context.broker.image)
         )
         response.write(self._fetch.error, self._fetch.session_id, self._news(answered))
-        frame, pieces = response.assemble()
         try:
-            cached = self._context.segment_files.read_cached(pieces)
-            if cached == len(pieces):
-                self._exchange.answer(frame)
-                return
-            read = self._context.segment_files.reading(pieces[cached:])
+            parts = response.parts(self._context.segment_files)
         except SegmentGone:
             self._again()
-            return
-        reading = self._context.loop.run_in_executor(None, read)
-        self._when_done(reading, lambda future: self._read_from_disk(future, frame), cancellable=False)
+        except OSError as error:
+            logger.error("cannot read records for %s: %s", self._exchange.describe(), error)
+            self._fail_read()
+        else:
+            self._exchange.answer_in_parts(parts)
 
     def _news(self, answered: list[Answered]) -> list[Answered]:
         """What an incremental response must have. Asked again after a lost segment, everything is news."""
         return answered if self._last_try else [entry for entry in answered if self._fetch.admits(entry[0], entry[2])]
-
-    def _read_from_disk(self, future: Future[None], frame: bytearray) -> None:
-        error = future.exception()
-        if isinstance(error, SegmentGone):
-            self._again()
-        elif error is not None:
-            logger.error("cannot read records for %s: %s", self._exchange.describe(), error)
-            self._fail_read()
-        else:
-            self._exchange.answer(frame)
 
     def _again(self) -> None:
         """A segment went away between the leader's answer and the read: ask once more, then give up."""

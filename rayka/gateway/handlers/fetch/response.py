@@ -1,7 +1,7 @@
 """The bytes of Fetch responses, versions 0 to 18.
 
-Everything but the records is written first, with a note of where each piece of records belongs. Then the
-frame is put together in one piece of memory of the final size, into which the segments are read.
+Everything but the records is written first, with a note of where the records of each partition belong. The records
+are read from their segments when they are sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from rayka.errors import ErrorCode
 from rayka.gateway.handlers.fetch.request import FIRST_FLEXIBLE, FIRST_WITH_SESSIONS, FIRST_WITH_TOPIC_ID
 from rayka.gateway.handlers.fetch.sessions import SessionPartition, TopicKey
 from rayka.gateway.server.request import response_head
-from rayka.gateway.server.segment_files import Piece
+from rayka.gateway.server.response_writer import Part, SegmentPart
+from rayka.gateway.server.segment_files import SegmentFiles
 from rayka.gateway.wire.leader_hints import LeaderHints
 from rayka.gateway.wire.reader import INT16, INT32, uvarint_bytes
 from rayka.types import NO_LEADER, AbortedTransaction, FetchResult, FileSlice, TopicPartition
@@ -104,25 +105,19 @@ class FetchResponse:
     def _write_size(self, size: int) -> None:
         self._out += uvarint_bytes(size + 1) if self._flexible else INT32.pack(size)
 
-    def assemble(self) -> tuple[bytearray, list[Piece]]:
-        """The frame, and the pieces of it that are still to be read from segments."""
+    def parts(self, files: SegmentFiles) -> list[Part]:
+        """The frame in parts, to be sent in order. Raises SegmentGone."""
         out = self._out
-        if not self._records:
-            INT32.pack_into(out, 0, len(out) - 4)
-            return out, []
-        sizes = [source.size if isinstance(source, FileSlice) else len(source) for _, source in self._records]
-        frame = bytearray(len(out) + sum(sizes))
-        view = memoryview(frame)
-        pieces = []
-        done = written = 0
-        for (position, source), size in zip(self._records, sizes, strict=True):
-            begin = written + position - done
-            view[written:begin] = out[done:position]
-            done, written = position, begin + size
-            if isinstance(source, FileSlice):
-                pieces.append(Piece(source, view[begin:written]))
+        records_size = sum(source.size if isinstance(source, FileSlice) else len(source) for _, source in self._records)
+        INT32.pack_into(out, 0, len(out) - 4 + records_size)
+        parts: list[Part] = []
+        done = 0
+        for position, records in self._records:
+            parts.append(out[done:position])
+            if isinstance(records, FileSlice):
+                parts.append(SegmentPart(files.open(records), records.position, records.size))
             else:
-                view[begin:written] = source
-        view[written:] = out[done:]
-        INT32.pack_into(frame, 0, len(frame) - 4)
-        return frame, pieces
+                parts.append(records)
+            done = position
+        parts.append(out[done:])
+        return parts

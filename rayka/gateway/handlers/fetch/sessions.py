@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rayka.errors import ErrorCode
+from rayka.gateway.server.node_usage import SharedCount
 from rayka.types import NO_LEADER_EPOCH, NO_OFFSET, FetchResult
 
 NO_SESSION_ID = 0
@@ -119,9 +120,10 @@ class FetchContext:
 
 
 class FetchSessions:
-    """The sessions of a gateway, at most `max.incremental.fetch.session.cache.slots`."""
+    """The sessions of a gateway; those of a node are at most `max.incremental.fetch.session.cache.slots`."""
 
-    def __init__(self, config: Mapping[str, Any], eviction_ms: int = 120_000) -> None:
+    def __init__(self, config: Mapping[str, Any], count: SharedCount, eviction_ms: int = 120_000) -> None:
+        self._count = count
         self._slots: int = config["max.incremental.fetch.session.cache.slots"]
         self._eviction_ms = eviction_ms
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
@@ -139,6 +141,20 @@ class FetchSessions:
         now_ms: int,
     ) -> FetchContext:
         """Begin a fetch: with no session, with a new one, or within one."""
+        try:
+            return self._begin(session_id, epoch, partitions, forgotten, uses_topic_ids, now_ms)
+        finally:
+            self._count.own = len(self._sessions)
+
+    def _begin(
+        self,
+        session_id: int,
+        epoch: int,
+        partitions: list[SessionPartition],
+        forgotten: list[PartitionKey],
+        uses_topic_ids: bool,
+        now_ms: int,
+    ) -> FetchContext:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH:
@@ -167,7 +183,7 @@ class FetchSessions:
 
     def _open(self, partitions: list[SessionPartition], uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
         """A new session, None if there is no room for it."""
-        if len(self._sessions) >= self._slots and not self._evict(len(partitions), now_ms):
+        if len(self._sessions) + self._count.others >= self._slots and not self._evict(len(partitions), now_ms):
             return None
         session_id = NO_SESSION_ID
         while session_id == NO_SESSION_ID or session_id in self._sessions:
