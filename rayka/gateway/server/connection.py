@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = str(address[0]) if address else "?"
         self.client = f"{self.client_host}:{address[1]}" if address else "?"
         self._context.refresh()
-        self._writer = ResponseWriter(self._context, self._transport, self.abort)
+        self._writer = ResponseWriter(self._context, self._transport, self._process, self.abort)
         refusal = self._context.add(self)
         if refusal is not None:
             self.refuse(refusal, "connect")
@@ -126,7 +126,6 @@ class Connection(asyncio.BufferedProtocol):
         """The client has taken enough."""
         self.last_progress = self._loop.time()
         self._writer.resume()
-        self._process()
 
     # Requests.
 

@@ -38,11 +38,22 @@ Part = bytes | bytearray | memoryview | SegmentPart
 
 
 class ResponseWriter:
-    """The sending side of one connection. `abort` is called when the rest of a response cannot be read."""
+    """The sending side of one connection.
 
-    def __init__(self, context: Context, transport: asyncio.Transport, abort: Callable[[], None]) -> None:
+    `drained` is called when the client has taken everything after the writer was blocked, `abort` when the rest of a
+    response cannot be read.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        transport: asyncio.Transport,
+        drained: Callable[[], None],
+        abort: Callable[[], None],
+    ) -> None:
         self._context = context
         self._transport = transport
+        self._drained = drained
         self._abort = abort
         self._queue: deque[Part] = deque()
         self._is_paused = False
@@ -71,7 +82,13 @@ class ResponseWriter:
         """The client has taken everything that the transport had."""
         self._is_paused = False
         self._keep(0)
-        self.flush()
+        self._continue()
+
+    def _continue(self) -> None:
+        if not self._transport.is_closing():
+            self.flush()
+            if not self.is_blocked:
+                self._drained()
 
     def close(self) -> None:
         """Drop what was not sent."""
@@ -101,8 +118,7 @@ class ResponseWriter:
 
     def _take_turn(self) -> None:
         self._next_turn = None
-        if not self._transport.is_closing():
-            self.flush()
+        self._continue()
 
     def _send_piece(self) -> int:
         """Send one piece; 0 if it must come from the disk."""
@@ -163,7 +179,7 @@ class ResponseWriter:
         if rest is not None:
             self._queue.appendleft(rest)
         self._queue.appendleft(data)
-        self.flush()
+        self._continue()
 
 
 def _without_beginning(part: Part, size: int) -> Part | None:

@@ -64,3 +64,17 @@ def test_a_hundred_clients_that_ask_for_55_mb_and_read_nothing_cost_little_memor
             client.close()
 
     run(tmp_path, check)
+
+
+def test_large_responses_follow_one_another_on_a_connection(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 60, 1_000_000)
+        client = await WireClient.connect(listener.port)
+        client.writer.write(large_fetch() * 3 + request_frame(ApiKey.API_VERSIONS, 0, b""))
+        frames = [await client.receive() for _ in range(4)]
+        assert frames[0] == frames[1] == frames[2]
+        assert len(frames[0]) > RESPONSE_BYTES - 2_000_000
+        assert len(frames[3]) < 1000
+        await client.close()
+
+    run(tmp_path, check)
