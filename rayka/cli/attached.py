@@ -1,22 +1,27 @@
-"""How a command reaches the broker: as a Python program on its Ray cluster."""
+"""How a command reaches the broker.
+
+Most commands talk the Kafka protocol to HOST:PORT, found in the file that `rayka up` writes (`runtime`). `status` asks
+the actors themselves and joins the Ray cluster, which takes a second; so does --address, to find out HOST:PORT.
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayka.cli import ray_messages
 from rayka.cli.exits import CliError, Exit
+from rayka.cli.parsing import Target
 from rayka.client import runtime
 from rayka.errors import RaykaError
 
 if TYPE_CHECKING:
-    from rayka.client.cluster import Cluster
+    from rayka.cli.kafka.cluster import KafkaCluster
     from rayka.client.connection import Connection
+
+TIMEOUT_S = 30.0
 
 
 def find(data_dir: str | None) -> runtime.Running:
@@ -31,13 +36,31 @@ def find(data_dir: str | None) -> runtime.Running:
     return running
 
 
-@contextlib.contextmanager
-def connected(args: argparse.Namespace) -> Iterator[Connection]:
-    """A connection to the broker that `--data-dir`, `--address` or nothing chose.
+def bootstrap_servers(target: Target) -> str:
+    """HOST:PORT of the broker that the options chose. Raises CliError(NOT_FOUND) if there is none."""
+    if target.bootstrap_server is not None:
+        return target.bootstrap_server
+    if target.address is None:
+        return find(target.data_dir).bootstrap_servers
+    with connected(target) as connection:
+        return connection.bootstrap_servers
 
-    Raises CliError(NOT_FOUND) if it is not there.
-    """
-    address = args.address or find(args.data_dir).address
+
+@contextlib.contextmanager
+def kafka(target: Target, timeout_s: float = TIMEOUT_S) -> Iterator[KafkaCluster]:
+    """The cluster that the options chose, by the Kafka protocol. Raises CliError(NOT_FOUND), RaykaError."""
+    from rayka.cli.kafka.cluster import KafkaCluster
+
+    with KafkaCluster(bootstrap_servers(target), timeout_s) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def connected(target: Target) -> Iterator[Connection]:
+    """A connection to the actors, through Ray. Raises CliError(NOT_FOUND) if they are not there."""
+    from rayka.cli import ray_messages
+
+    address = target.address or find(target.data_dir).address
     from rayka.client.connection import connect
 
     ray_messages.divert(ray_messages.drop)
@@ -50,12 +73,3 @@ def connected(args: argparse.Namespace) -> Iterator[Connection]:
         yield connection
     finally:
         connection.close()
-
-
-@contextlib.contextmanager
-def attached(args: argparse.Namespace) -> Iterator[Cluster]:
-    """The same, as Python programs see it."""
-    with connected(args) as connection:
-        from rayka.client.cluster import Cluster
-
-        yield Cluster(connection)

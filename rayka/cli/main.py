@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Sequence
 
+import click
+
 from rayka import __version__
-from rayka.cli.commands import configs, consume, groups, log, produce, status, topics, tree, up
 from rayka.cli.exits import CliError, Exit
+from rayka.cli.parsing import LazyGroup
 from rayka.errors import ErrorCode, RaykaError
 
 EPILOG = """\
-start here:
+Start here:
   rayka up                                    start a broker; leave it running
   rayka topics create events --partitions 4   in another terminal
   echo hello | rayka produce events
   rayka consume events --from earliest
   rayka status
 
+Completion of commands, topics and groups for your shell (bash, zsh or fish):
+  eval "$(rayka completion bash)"
+
 Every command explains itself: rayka COMMAND --help.
 Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic, group or broker, 4 `up` gave up.
 """
+MODULES = {
+    name: (f"rayka.cli.commands.{module}", summary)
+    for name, module, summary in (
+        ("up", "up", "start a broker and keep it running"),
+        ("down", "down", "stop the broker that `rayka up` runs"),
+        ("status", "status", "show what a running broker consists of"),
+        ("topics", "topics", "create, list, describe, alter and delete topics, delete records"),
+        ("configs", "configs", "show and change settings of topics, brokers and groups"),
+        ("groups", "groups", "show consumer groups and their lag, move offsets, delete"),
+        ("produce", "produce", "write lines to a topic"),
+        ("consume", "consume", "print the records of topics"),
+        ("log", "log", "look into log directories on disk"),
+        ("tree", "tree", "show brokers, topics and groups as a registry of paths"),
+        ("completion", "completion", "print the script that completes commands in your shell"),
+    )
+}
+
+PROGRAM = "rayka"
+COMPLETE = "_RAYKA_COMPLETE"
+"""The variable with which a shell asks for completions."""
 
 ABSENT = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -32,39 +55,34 @@ ABSENT = (
 )
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    top = argparse.ArgumentParser(
-        prog="rayka",
-        description="A Kafka-compatible broker built of Ray actors.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("--version", action="version", version=f"rayka {__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for module in (up, status, topics, configs, groups, produce, consume, log, tree):
-        module.register(commands)
-    return top
+@click.command(cls=LazyGroup, modules=MODULES, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="rayka %(version)s")
+def rayka() -> None:
+    """A Kafka-compatible broker built of Ray actors."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    args = parser().parse_args(arguments)
-    args.arguments = arguments
     try:
-        return int(args.run(args))
+        return int(rayka.main(list(arguments), PROGRAM, COMPLETE, standalone_mode=False, obj=tuple(arguments)) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return int(Exit.USAGE)
+    except click.ClickException as error:
+        hint = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "rayka"
+        return _fail(f"{error.format_message()} (see `{hint} --help`)", Exit.USAGE)
     except CliError as error:
-        print(f"rayka: {error.message}", file=sys.stderr)
-        return int(error.exit_code)
+        return _fail(error.message, error.exit_code)
     except RaykaError as error:
-        print(f"rayka: {error}", file=sys.stderr)
-        return int(Exit.NOT_FOUND if error.code in ABSENT else Exit.FAILED)
-    except KeyboardInterrupt:
+        return _fail(str(error), Exit.NOT_FOUND if error.code in ABSENT else Exit.FAILED)
+    except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:  # `rayka consume t | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(Exit.DONE)
+
+
+def _fail(message: str, exit_code: Exit) -> int:
+    print(f"rayka: {message}", file=sys.stderr)
+    return int(exit_code)
 
 
 if __name__ == "__main__":

@@ -1,43 +1,148 @@
-"""What the command parsers have in common."""
+"""What the commands have in common: examples at the end of --help, and the options that choose a broker."""
 
 from __future__ import annotations
 
-import argparse
+import importlib
+import os
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from rayka.cli.exits import Exit
+import click
 
-if TYPE_CHECKING:
-    Subcommands = argparse._SubParsersAction[argparse.ArgumentParser]
-else:
-    Subcommands = Any
+from rayka.cli.exits import CliError, Exit
 
-
-def command(
-    commands: Subcommands,
-    name: str,
-    summary: str,
-    epilog: str,
-    run: Callable[[argparse.Namespace], Exit] | None = None,
-) -> argparse.ArgumentParser:
-    """Adds a command: `summary` is its line in the list, `epilog` teaches it by examples."""
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    if run is not None:
-        parser.set_defaults(run=run)
-    return parser
+F = TypeVar("F", bound=Callable[..., Any])
+CODES = "\nExit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic, group or broker.\n"
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """The options that choose which broker a command talks to."""
-    target = parser.add_argument_group("which broker (default: the one started last by `rayka up`)")
-    target.add_argument("--data-dir", metavar="DIR", help="the one that runs on this data directory")
-    target.add_argument(
-        "--address", metavar="RAY_ADDRESS", help="the one in this Ray cluster (`auto`: on this machine)"
-    )
+class _WithExamples(click.Command):
+    """A command whose epilog is printed as it stands, after the options."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            formatter.write_paragraph()
+            formatter.write(self.epilog)
+
+
+class Command(_WithExamples):
+    """A command."""
+
+
+class Group(_WithExamples, click.Group):
+    """A group of commands."""
+
+    command_class = Command
+
+
+class LazyGroup(Group):
+    """A group that imports a command's module only when that command is used. `modules`: name -> (module, summary)."""
+
+    def __init__(self, *args: Any, modules: dict[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._modules = modules or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._modules:
+            return None
+        command: click.Command = importlib.import_module(self._modules[cmd_name][0]).command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. A reader of its output that has enough (`rayka consume t | head`) is no error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.DONE
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._modules.items()])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which broker a command talks to: by default the one that this user started last."""
+
+    bootstrap_server: str | None = None
+    data_dir: str | None = None
+    address: str | None = None
+
+
+def target_options(function: F) -> F:
+    """Add --bootstrap-server, --data-dir and --address, which become one `target`."""
+
+    def run(bootstrap_server: str | None, data_dir: str | None, address: str | None, **options: Any) -> Any:
+        if sum(value is not None for value in (bootstrap_server, data_dir, address)) > 1:
+            raise CliError("give one of --bootstrap-server, --data-dir and --address", Exit.USAGE)
+        return function(target=Target(bootstrap_server, data_dir, address), **options)
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in reversed(_TARGET):
+        option(run)
+    return run  # type: ignore[return-value]
+
+
+_TARGET = (
+    click.option("--bootstrap-server", metavar="HOST:PORT", help="Any broker, rayka or Kafka."),
+    click.option("--data-dir", metavar="DIR", help="The broker that runs on this data directory."),
+    click.option("--address", metavar="RAY_ADDRESS", help="The broker in this Ray cluster (`auto`: on this machine)."),
+)
+
+
+def json_option(help: str) -> Callable[[F], F]:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal; elsewhere, and with --yes, go on. Raises CliError if the answer is no."""
+    if yes or not sys.stdin.isatty():
+        return
+    if not click.confirm(question, err=True):
+        raise CliError("nothing was changed")
+
+
+def only_one(**options: object) -> None:
+    """Raises CliError(USAGE) if more than one of these options is set; their names have _ for -."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, False, ())]
+    if len(given) > 1:
+        raise CliError(f"{' and '.join(given)} exclude each other", Exit.USAGE)
+
+
+def complete_topics(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Topics whose names begin like this, for the shell."""
+    return _complete(ctx, incomplete, "topics")
+
+
+def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Groups whose names begin like this, for the shell."""
+    return _complete(ctx, incomplete, "groups")
+
+
+def _complete(ctx: click.Context, incomplete: str, what: str) -> list[str]:
+    """The shell waits, so a broker that does not answer soon has no names."""
+    from rayka.cli.attached import kafka
+    from rayka.errors import RaykaError
+
+    options = {name: ctx.params.get(name) for name in ("bootstrap_server", "data_dir")}
+    try:
+        with kafka(Target(**options), timeout_s=1.0) as cluster:
+            if what == "topics":
+                names = list(cluster.metadata(None).topics)
+            else:
+                from rayka.cli.kafka.groups import GroupAdmin
+
+                names = [group.group_id for group in GroupAdmin(cluster).list_groups()]
+    except (CliError, RaykaError):
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
-_BAR_WIDTH = 30
-_REDRAW_S = 0.1
+if TYPE_CHECKING:
+    import rich.progress
 
 
 class Progress:
-    """Counts what is done and shows it in place: a bar where the total is known, else the count and the rate."""
+    """Counts what is done; on a terminal it shows a bar with the time left (the time passed without a total)."""
 
     def __init__(
         self,
@@ -27,10 +27,9 @@ class Progress:
         self._total = total
         self._unit = unit
         self._stream = stream or sys.stderr
-        self._watched = self._stream.isatty()
-        self._started = time.monotonic()
-        self._next_draw = self._started + after_s
-        self._drawn = False
+        self._is_watched = self._stream.isatty()
+        self._show_at = time.monotonic() + after_s
+        self._bar: rich.progress.Progress | None = None
         self.done = 0
 
     def __enter__(self) -> Self:
@@ -42,32 +41,29 @@ class Progress:
         self.clear()
 
     def add(self, count: int = 1) -> None:
-        """Notes that so many more are done."""
+        """Note that this many more are done."""
         self.done += count
-        if self._watched:
-            now = time.monotonic()
-            if now >= self._next_draw:
-                self._next_draw = now + _REDRAW_S
-                self._draw(now)
+        if self._bar is not None:
+            self._bar.advance(self._bar.task_ids[0], count)
+        elif self._is_watched and time.monotonic() >= self._show_at:
+            self._bar = self._started()
 
     def clear(self) -> None:
-        """Takes the line away."""
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
+        """Remove the line."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._is_watched = False
 
-    def _draw(self, now: float) -> None:
-        rate = self.done / max(now - self._started, 1e-9)
-        self._stream.write(f"\r\x1b[K{self._title} {self.line(rate)}")
-        self._stream.flush()
-        self._drawn = True
+    def _started(self) -> rich.progress.Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    def line(self, rate: float) -> str:
-        """The text for the present state at `rate` units a second."""
-        if not self._total:
-            return f"{self.done:,} {self._unit}, {rate:,.0f}/s"
-        part = min(self.done / self._total, 1.0)
-        bar = ("#" * round(part * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
-        left_s = (self._total - self.done) / rate if rate else 0.0
-        return f"[{bar}] {part:4.0%} of {self._total:,} {self._unit}, {max(left_s, 0):.0f} s left"
+        count = TextColumn("{task.completed:,.0f} " + self._unit)
+        last = TimeElapsedColumn() if self._total is None else TimeRemainingColumn()
+        bar = Progress(
+            TextColumn(self._title), BarColumn(), count, last, console=Console(file=self._stream), transient=True
+        )
+        bar.add_task(self._title, total=self._total, completed=self.done)
+        bar.start()
+        return bar

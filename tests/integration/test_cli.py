@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -187,6 +189,81 @@ def test_where_consuming_begins_and_ends(cli: Cli) -> None:
     ]:
         assert cli.ok("consume", "range", "--from", start).lines() == [str(number) for number in expected], start
     assert cli.ok("consume", "range", "--max-messages", "3").lines() == ["0", "1", "2"]
+
+
+def test_changing_commands_say_what_they_did(cli: Cli) -> None:
+    assert cli.ok("topics", "create", "told", "--partitions", "2").out == b"Created topic told with 2 partitions.\n"
+    assert cli.ok("topics", "create", "told", "--if-not-exists").out == b"Topic told exists already.\n"
+    assert cli.produce("told", b"a\nb\n").out == b"Wrote 2 records to told.\n"
+    altered = cli.ok("topics", "alter", "told", "--partitions", "3", "--config", "retention.ms=1000")
+    assert altered.out == b"Changed 1 setting and the number of partitions to 3 of topic told.\n"
+    changed = cli.ok("configs", "set", "--topic", "told", "retention.ms=2000")
+    assert changed.out == b"Set retention.ms=2000 for topic told.\n"
+    assert cli.ok("topics", "delete", "told").out == b"Deleted topic told.\n"
+
+
+def test_records_are_deleted_up_to_an_offset_and_reading_below_the_log_start_says_so(cli: Cli) -> None:
+    cli.ok("topics", "create", "shortened")
+    assert cli.produce("shortened", b"".join(b"%d\n" % number for number in range(10))).code == 0
+    deleted = cli.ok("topics", "delete-records", "shortened", "--before", "4", "--json")
+    assert deleted.json() == [{"topic": "shortened", "partition": 0, "log_start_offset": 4}]
+    read = cli.ok("consume", "shortened", "--from", "0")
+    assert read.lines() == ["4", "5", "6", "7", "8", "9"]
+    assert read.err == "rayka: shortened-0 begins at offset 4: the records from 0 on were deleted\n"
+    assert cli.ok("consume", "shortened", "--from", "earliest").err == ""
+    beyond = cli.ok("consume", "shortened", "--from", "99")
+    assert (beyond.out, beyond.err) == (b"", "rayka: shortened-0 ends at offset 10, before 99\n")
+    cli.ok("topics", "delete-records", "shortened", "--before", "latest")
+    assert cli.ok("consume", "shortened").out == b""
+
+
+def test_several_topics_and_patterns_are_read_together(cli: Cli) -> None:
+    for topic in ("logs-a", "logs-b", "metrics"):
+        cli.ok("topics", "create", topic)
+        assert cli.produce(topic, topic.encode() + b"\n").code == 0
+    assert sorted(cli.ok("consume", "logs-a", "metrics").lines()) == ["logs-a", "metrics"]
+    assert sorted(cli.ok("consume", "--pattern", "logs-.*").lines()) == ["logs-a", "logs-b"]
+    assert cli("consume", "--pattern", "nothing-.*").code == 3
+    assert cli("consume", "--pattern", "(").code == 2
+
+
+def test_a_group_goes_on_where_its_last_reader_stopped(cli: Cli) -> None:
+    cli.ok("topics", "create", "grouped", "--partitions", "2")
+    assert cli.produce("grouped", b"".join(b"%d\n" % number for number in range(10))).code == 0
+    first = cli.ok("consume", "grouped", "--group", "readers", "--max-messages", "4").lines()
+    rest = cli.ok("consume", "grouped", "--group", "readers").lines()
+    assert sorted(first + rest, key=int) == [str(number) for number in range(10)]
+    assert len(first) == 4
+    assert cli.ok("consume", "grouped", "--group", "readers").lines() == []
+    assert cli("consume", "grouped", "--group", "readers", "--from", "42").code == 2
+
+
+def test_any_broker_is_reached_by_its_address_alone(broker: BrokerProcess, cli: Cli) -> None:
+    cli.ok("topics", "create", "reached")
+    listed = subprocess.run(
+        [*RAYKA, "topics", "list", "--bootstrap-server", broker.bootstrap], capture_output=True, text=True, check=True
+    )
+    assert "reached" in listed.stdout.splitlines()
+    nobody = subprocess.run([*RAYKA, "topics", "list", "--bootstrap-server", "127.0.0.1:1"], capture_output=True)
+    assert nobody.returncode == 3
+    assert nobody.stderr.startswith(b"rayka: BROKER_NOT_AVAILABLE: no broker answers at 127.0.0.1:1: ")
+
+
+@pytest.mark.parametrize("words", [("topics", "list"), ("groups", "list"), ("configs", "describe", "--all-brokers")])
+def test_commands_answer_in_under_four_tenths_of_a_second(broker: BrokerProcess, words: tuple[str, ...]) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*RAYKA, *words, "--bootstrap-server", broker.bootstrap], capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Processor time: on a machine that does nothing else the command takes hardly longer.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.4
+
+
+def test_the_shell_completes_topics(broker: BrokerProcess, cli: Cli) -> None:
+    cli.ok("topics", "create", "completed-1")
+    line = f"rayka topics describe --data-dir {broker.data_dir} comple"
+    environment = {**os.environ, "_RAYKA_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": "5"}
+    done = subprocess.run(RAYKA, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["plain,completed-1"]
 
 
 def test_status_shows_every_partition_and_process(cli: Cli, broker: BrokerProcess) -> None:

@@ -1,20 +1,23 @@
-"""`rayka configs`: settings of topics and brokers."""
+"""`rayka configs`: settings of topics, brokers and groups."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rayka.cli.exits import Exit
-from rayka.cli.parsing import Subcommands, add_target, command
+import click
+
+from rayka.cli.exits import CliError, Exit
+from rayka.cli.parsing import Group, Target, complete_groups, complete_topics, json_option, only_one, target_options
 from rayka.cli.tables import table
 from rayka.cli.text.properties import parse_assignments
 
 if TYPE_CHECKING:
-    from rayka.config import ConfigEntry
+    from rayka.cli.kafka.admin import Resource
+    from rayka.cli.kafka.values import Config
 
+F = TypeVar("F", bound=Callable[..., Any])
 CONFIGS = """\
 examples:
   rayka configs describe --topic events               what was set on the topic
@@ -26,78 +29,115 @@ examples:
 
 Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.
 """
+_OWN_SOURCES = {"topic": "DYNAMIC_TOPIC_CONFIG", "group": "GROUP_CONFIG"}
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    configs = command(commands, "configs", "show and change settings of topics and brokers", CONFIGS)
-    actions = configs.add_subparsers(metavar="ACTION", required=True)
-    describe = command(actions, "describe", "show settings", CONFIGS, _describe_configs)
-    describe.add_argument("--all", action="store_true", help="defaults too, not only what was set")
-    describe.add_argument("--json", action="store_true", help="one JSON object for each setting")
-    change = command(actions, "set", "change settings", CONFIGS, _set)
-    change.add_argument("config", metavar="NAME=VALUE", nargs="+")
-    delete = command(actions, "delete", "take settings back to their defaults", CONFIGS, _unset)
-    delete.add_argument("name", metavar="NAME", nargs="+")
-    for parser in (describe, change, delete):
-        whose = parser.add_mutually_exclusive_group(required=True)
-        whose.add_argument("--topic", metavar="TOPIC")
-        whose.add_argument("--broker", metavar="ID", type=int)
-        whose.add_argument("--all-brokers", action="store_true", help="the defaults of all brokers")
-        add_target(parser)
+def resource_options(function: F) -> F:
+    """Add --topic, --broker, --all-brokers and --group, of which one has to be given."""
+    for option in (
+        click.option("--group", metavar="GROUP", shell_complete=complete_groups, help="The settings of a group."),
+        click.option("--all-brokers", is_flag=True, help="The defaults of all brokers."),
+        click.option("--broker", metavar="ID", type=int, help="The settings of a broker."),
+        click.option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="The settings of a topic."),
+    ):
+        function = option(function)
+    return function
 
 
-def _resource(args: argparse.Namespace) -> Any:
-    from rayka.metadata.records import ConfigResource, ResourceType
+def _resource(topic: str | None, broker: int | None, all_brokers: bool, group: str | None) -> Resource:
+    """What the options name. Raises CliError(USAGE) if that is not one thing."""
+    from rayka.cli.kafka.admin import BROKER, GROUP, TOPIC, Resource
 
-    if args.all_brokers:
-        return ConfigResource(ResourceType.BROKER, "")
-    return args.topic if args.topic is not None else args.broker
+    only_one(topic=topic, broker=broker is not None, all_brokers=all_brokers, group=group)
+    if topic is not None:
+        return Resource(TOPIC, topic)
+    if broker is not None:
+        return Resource(BROKER, str(broker))
+    if group is not None:
+        return Resource(GROUP, group)
+    if not all_brokers:
+        raise CliError("whose settings: --topic, --broker, --all-brokers or --group", Exit.USAGE)
+    return Resource(BROKER, "")
 
 
-def _describe_configs(args: argparse.Namespace) -> Exit:
-    from rayka.cli.attached import attached
-    from rayka.config.describe import ConfigSource
+@click.group("configs", cls=Group, epilog=CONFIGS)
+def command() -> None:
+    """Show and change settings of topics, brokers and groups."""
 
-    with attached(args) as cluster:
-        entries = cluster.admin().describe_configs(_resource(args)).values()
-    own = {ConfigSource.DYNAMIC_TOPIC_CONFIG} if args.topic else set(ConfigSource) - {ConfigSource.DEFAULT_CONFIG}
-    shown = sorted((one for one in entries if args.all or one.source in own), key=lambda one: one.name)
-    if args.json:
+
+@command.command("describe", epilog=CONFIGS)
+@resource_options
+@click.option("--all", "show_all", is_flag=True, help="Defaults too, not only what was set.")
+@json_option("One JSON object for each setting.")
+@target_options
+def describe(
+    target: Target,
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    group: str | None,
+    show_all: bool,
+    as_json: bool,
+) -> Exit:
+    """Show settings, and where each value comes from."""
+    resource = _resource(topic, broker, all_brokers, group)
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import Admin
+
+    with kafka(target) as cluster:
+        entries = Admin(cluster).describe_configs(resource)
+    own = _OWN_SOURCES.get("topic" if topic else "group" if group else "")
+    shown = [one for one in entries if show_all or (one.source == own if own else one.source != "DEFAULT_CONFIG")]
+    if as_json:
         for one in shown:
             print(json.dumps(_config_fields(one)))
     elif shown:
-        rows = [(one.name, _value(one), one.source.name.lower().removesuffix("_config")) for one in shown]
+        rows = [(one.name, _value(one), one.source.lower().removesuffix("_config")) for one in shown]
         print(table(("NAME", "VALUE", "SOURCE"), rows))
     return Exit.DONE
 
 
-def _value(entry: ConfigEntry) -> str:
+def _value(entry: Config) -> str:
     return "(hidden)" if entry.is_sensitive else "" if entry.value is None else entry.value
 
 
-def _config_fields(entry: ConfigEntry) -> dict[str, Any]:
+def _config_fields(entry: Config) -> dict[str, Any]:
     return {
         "name": entry.name,
         "value": entry.value,
-        "source": entry.source.name,
+        "source": entry.source,
         "read_only": entry.read_only,
         "sensitive": entry.is_sensitive,
         "documentation": entry.documentation,
     }
 
 
-def _set(args: argparse.Namespace) -> Exit:
-    return _change_configs(args, parse_assignments(args.config))
-
-
-def _unset(args: argparse.Namespace) -> Exit:
-    return _change_configs(args, dict.fromkeys(args.name))
-
-
-def _change_configs(args: argparse.Namespace, changes: Mapping[str, str | None]) -> Exit:
-    from rayka.cli.attached import attached
-
-    with attached(args) as cluster:
-        cluster.admin().alter_configs(_resource(args), changes)
+@command.command("set", epilog=CONFIGS)
+@click.argument("config", metavar="NAME=VALUE...", nargs=-1, required=True)
+@resource_options
+@target_options
+def set_(target: Target, config: tuple[str, ...], **resource: Any) -> Exit:
+    """Change settings."""
+    changes = parse_assignments(config)
+    _change(target, _resource(**resource), changes)
+    print(f"Set {', '.join(f'{name}={value}' for name, value in changes.items())} for {_resource(**resource)}.")
     return Exit.DONE
+
+
+@command.command("delete", epilog=CONFIGS)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@resource_options
+@target_options
+def delete(target: Target, names: tuple[str, ...], **resource: Any) -> Exit:
+    """Restore the defaults of settings."""
+    _change(target, _resource(**resource), dict.fromkeys(names))
+    print(f"Restored the default of {', '.join(names)} for {_resource(**resource)}.")
+    return Exit.DONE
+
+
+def _change(target: Target, resource: Resource, changes: Mapping[str, str | None]) -> None:
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import Admin
+
+    with kafka(target) as cluster:
+        Admin(cluster).alter_configs(resource, changes)

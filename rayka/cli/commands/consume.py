@@ -1,27 +1,28 @@
-"""`rayka consume`: records of a topic to standard output."""
+"""`rayka consume`: records of topics to standard output."""
 
 from __future__ import annotations
 
-import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
+
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Subcommands, add_target, command
+from rayka.cli.parsing import Command, Target, complete_groups, complete_topics, only_one, target_options
 
 if TYPE_CHECKING:
-    from rayka.client.consumer.consumer import Consumer
-    from rayka.client.consumer.records import ConsumerRecord
+    from rayka.cli.kafka.cluster import KafkaCluster
+    from rayka.cli.text.record_text import Readable
     from rayka.types import TopicPartition
-
-POLL_MS = 500
-POLL_RECORDS = 10_000
 
 EXAMPLES = r"""
 where --from begins:
   earliest (default), latest, an offset (42), the last few of each partition (-10),
-  a time as 2026-01-31T18:00 (local, or with a zone) or @1769882400000 (milliseconds)
+  a time as 2026-01-31T18:00 (local, or with a zone) or @1769882400000 (milliseconds);
+  in a group: earliest or latest, where the group has committed nothing
 
 what --format prints: %s value, %S its length, %k key, %K its length, %t topic, %p partition, %o offset,
   %T timestamp in milliseconds, %h headers, %% percent; \n \t \0 \xHH. Default: '%s\n'.
@@ -29,105 +30,119 @@ what --format prints: %s value, %S its length, %k key, %K its length, %t topic, 
 examples:
   rayka consume events                                    everything there is, value by value
   rayka consume events --follow --from latest             what comes from now on, until Ctrl-C
+  rayka consume events clicks --format '%t %s\n'          several topics
+  rayka consume --pattern 'logs-.*' --follow              all topics whose names match
+  rayka consume events --group billing --follow           share the partitions with the others in the group
   rayka consume events --partition 0 --from -10           the last ten of one partition
   rayka consume events --from 2026-01-31T18:00 --format '%T %k=%s\n'
   rayka consume events --json | rayka produce copy --json --same-partition
                                                           a faithful copy: keys, headers, timestamps, bytes
 
+In a group offsets are committed after the records are printed. Without --follow the command ends at the end of each
+partition.
 Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.
 """
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    parser = command(commands, "consume", "print the records of a topic", EXAMPLES, run)
-    parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--from", dest="start", metavar="WHERE", default="earliest", help="where to begin, see below")
-    parser.add_argument("--partition", metavar="N", type=int, action="append", help="only this one; may be repeated")
-    parser.add_argument("--max-messages", metavar="N", type=int, help="stop after so many")
-    parser.add_argument("--follow", action="store_true", help="do not stop at the end, wait for more")
-    parser.add_argument("--isolation", choices=("read_uncommitted", "read_committed"), default="read_uncommitted")
-    shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--format", metavar="TEXT", default=r"%s\n", help="what to print of a record, see below")
-    shape.add_argument("--json", action="store_true", help="a JSON line for each record, with everything in it")
-    add_target(parser)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to read, from where and how much."""
+
+    topics: tuple[str, ...]
+    is_pattern: bool
+    partitions: tuple[int, ...]
+    start: str
+    group: str | None
+    max_messages: int | None
+    follow: bool
+    isolation: str
 
 
-def run(args: argparse.Namespace) -> Exit:
-    """Prints."""
-    from rayka.cli.attached import attached
+@click.command("consume", cls=Command, epilog=EXAMPLES)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
+@click.option("--pattern", is_flag=True, help="TOPIC is a regular expression for whole names.")
+@click.option("--group", metavar="GROUP", shell_complete=complete_groups, help="Read as a member of this group.")
+@click.option("--from", "start", metavar="WHERE", default="earliest", help="Where to begin, see below.")
+@click.option("--partition", "partitions", metavar="N", type=int, multiple=True, help="Only this; may be repeated.")
+@click.option("--max-messages", metavar="N", type=int, help="Stop after this many records.")
+@click.option("--follow", is_flag=True, help="Do not stop at the end, wait for more.")
+@click.option(
+    "--isolation", type=click.Choice(("read_uncommitted", "read_committed")), default="read_uncommitted",
+    help="Whether records of open and aborted transactions are read.",
+)  # fmt: skip
+@click.option("--format", "pattern_text", metavar="TEXT", help="What to print of a record, see below.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON line for each record, with everything in it.")
+@target_options
+def command(
+    target: Target,
+    topics: tuple[str, ...],
+    pattern: bool,
+    group: str | None,
+    start: str,
+    partitions: tuple[int, ...],
+    max_messages: int | None,
+    follow: bool,
+    isolation: str,
+    pattern_text: str | None,
+    as_json: bool,
+) -> Exit:
+    """Print the records of topics."""
+    only_one(format=pattern_text, json=as_json)
+    wanted = Wanted(topics, pattern, partitions, start, group, max_messages, follow, isolation)
+    _check(wanted)
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.records import read_assigned, read_in_group
     from rayka.cli.text.record_text import formatter, to_json
 
-    form: Callable[[ConsumerRecord], bytes] = to_json if args.json else formatter(args.format)
-    with attached(args) as cluster, cluster.consumer(isolation_level=args.isolation, fetch_max_wait_ms=100) as consumer:
-        partitions = _partitions(consumer, args.topic, args.partition)
-        consumer.assign(partitions)
-        ends = None if args.follow else consumer.end_offsets(partitions)
-        go_to(consumer, partitions, args.start)
-        _print(consumer, form, ends, args.max_messages)
+    form: Callable[[Readable], bytes] = to_json if as_json else formatter(pattern_text or r"%s\n")
+    with kafka(target) as cluster:
+        if group is not None:
+            read_in_group(cluster, wanted, _names(cluster, wanted), form)
+        else:
+            read_assigned(cluster, wanted, _starts(cluster, wanted), form)
     return Exit.DONE
 
 
-def _partitions(consumer: Consumer, topic: str, wanted: list[int] | None) -> list[TopicPartition]:
-    from rayka.types import TopicPartition
-
-    known = consumer.partitions_for_topic(topic)
-    if known is None:
-        raise CliError(f"there is no topic {topic}", Exit.NOT_FOUND)
-    for partition in wanted or ():
-        if partition not in known:
-            raise CliError(f"{topic} has no partition {partition}; it has {len(known)}", Exit.NOT_FOUND)
-    return [TopicPartition(topic, partition) for partition in sorted(wanted or known)]
-
-
-def go_to(consumer: Consumer, partitions: Iterable[TopicPartition], start: str) -> None:
-    """Seeks every partition to what `--from` names. Raises CliError(USAGE) if it names nothing."""
-    if start == "earliest":
-        consumer.seek_to_beginning()
-    elif start == "latest":
-        consumer.seek_to_end()
-    elif start.isdigit():
-        for partition in partitions:
-            consumer.seek(partition, int(start))
-    elif start[:1] == "-" and start[1:].isdigit():
-        first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-        for partition in partitions:
-            consumer.seek(partition, max(first[partition], last[partition] + int(start)))
-    else:
-        _go_to_time(consumer, partitions, start)
+def _check(wanted: Wanted) -> None:
+    """Raises CliError(USAGE)."""
+    if wanted.group is not None and wanted.partitions:
+        raise CliError("--group and --partition exclude each other: the group assigns partitions", Exit.USAGE)
+    if wanted.group is not None and wanted.start not in ("earliest", "latest"):
+        raise CliError("in a group --from is earliest or latest; `rayka groups reset-offsets` moves it", Exit.USAGE)
+    if wanted.is_pattern:
+        for topic in wanted.topics:
+            try:
+                re.compile(topic)
+            except re.error as error:
+                raise CliError(f"--pattern: {topic!r} is not a regular expression: {error}", Exit.USAGE) from None
 
 
-def _go_to_time(consumer: Consumer, partitions: Iterable[TopicPartition], start: str) -> None:
-    from rayka.cli.text.record_text import parse_time
+def _names(cluster: KafkaCluster, wanted: Wanted) -> list[str]:
+    """The topics to read. Raises UNKNOWN_TOPIC_OR_PARTITION, CliError(NOT_FOUND)."""
+    if not wanted.is_pattern:
+        return list(cluster.metadata(wanted.topics).topics)
+    known = [topic.name for topic in cluster.metadata(None).topics.values() if not topic.is_internal]
+    names = [name for name in sorted(known) if any(re.fullmatch(topic, name) for topic in wanted.topics)]
+    if not names and not (wanted.follow and wanted.group):
+        raise CliError(f"no topic matches {' or '.join(wanted.topics)}", Exit.NOT_FOUND)
+    return names
 
-    timestamp = parse_time(start)
-    for partition, found in consumer.offsets_for_times(dict.fromkeys(partitions, timestamp)).items():
-        if found is None:
-            consumer.seek_to_end(partition)
-        else:
-            consumer.seek(partition, found.offset)
+
+def _starts(cluster: KafkaCluster, wanted: Wanted) -> dict[TopicPartition, tuple[int, int]]:
+    """From which offset to which each partition is read; says on standard error what the log does not hold."""
+    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.offsets import log_ranges, outside, partitions_of, starting_offsets
+    from rayka.types import IsolationLevel
+
+    admin = Admin(cluster)
+    places = [at for name in _names(cluster, wanted) for at in partitions_of(cluster, name, wanted.partitions)]
+    logs = log_ranges(admin, places, IsolationLevel[wanted.isolation.upper()])
+    offsets = starting_offsets(admin, logs, wanted.start)
+    if wanted.start.isdigit():
+        _warn(outside(offsets, logs))
+    return {at: (max(offset, logs[at].start), logs[at].end) for at, offset in offsets.items()}
 
 
-def _print(
-    consumer: Consumer,
-    form: Callable[[ConsumerRecord], bytes],
-    ends: dict[TopicPartition, int] | None,
-    max_messages: int | None,
-) -> None:
-    """Until every partition is at its end, or so many records are out."""
-    from rayka.cli.progress import Progress
-
-    left = sys.maxsize if max_messages is None else max_messages
-    total = None if ends is None else sum(max(0, end - consumer.position(at)) for at, end in ends.items())
-    out = sys.stdout.buffer
-    show = not sys.stdout.isatty()
-    with Progress("reading", min(left, total) if total is not None else None) as progress:
-        while left > 0 and (ends is None or any(consumer.position(at) < end for at, end in ends.items())):
-            for at, records in consumer.poll(POLL_MS, min(left, POLL_RECORDS)).items():
-                end = sys.maxsize if ends is None else ends[at]
-                wanted = records if records[-1].offset < end else [one for one in records if one.offset < end]
-                out.write(b"".join(map(form, wanted)))
-                left -= len(wanted)
-                if show:
-                    progress.add(len(wanted))
-            out.flush()
+def _warn(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(f"rayka: {line}", file=sys.stderr)

@@ -1,8 +1,7 @@
-"""What a group has committed, moved, forgotten or taken over: the actions of `rayka groups` on offsets."""
+"""The actions of `rayka groups` on committed offsets: reset, delete, import."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import re
@@ -10,22 +9,34 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Subcommands, add_target, command
+from rayka.cli.parsing import (
+    CODES,
+    Command,
+    Target,
+    complete_groups,
+    complete_topics,
+    confirm,
+    json_option,
+    only_one,
+    target_options,
+    yes_option,
+)
 from rayka.cli.tables import table
 from rayka.cli.text.offset_files import parse_plan, parse_zookeeper_export, plan_lines
 from rayka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from rayka.client.admin.admin import Admin
+    from rayka.cli.kafka.groups import GroupAdmin
     from rayka.client.admin.group_offsets import OffsetReset
     from rayka.types import TopicPartition
 
 NEW_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
 STATUS_COLUMNS = ("TOPIC", "PARTITION", "STATUS")
-CODES = "\nExit codes: 0 done, 1 failed, 2 used wrongly, 3 no such group or topic, or no broker.\n"
 RESET = """\
 examples:
   rayka groups reset-offsets billing --all-topics --to-latest --execute
@@ -36,9 +47,9 @@ examples:
   rayka groups reset-offsets billing --all-topics --to-current --export > plan.csv
   rayka groups reset-offsets billing --from-file plan.csv --execute
 
-A group with members is refused: stop them first. An offset beyond the ends of the log becomes the nearest that there
-is; a time after the last record becomes the end. --all-topics means all that the group has committed. A file has
-lines of TOPIC,PARTITION,OFFSET, as --export writes them.
+Stop the members of the group first: a group with members is refused. An offset outside of the log becomes the nearest
+one in it; a time after the last record becomes the end. A file has lines of TOPIC,PARTITION,OFFSET, as --export
+writes them.
 """
 IMPORT = """\
 examples:
@@ -47,8 +58,8 @@ examples:
 
 The file is what kafka.tools.ExportZkOffsets wrote when offsets were kept in ZooKeeper:
   /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET      (in 0.7 BROKER-PARTITION)
-A group with members is refused: stop them first. The topics have to be there. An offset beyond the ends of a log
-becomes the nearest that there is.
+Stop the members of the group first: a group with members is refused. The topics must exist. An offset outside of a log
+becomes the nearest one in it.
 """
 DELETE = """\
 examples:
@@ -64,92 +75,94 @@ _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 _SUCCESSFUL = "Successful"
 
 
-def register(actions: Subcommands) -> None:
-    """Adds the actions to the parser of `rayka groups`."""
-    _register_reset(command(actions, "reset-offsets", "put a group's offsets elsewhere", RESET + CODES, _reset))
-    delete = command(actions, "delete-offsets", "forget offsets of a group", DELETE + CODES, _delete_offsets)
-    delete.add_argument("group", metavar="GROUP")
-    delete.add_argument("--topic", metavar="TOPIC[:N,N]", action="append", required=True, help="may be repeated")
-    add_target(delete)
-    summary = "take over offsets that were exported from ZooKeeper"
-    importing = command(actions, "import-offsets", summary, IMPORT + CODES, _import)
-    importing.add_argument("file", metavar="FILE", help="`-` is standard input")
-    importing.add_argument("--group", metavar="GROUP", help="only of this group")
-    importing.add_argument("--dry-run", action="store_true", help="only show the new offsets")
-    importing.add_argument("--json", action="store_true", help="one JSON object for each partition")
-    add_target(importing)
-
-
-def _register_reset(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("group", metavar="GROUP")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to-earliest", action="store_true", help="to the first records that there are")
-    where.add_argument("--to-latest", action="store_true", help="to the ends of the logs")
-    where.add_argument(
-        "--to-current", action="store_true", help="to what is committed, to the end where nothing is: for --export"
-    )
-    where.add_argument("--to-offset", metavar="OFFSET", type=int)
-    where.add_argument("--shift-by", metavar="N", type=int, help="forward or, with a minus, back")
-    where.add_argument(
-        "--to-datetime", metavar="TIME", help="2026-01-31T18:00 (local, or with a zone) or @MILLISECONDS"
-    )
-    where.add_argument("--by-duration", metavar="PnDTnHnMnS", help="so long before now")
-    where.add_argument("--from-file", metavar="FILE", help="to the offsets in a file; `-` is standard input")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--topic", metavar="TOPIC[:N,N]", action="append", help="may be repeated")
-    which.add_argument("--all-topics", action="store_true", help="all that the group has committed")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--dry-run", action="store_true", help="only show the new offsets (the default)")
-    how.add_argument("--execute", action="store_true", help="do it")
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--export", action="store_true", help="TOPIC,PARTITION,OFFSET for --from-file")
-    output.add_argument("--json", action="store_true", help="one JSON object for each partition")
-    add_target(parser)
-
-
-def _reset(args: argparse.Namespace) -> Exit:
-    if bool(args.from_file) is bool(args.topic or args.all_topics):
+@click.command("reset-offsets", cls=Command, epilog=RESET + CODES)
+@click.argument("group", shell_complete=complete_groups)
+@click.option("--to-earliest", is_flag=True, help="To the first record of each partition.")
+@click.option("--to-latest", is_flag=True, help="To the end of each partition.")
+@click.option("--to-current", is_flag=True, help="To what is committed, else to the end; for --export.")
+@click.option("--to-offset", metavar="OFFSET", type=int, help="To this offset.")
+@click.option("--shift-by", metavar="N", type=int, help="Forward or, with a minus sign, back.")
+@click.option("--to-datetime", metavar="TIME", help="2026-01-31T18:00 (local, or with a zone) or @MILLISECONDS.")
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="This long before now.")
+@click.option("--from-file", metavar="FILE", help="To the offsets in a file; `-` is standard input.")
+@click.option("--topic", metavar="TOPIC[:N,N]", multiple=True, shell_complete=complete_topics, help="May be repeated.")
+@click.option("--all-topics", is_flag=True, help="All topics that the group has committed offsets for.")
+@click.option("--dry-run", is_flag=True, help="Only show the new offsets (the default).")
+@click.option("--execute", is_flag=True, help="Commit the new offsets.")
+@click.option("--export", is_flag=True, help="Print TOPIC,PARTITION,OFFSET for --from-file.")
+@json_option("One JSON object for each partition.")
+@target_options
+def reset_offsets(
+    target: Target,
+    group: str,
+    from_file: str | None,
+    topic: tuple[str, ...],
+    all_topics: bool,
+    dry_run: bool,
+    execute: bool,
+    export: bool,
+    as_json: bool,
+    **where: Any,
+) -> Exit:
+    """Move a group's committed offsets. Shows what it would do; --execute does it."""
+    only_one(topic=topic, all_topics=all_topics)
+    only_one(dry_run=dry_run, execute=execute)
+    only_one(export=export, json=as_json)
+    if bool(from_file) is bool(topic or all_topics):
         raise CliError("which offsets: --topic, --all-topics or --from-file", Exit.USAGE)
-    change = _change_of(args)
-    from rayka.cli.attached import attached
+    change = _change_of(group, from_file, topic, where)
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.groups import GroupAdmin
 
-    with attached(args) as cluster:
-        offsets = change(cluster.admin(), not args.execute)
-    if args.export:
+    with kafka(target) as cluster:
+        offsets = change(GroupAdmin(cluster), not execute)
+    if export:
         csv.writer(sys.stdout, lineterminator="\n").writerows(plan_lines(offsets))
     else:
-        _show({args.group: offsets}, as_json=args.json)
-    if not args.execute and not args.dry_run and not args.export:
+        _show({group: offsets}, as_json=as_json)
+    if not execute and not dry_run and not export:
         print("rayka: nothing was changed; add --execute to do it", file=sys.stderr)
     return Exit.DONE
 
 
-def _change_of(args: argparse.Namespace) -> Callable[[Admin, bool], dict[TopicPartition, int]]:
-    """What is to be asked of the admin, after all that can be wrong with the arguments. Raises CliError."""
-    if args.from_file:
-        plan = parse_plan(_lines(args.from_file), args.group)
-        return lambda admin, dry: admin.set_offsets(args.group, plan, validate_only=dry)
-    reset = reset_of(args, time.time_ns() // 1_000_000)
-    topics = topics_of(args.topic) if args.topic else None
-    return lambda admin, dry: admin.reset_offsets(args.group, reset, topics, validate_only=dry)
+def _change_of(
+    group: str, from_file: str | None, topic: Sequence[str], where: Mapping[str, Any]
+) -> Callable[[GroupAdmin, bool], dict[TopicPartition, int]]:
+    """What to ask of the admin, after everything that can be wrong with the options. Raises CliError."""
+    if from_file:
+        only_one(from_file=from_file, **_set_options(where))
+        plan = parse_plan(_lines(from_file), group)
+        return lambda admin, dry_run: admin.set_offsets(group, plan, dry_run=dry_run)
+    reset = reset_of(where, time.time_ns() // 1_000_000)
+    topics = topics_of(topic) if topic else None
+    return lambda admin, dry_run: admin.reset_offsets(group, reset, topics, dry_run=dry_run)
 
 
-def reset_of(args: argparse.Namespace, now_ms: int) -> OffsetReset:
-    """Where the arguments lead. Raises CliError(USAGE) for a time that is none."""
+def _set_options(where: Mapping[str, Any]) -> dict[str, bool]:
+    """The options that are there; 0 is an offset too."""
+    return {name: value is not None and value is not False for name, value in where.items()}
+
+
+def reset_of(where: Mapping[str, Any], now_ms: int) -> OffsetReset:
+    """Where the options lead: exactly one of them is set. Raises CliError(USAGE)."""
     from rayka.cli.text.record_text import parse_time
     from rayka.client.admin.group_offsets import OffsetReset
 
-    if args.to_offset is not None:
-        return OffsetReset.to_offset(args.to_offset)
-    if args.shift_by is not None:
-        return OffsetReset.shift_by(args.shift_by)
-    if args.to_datetime is not None:
-        return OffsetReset.to_time(parse_time(args.to_datetime))
-    if args.by_duration is not None:
-        return OffsetReset.to_time(max(0, now_ms - parse_duration(args.by_duration)))
-    if args.to_current:
-        return OffsetReset.to_current()
-    return OffsetReset.to_earliest() if args.to_earliest else OffsetReset.to_latest()
+    only_one(**_set_options(where))
+    given = [name for name, is_set in _set_options(where).items() if is_set]
+    if not given:
+        raise CliError("where to: --to-earliest, --to-latest, --to-offset ... (see --help)", Exit.USAGE)
+    value = where[given[0]]
+    resets: dict[str, Callable[[], OffsetReset]] = {
+        "to_offset": lambda: OffsetReset.to_offset(value),
+        "shift_by": lambda: OffsetReset.shift_by(value),
+        "to_datetime": lambda: OffsetReset.to_time(parse_time(value)),
+        "by_duration": lambda: OffsetReset.to_time(max(0, now_ms - parse_duration(value))),
+        "to_current": OffsetReset.to_current,
+        "to_earliest": OffsetReset.to_earliest,
+        "to_latest": OffsetReset.to_latest,
+    }
+    return resets[given[0]]()
 
 
 def parse_duration(text: str) -> int:
@@ -176,32 +189,48 @@ def topics_of(words: Sequence[str]) -> dict[str, list[int] | None]:
     return topics
 
 
-def _delete_offsets(args: argparse.Namespace) -> Exit:
-    topics = topics_of(args.topic)
-    from rayka.cli.attached import attached
+@click.command("delete-offsets", cls=Command, epilog=DELETE + CODES)
+@click.argument("group", shell_complete=complete_groups)
+@click.option("--topic", metavar="TOPIC[:N,N]", multiple=True, required=True, help="May be repeated.")
+@yes_option
+@target_options
+def delete_offsets(target: Target, group: str, topic: tuple[str, ...], yes: bool) -> Exit:
+    """Delete committed offsets of a group. Asks first on a terminal."""
+    topics = topics_of(topic)
+    confirm(f"Delete the offsets of group {group} for {', '.join(topic)}?", yes)
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.groups import GroupAdmin
 
-    with attached(args) as cluster:
-        outcomes = cluster.admin().delete_offsets(args.group, topics)
+    with kafka(target) as cluster:
+        outcomes = GroupAdmin(cluster).delete_offsets(group, topics)
     rows = [(*at, _SUCCESSFUL if error is ErrorCode.NONE else f"Error: {error.name}") for at, error in outcomes.items()]
     print(table(STATUS_COLUMNS, rows))
     return Exit.FAILED if any(outcomes.values()) else Exit.DONE
 
 
-def _import(args: argparse.Namespace) -> Exit:
-    groups = parse_zookeeper_export(_lines(args.file))
-    if args.group is not None:
-        if args.group not in groups:
-            raise CliError(f"the file has no offsets of group {args.group}", Exit.NOT_FOUND)
-        groups = {args.group: groups[args.group]}
-    from rayka.cli.attached import attached
+@click.command("import-offsets", cls=Command, epilog=IMPORT + CODES)
+@click.argument("file")
+@click.option("--group", metavar="GROUP", help="Only of this group.")
+@click.option("--dry-run", is_flag=True, help="Only show the new offsets.")
+@json_option("One JSON object for each partition.")
+@target_options
+def import_offsets(target: Target, file: str, group: str | None, dry_run: bool, as_json: bool) -> Exit:
+    """Commit offsets that were exported from ZooKeeper. FILE `-` is standard input."""
+    groups = parse_zookeeper_export(_lines(file))
+    if group is not None:
+        if group not in groups:
+            raise CliError(f"the file has no offsets of group {group}", Exit.NOT_FOUND)
+        groups = {group: groups[group]}
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.groups import GroupAdmin
 
-    with attached(args) as cluster:
-        admin = cluster.admin()
-        new = {group: admin.set_offsets(group, offsets, validate_only=True) for group, offsets in groups.items()}
-        if not args.dry_run:  # only now that nothing stands in the way of any of them
-            new = {group: admin.set_offsets(group, offsets) for group, offsets in groups.items()}
-    _show(new, as_json=args.json)
-    moved = sum(offset != groups[group][at] for group, offsets in new.items() for at, offset in offsets.items())
+    with kafka(target) as cluster:
+        admin = GroupAdmin(cluster)
+        new = {name: admin.set_offsets(name, offsets, dry_run=True) for name, offsets in groups.items()}
+        if not dry_run:  # only now that nothing stands in the way of any of them
+            new = {name: admin.set_offsets(name, offsets, dry_run=False) for name, offsets in groups.items()}
+    _show(new, as_json=as_json)
+    moved = sum(offset != groups[name][at] for name, offsets in new.items() for at, offset in offsets.items())
     if moved:
         print(f"rayka: {moved} offsets were beyond the ends of their logs", file=sys.stderr)
     return Exit.DONE

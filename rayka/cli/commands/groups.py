@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import TYPE_CHECKING
 
+import click
+
 from rayka.cli.commands import group_offsets
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Subcommands, add_target, command
+from rayka.cli.parsing import (
+    CODES,
+    Group,
+    Target,
+    complete_groups,
+    confirm,
+    json_option,
+    only_one,
+    target_options,
+    yes_option,
+)
 from rayka.cli.text.group_tables import group_fields, list_text, members_text, offsets_text, state_text
 
 if TYPE_CHECKING:
@@ -42,31 +53,13 @@ examples:
 """
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    epilog = GROUPS + group_offsets.CODES
-    groups = command(commands, "groups", "show consumer groups and their lag, move offsets, delete", epilog)
-    actions = groups.add_subparsers(metavar="ACTION", required=True)
-    listing = command(actions, "list", "list groups", epilog, _list)
-    for name, values in (("state", STATES), ("type", TYPES)):
-        listing.add_argument(
-            f"--{name}", metavar="A,B", nargs="?", const="", help=f"show the {name}; only of these: {', '.join(values)}"
-        )
-    describe = command(actions, "describe", "show offsets and lag, members or states", epilog, _describe)
-    describe.add_argument("group", metavar="GROUP", nargs="*", help="default: all")
-    describe.add_argument("--all-groups", action="store_true", help="all, as without a name")
-    what = describe.add_mutually_exclusive_group()
-    what.add_argument("--offsets", action="store_true", help="offsets and lag (the default)")
-    what.add_argument("--members", action="store_true", help="who is in the group")
-    what.add_argument("--state", action="store_true", help="state, coordinator and assignor")
-    describe.add_argument("--verbose", action="store_true", help="with leader epochs; assignments; group epochs")
-    group_offsets.register(actions)
-    delete = command(actions, "delete", "delete groups that have no members, with offsets", epilog, _delete)
-    delete.add_argument("group", metavar="GROUP", nargs="+")
-    for parser in (listing, describe):
-        parser.add_argument("--json", action="store_true", help="one JSON object for each group")
-    for parser in (listing, describe, delete):
-        add_target(parser)
+@click.group("groups", cls=Group, epilog=GROUPS + CODES)
+def command() -> None:
+    """Show consumer groups and their lag, move offsets, delete."""
+
+
+for _action in (group_offsets.reset_offsets, group_offsets.delete_offsets, group_offsets.import_offsets):
+    command.add_command(_action)
 
 
 def chosen(text: str | None, known: tuple[str, ...], option: str) -> list[str]:
@@ -79,51 +72,93 @@ def chosen(text: str | None, known: tuple[str, ...], option: str) -> list[str]:
     return [by_name[word.lower()] for word in words]
 
 
-def _list(args: argparse.Namespace) -> Exit:
-    states, types = chosen(args.state, STATES, "--state"), chosen(args.type, TYPES, "--type")
-    from rayka.cli.attached import attached
+@command.command("list", epilog=GROUPS + CODES)
+@click.option(
+    "--state", metavar="[A,B]", is_flag=False, flag_value="",
+    help=f"Show the state; only of these: {', '.join(STATES)}.",
+)  # fmt: skip
+@click.option(
+    "--type", "types", metavar="[A,B]", is_flag=False, flag_value="",
+    help=f"Show the type; only of these: {', '.join(TYPES)}.",
+)  # fmt: skip
+@json_option("One JSON object for each group.")
+@target_options
+def list_(target: Target, state: str | None, types: str | None, as_json: bool) -> Exit:
+    """List groups."""
+    wanted_states, wanted_types = chosen(state, STATES, "--state"), chosen(types, TYPES, "--type")
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.groups import GroupAdmin
 
-    with attached(args) as cluster:
-        groups = cluster.admin().list_groups(states, types)
-    if args.json:
+    with kafka(target) as cluster:
+        groups = GroupAdmin(cluster).list_groups(wanted_states, wanted_types)
+    if as_json:
         for group in groups:
             fields = {"group": group.group_id, "type": group.group_type, "state": group.group_state}
             print(json.dumps(fields | {"protocol_type": group.protocol_type}))
-    elif text := list_text(groups, types=args.type is not None, states=args.state is not None):
+    elif text := list_text(groups, types=types is not None, states=state is not None):
         print(text)
     return Exit.DONE
 
 
-def _describe(args: argparse.Namespace) -> Exit:
-    if args.all_groups and args.group:
+@command.command("describe", epilog=GROUPS + CODES)
+@click.argument("groups", metavar="[GROUP]...", nargs=-1, shell_complete=complete_groups)
+@click.option("--all-groups", is_flag=True, help="All groups, as without a name.")
+@click.option("--offsets", is_flag=True, help="Offsets and lag (the default).")
+@click.option("--members", is_flag=True, help="Who is in the group.")
+@click.option("--state", is_flag=True, help="State, coordinator and assignor.")
+@click.option("--verbose", is_flag=True, help="With leader epochs; assignments; group epochs.")
+@json_option("One JSON object for each group.")
+@target_options
+def describe(
+    target: Target,
+    groups: tuple[str, ...],
+    all_groups: bool,
+    offsets: bool,
+    members: bool,
+    state: bool,
+    verbose: bool,
+    as_json: bool,
+) -> Exit:
+    """Show offsets and lag, members or states; of all groups if none is named."""
+    only_one(offsets=offsets, members=members, state=state)
+    if all_groups and groups:
         raise CliError("name groups or --all-groups, not both", Exit.USAGE)
-    from rayka.cli.attached import attached
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.groups import GroupAdmin
 
-    show = members_text if args.members else state_text if args.state else offsets_text
-    with attached(args) as cluster:
-        admin = cluster.admin()
-        names = args.group or [group.group_id for group in admin.list_groups()]
-        for number, name in enumerate(names):
+    text = members_text if members else state_text if state else offsets_text
+    with kafka(target) as cluster:
+        admin = GroupAdmin(cluster)
+        for number, name in enumerate(groups or [group.group_id for group in admin.list_groups()]):
             group = admin.describe_group(name)
-            if args.json:
+            if as_json:
                 print(json.dumps(group_fields(group)))
                 continue
             if remark := remark_on(group):
                 print(f"rayka: group {name} {remark}", file=sys.stderr)
-            print(("\n" if number else "") + show(group, verbose=args.verbose))
+            print(("\n" if number else "") + text(group, verbose=verbose))
     return Exit.DONE
 
 
 def remark_on(group: GroupDescription) -> str | None:
-    """What is to be known before its table is read."""
+    """What to know before reading its table."""
     if group.state in _REBALANCING:
         return "is rebalancing"
     return None if group.members else "has no members"
 
 
-def _delete(args: argparse.Namespace) -> Exit:
-    from rayka.cli.attached import attached
+@command.command("delete", epilog=GROUPS + CODES)
+@click.argument("groups", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups)
+@yes_option
+@target_options
+def delete(target: Target, groups: tuple[str, ...], yes: bool) -> Exit:
+    """Delete groups that have no members, with their offsets. Asks first on a terminal."""
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.groups import GroupAdmin
 
-    with attached(args) as cluster:
-        cluster.admin().delete_groups(args.group)
+    names = f"{'group' if len(groups) == 1 else 'groups'} {', '.join(groups)}"
+    confirm(f"Delete {names} with all committed offsets?", yes)
+    with kafka(target) as cluster:
+        GroupAdmin(cluster).delete_groups(groups)
+    print(f"Deleted {names}.")
     return Exit.DONE

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Subcommands, command
+from rayka.cli.parsing import Group, json_option
 
 if TYPE_CHECKING:
     from rayka.cli.text.inspection import Damage, OldMessage, Scan
@@ -30,24 +31,23 @@ Exit codes: 0 everything is whole, 1 something is damaged, 3 nothing there to du
 """
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    log = command(commands, "log", "look into log directories on disk", EXAMPLES)
-    actions = log.add_subparsers(metavar="ACTION", required=True)
-    dump = command(actions, "dump", "show and check segments and their indexes", EXAMPLES, run)
-    dump.add_argument("path", metavar="DIR|FILE", help="a log directory, a partition's directory or one segment")
-    dump.add_argument("--records", action="store_true", help="show the records too, decompressed")
-    dump.add_argument("--quiet", action="store_true", help="show only damage and the totals")
-    dump.add_argument("--json", action="store_true", help="one JSON object for each batch, file or damage")
+@click.group("log", cls=Group, epilog=EXAMPLES)
+def command() -> None:
+    """Look into log directories on disk."""
 
 
-def run(args: argparse.Namespace) -> Exit:
-    """Dumps; FAILED if something is damaged."""
-    paths = list(_segments_below(Path(args.path)))
-    dump = _Dump(_JsonLines() if args.json else _Text(), records=args.records, quiet=args.quiet)
-    for path in paths:
-        dump.segment(path)
-    for directory in dict.fromkeys(path.parent for path in paths if Path(args.path).is_dir()):
+@command.command("dump", epilog=EXAMPLES)
+@click.argument("path", metavar="DIR|FILE")
+@click.option("--records", is_flag=True, help="Show the records too, decompressed.")
+@click.option("--quiet", is_flag=True, help="Show only damage and the totals.")
+@json_option("One JSON object for each batch, file or damage.")
+def dump(path: str, records: bool, quiet: bool, as_json: bool) -> Exit:
+    """Show and check segments and their indexes: a log directory, a partition's directory or one segment."""
+    paths = list(_segments_below(Path(path)))
+    dump = _Dump(_JsonLines() if as_json else _Text(), records=records, quiet=quiet)
+    for segment in paths:
+        dump.segment(segment)
+    for directory in dict.fromkeys(segment.parent for segment in paths if Path(path).is_dir()):
         dump.snapshots(directory)
     dump.totals()
     return Exit.FAILED if dump.damaged else Exit.DONE

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
 
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Subcommands, add_target, command
+from rayka.cli.parsing import Command, Target, complete_topics, target_options
 
 if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
     from rayka.cli.text.record_text import Outgoing
-    from rayka.client.producer.producer import Producer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_MAX_RECORD_BYTES = 1_000_000_000  # the broker decides
+_DELIVERY_TIMEOUT_MS = 120_000
 
 EXAMPLES = """\
 examples:
@@ -25,44 +30,66 @@ examples:
   rayka produce events --header source=cron --header host=$(hostname) < lines.txt
   rayka produce events --json < records.jsonl             {"key": "k", "value": "v", "headers": [["h", "1"]]}
 
-JSON lines may carry key, value, headers, partition and timestamp (milliseconds); null is null, bytes that are
+JSON lines may have key, value, headers, partition and timestamp (milliseconds); null is null, bytes that are
 not text are {"base64": "..."}, anything else becomes its JSON. Records are acknowledged by all in-sync replicas
 (acks=all, idempotent); the command ends when the last one is.
 Exit codes: 0 everything acknowledged, 1 something was not, 2 used wrongly, 3 no such topic or no broker.
 """
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    parser = command(commands, "produce", "write lines to a topic", EXAMPLES, run)
-    parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("file", metavar="FILE", nargs="?", help="instead of standard input")
-    parser.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value on a line")
-    parser.add_argument("--header", metavar="NAME=VALUE", action="append", default=[], help="for every record")
-    parser.add_argument("--partition", metavar="N", type=int, help="instead of choosing by key")
-    parser.add_argument("--codec", choices=CODECS, default="none", help="compression (default none)")
-    parser.add_argument("--json", action="store_true", help="each line is a JSON object, see below")
-    parser.add_argument("--same-partition", action="store_true", help="with --json: use the partition that it names")
-    add_target(parser)
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How lines become records."""
+
+    key_separator: str | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int | None
+    as_json: bool
+    same_partition: bool
 
 
-def run(args: argparse.Namespace) -> Exit:
-    """Produces."""
-    from rayka.cli.attached import attached
+@click.command("produce", cls=Command, epilog=EXAMPLES)
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("file", required=False)
+@click.option("--key-separator", metavar="TEXT", help="What stands between key and value on a line.")
+@click.option("--header", metavar="NAME=VALUE", multiple=True, help="For every record; may be repeated.")
+@click.option("--partition", metavar="N", type=int, help="Instead of choosing by key.")
+@click.option("--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression.")
+@click.option("--json", "as_json", is_flag=True, help="Each line is a JSON object, see below.")
+@click.option("--same-partition", is_flag=True, help="With --json: use the partition that it names.")
+@target_options
+def command(
+    target: Target,
+    topic: str,
+    file: str | None,
+    key_separator: str | None,
+    header: Sequence[str],
+    partition: int | None,
+    codec: str,
+    as_json: bool,
+    same_partition: bool,
+) -> Exit:
+    """Write the lines of standard input, or of FILE, to a topic."""
+    _check(key_separator, as_json, same_partition)
+    from rayka.cli.attached import kafka
+    from rayka.cli.tables import plural
+    from rayka.cli.text.record_text import parse_pairs
 
-    if args.json and args.key_separator:
+    shape = Shape(key_separator, tuple(parse_pairs(header).items()), partition, as_json, same_partition)
+    with _opened(file) as lines, kafka(target) as cluster:
+        cluster.metadata([topic], create=True)
+        count = _send_all(_producer(cluster.bootstrap_servers, codec), topic, lines, shape)
+    print(f"Wrote {plural(count, 'record')} to {topic}.")
+    return Exit.DONE
+
+
+def _check(key_separator: str | None, as_json: bool, same_partition: bool) -> None:
+    if as_json and key_separator:
         raise CliError("--json and --key-separator exclude each other", Exit.USAGE)
-    if args.same_partition and not args.json:
+    if same_partition and not as_json:
         raise CliError("--same-partition needs --json", Exit.USAGE)
-    if args.key_separator == "":
+    if key_separator == "":
         raise CliError("--key-separator is empty", Exit.USAGE)
-    compression = None if args.codec == "none" else args.codec
-    with (
-        _opened(args.file) as file,
-        attached(args) as cluster,
-        cluster.producer(compression_type=compression, linger_ms=5) as producer,
-    ):
-        return _send_all(producer, args, file)
 
 
 def _opened(path: str | None) -> BinaryIO:
@@ -72,38 +99,76 @@ def _opened(path: str | None) -> BinaryIO:
         raise CliError(f"cannot read {path}: {error.strerror}", Exit.USAGE) from None
 
 
-def _send_all(producer: Producer, args: argparse.Namespace, file: BinaryIO) -> Exit:
-    """Sends every line and waits for the last acknowledgement. Raises CliError at the first that fails."""
+def _producer(bootstrap_servers: str, codec: str) -> Producer:
+    from confluent_kafka import Producer
+
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": "rayka",
+            "enable.idempotence": True,
+            "compression.type": codec,
+            "linger.ms": 5,
+            "partitioner": "murmur2_random",  # as Kafka's own producer
+            "message.max.bytes": _MAX_RECORD_BYTES,
+            "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
+            "log_level": 0,
+        }
+    )
+
+
+def _send_all(producer: Producer, topic: str, file: BinaryIO, shape: Shape) -> int:
+    """Send every line and wait for the last acknowledgement; return how many. Raises CliError at the first failure."""
     from rayka.cli.progress import Progress
 
-    failures: list[Exception] = []
+    failures: list[Any] = []
+    count = 0
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
     size = os.fstat(file.fileno()).st_size
     with Progress("writing", size or None, "bytes") as progress:
-        for record, line_bytes in _records(args, file):
-            partition = args.partition if record.partition is None else record.partition
-            future = producer.send(args.topic, record.value, record.key, record.headers, record.timestamp, partition)
-            future.add_errback(failures.append)
+        for record, line_bytes in _records(file, shape):
+            _send(producer, topic, record, shape.partition, delivered)
+            count += 1
             progress.add(line_bytes)
             if failures:
                 break
         producer.flush()
     if failures:
-        raise CliError(f"not acknowledged: {failures[0]}")
-    return Exit.DONE
+        raise CliError(f"not acknowledged: {failures[0].str()}")
+    return count
 
 
-def _records(args: argparse.Namespace, file: BinaryIO) -> Iterator[tuple[Outgoing, int]]:
+def _send(producer: Producer, topic: str, record: Outgoing, partition: int | None, delivered: Any) -> None:
+    """Hand a record to the producer, and wait while its queue is full."""
+    partition = partition if record.partition is None else record.partition
+    options: dict[str, Any] = {} if record.timestamp is None else {"timestamp": record.timestamp}
+    options |= {} if partition is None else {"partition": partition}
+    while True:
+        try:
+            producer.produce(
+                topic, record.value, record.key, headers=list(record.headers), on_delivery=delivered, **options
+            )
+            producer.poll(0)
+            return
+        except BufferError:
+            producer.poll(0.1)
+
+
+def _records(file: BinaryIO, shape: Shape) -> Iterator[tuple[Outgoing, int]]:
     """The records of the lines, each with the bytes that it took."""
-    from rayka.cli.text.record_text import from_json, parse_pairs
+    from rayka.cli.text.record_text import from_json
 
-    headers = tuple(parse_pairs(args.header).items())
-    parse = from_json if args.json else _key_and_value(args.key_separator)
+    parse = from_json if shape.as_json else _key_and_value(shape.key_separator)
     for number, line in enumerate(file, 1):
         record = parse(line.removesuffix(b"\n"), number)
-        if not args.same_partition:
+        if not shape.same_partition:
             record = record._replace(partition=None)
-        if headers:
-            record = record._replace(headers=(*record.headers, *headers))
+        if shape.headers:
+            record = record._replace(headers=(*record.headers, *shape.headers))
         yield record, len(line)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rayka.cli.exits import Exit
-from rayka.cli.parsing import Subcommands, add_target, command
+import click
+
+from rayka.cli.exits import CliError, Exit
+from rayka.cli.parsing import Command, Target, json_option, target_options
 from rayka.cli.tables import size_text, table
 
 if TYPE_CHECKING:
@@ -50,30 +51,28 @@ class PartitionStatus:
     size: int | None
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    parser = command(commands, "status", "show what a running broker consists of", EXAMPLES, run)
-    parser.add_argument("--partitions", action="store_true", help="show every partition")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
-    add_target(parser)
-
-
-def run(args: argparse.Namespace) -> Exit:
-    """Shows; FAILED if something is not served."""
+@click.command("status", cls=Command, epilog=EXAMPLES)
+@click.option("--partitions", "every", is_flag=True, help="Show every partition.")
+@json_option("As one JSON object.")
+@target_options
+def command(target: Target, every: bool, as_json: bool) -> Exit:
+    """Show brokers, actors with their processes, and topics; exit code 1 if something is not served."""
+    if target.bootstrap_server is not None:
+        raise CliError("status asks the actors themselves: give --data-dir or --address", Exit.USAGE)
     from rayka.actors.node.spec import DEFAULT_NAMESPACE
     from rayka.cli.attached import connected
 
-    with connected(args) as connection:
+    with connected(target) as connection:
         image = connection.broker.image
         directories = connection.loop.run(connection.broker.partitions.describe_log_dirs())
         actors = _actors(image, DEFAULT_NAMESPACE)
     sizes = {replica.topic_partition: replica.size for one in directories for replica in one.replicas}
     partitions = list(_partitions(image, sizes))
     strays = [path for one in directories for path in one.strays]
-    if args.json:
+    if as_json:
         print(json.dumps(_as_json(image, actors, partitions) | {"strays": strays}, indent=2))
     else:
-        _show(image, actors, partitions, every=args.partitions)
+        _show(image, actors, partitions, every=every)
         for path in strays:
             print(f"{path}: not served, for the cluster does not know its topic; remove it if you don't need it")
     whole = all(one.pid for one in actors) and all(one.leader is not None for one in partitions)

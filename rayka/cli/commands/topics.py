@@ -1,19 +1,30 @@
-"""`rayka topics`: what there is, making it, changing it, taking it away."""
+"""`rayka topics`: create, list, describe, alter and delete topics; delete records."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Subcommands, add_target, command
-from rayka.cli.tables import table
+from rayka.cli.parsing import (
+    CODES,
+    Group,
+    Target,
+    complete_topics,
+    confirm,
+    json_option,
+    target_options,
+    yes_option,
+)
+from rayka.cli.tables import plural, table
 from rayka.cli.text.properties import parse_assignments
 
 if TYPE_CHECKING:
-    from rayka.metadata.image import TopicImage
+    from rayka.cli.kafka.values import Topic
+    from rayka.types import TopicPartition
 
 TOPICS = """\
 examples:
@@ -21,6 +32,7 @@ examples:
   rayka topics list
   rayka topics describe events
   rayka topics alter events --partitions 8 --config retention.ms=3600000 --delete-config cleanup.policy
+  rayka topics delete-records events --before 1000
   rayka topics delete events
 """
 CREATE = """\
@@ -29,111 +41,112 @@ examples:
   rayka topics create events clicks --partitions 4
   rayka topics create users --config cleanup.policy=compact --if-not-exists
 """
-CODES = "\nExit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.\n"
+DELETE_RECORDS = """\
+examples:
+  rayka topics delete-records events --before 1000                every partition
+  rayka topics delete-records events --before 2026-01-31T18:00    records older than that
+  rayka topics delete-records events --before latest --partition 3
+
+--before takes an offset, `latest` (all records there are), or a time: 2026-01-31T18:00 (local, or with a zone) or
+@MILLISECONDS. A partition that begins later already stays as it is.
+"""
+_config = click.option("--config", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated.")
+_topics = click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
+_topic = click.argument("topic", shell_complete=complete_topics)
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    topics = command(commands, "topics", "create, list, describe, alter and delete topics", TOPICS + CODES)
-    actions = topics.add_subparsers(metavar="ACTION", required=True)
-    create = command(actions, "create", "create topics", CREATE + CODES, _create)
-    create.add_argument("topic", metavar="TOPIC", nargs="+")
-    create.add_argument("--partitions", metavar="N", type=int, default=-1, help="default: num.partitions of the broker")
-    create.add_argument("--replication-factor", metavar="N", type=int, default=-1)
-    create.add_argument("--config", metavar="NAME=VALUE", action="append", default=[], help="may be repeated")
-    create.add_argument("--if-not-exists", action="store_true", help="be content if it exists")
-    show = command(actions, "list", "list topics", TOPICS + CODES, _list)
-    show.add_argument("--internal", action="store_true", help="the broker's own too")
-    describe = command(
-        actions, "describe", "show partitions, leaders, replicas and settings", TOPICS + CODES, _describe
-    )
-    describe.add_argument("topic", metavar="TOPIC", nargs="*", help="default: all")
-    alter = command(actions, "alter", "add partitions, change settings", TOPICS + CODES, _alter)
-    alter.add_argument("topic", metavar="TOPIC")
-    alter.add_argument("--partitions", metavar="N", type=int, help="the new number, higher than now")
-    alter.add_argument("--config", metavar="NAME=VALUE", action="append", default=[], help="may be repeated")
-    alter.add_argument("--delete-config", metavar="NAME", action="append", default=[], help="back to the default")
-    delete = command(actions, "delete", "delete topics with their records", TOPICS + CODES, _delete)
-    delete.add_argument("topic", metavar="TOPIC", nargs="+")
-    for parser in (show, describe):
-        parser.add_argument("--json", action="store_true", help="one JSON object for each topic")
-    for parser in (create, show, describe, alter, delete):
-        add_target(parser)
+@click.group("topics", cls=Group, epilog=TOPICS + CODES)
+def command() -> None:
+    """Create, list, describe, alter and delete topics; delete records."""
 
 
-def _create(args: argparse.Namespace) -> Exit:
-    from rayka.cli.attached import attached
+@command.command("create", epilog=CREATE + CODES)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.option("--partitions", metavar="N", type=int, default=-1, help="Default: num.partitions of the broker.")
+@click.option("--replication-factor", metavar="N", type=int, default=-1, help="Default: the broker's.")
+@_config
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
+@target_options
+def create(
+    target: Target,
+    topics: tuple[str, ...],
+    partitions: int,
+    replication_factor: int,
+    config: tuple[str, ...],
+    if_not_exists: bool,
+) -> Exit:
+    """Create topics."""
+    configs = parse_assignments(config)
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import Admin
     from rayka.errors import ErrorCode, RaykaError
-    from rayka.metadata.commands import NewTopic
 
-    configs: dict[str, str | None] = dict(parse_assignments(args.config))
-    wanted = [NewTopic(name, args.partitions, args.replication_factor, None, configs) for name in args.topic]
-    with attached(args) as cluster:
-        results = cluster.admin().create_topics(wanted, raise_errors=False)
-    accepted = {ErrorCode.NONE} | ({ErrorCode.TOPIC_ALREADY_EXISTS} if args.if_not_exists else set())
+    with kafka(target) as cluster:
+        results = Admin(cluster).create_topics(topics, partitions, replication_factor, configs)
+    failure: RaykaError | None = None
     for result in results:
-        if result.error not in accepted:
-            raise RaykaError(result.error, f"{result.name}: {result.error_message}")
+        if result.error is ErrorCode.NONE:
+            print(f"Created topic {result.name} with {plural(result.partitions, 'partition')}.")
+        elif result.error is ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
+            print(f"Topic {result.name} exists already.")
+        else:
+            failure = failure or RaykaError(result.error, f"{result.name}: {result.message}")
+    if failure is not None:
+        raise failure
     return Exit.DONE
 
 
-def _list(args: argparse.Namespace) -> Exit:
-    from rayka.cli.attached import attached
+@command.command("list", epilog=TOPICS + CODES)
+@click.option("--internal", is_flag=True, help="The broker's own topics too.")
+@json_option("One JSON object for each topic.")
+@target_options
+def list_(target: Target, internal: bool, as_json: bool) -> Exit:
+    """List topics."""
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import Admin
 
-    with attached(args) as cluster:
-        admin = cluster.admin()
-        names = admin.list_topics(include_internal=args.internal)
-        topics = admin.describe_topics(names)
+    with kafka(target) as cluster:
+        topics = [topic for topic in Admin(cluster).topics() if internal or not topic.is_internal]
     for topic in topics:
         fields = {"topic": topic.name, "partitions": len(topic.partitions), "internal": topic.is_internal}
-        print(json.dumps(fields) if args.json else topic.name)
+        print(json.dumps(fields) if as_json else topic.name)
     return Exit.DONE
 
 
-def _describe(args: argparse.Namespace) -> Exit:
-    from rayka.cli.attached import attached
+@command.command("describe", epilog=TOPICS + CODES)
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
+@json_option("One JSON object for each topic.")
+@target_options
+def describe(target: Target, topics: tuple[str, ...], as_json: bool) -> Exit:
+    """Show partitions, leaders, replicas and settings; of all topics if none is named."""
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import TOPIC, Admin, Resource
 
-    with attached(args) as cluster:
-        admin = cluster.admin()
-        topics = admin.describe_topics(args.topic or admin.list_topics())
-        for number, topic in enumerate(topics):
-            configs = _set_values(admin.describe_configs(topic.name).values())
-            if args.json:
+    with kafka(target) as cluster:
+        admin = Admin(cluster)
+        found = admin.topics(topics) if topics else [one for one in admin.topics() if not one.is_internal]
+        for number, topic in enumerate(found):
+            entries = admin.describe_configs(Resource(TOPIC, topic.name))
+            configs = {one.name: one.value for one in entries if one.source == "DYNAMIC_TOPIC_CONFIG"}
+            if as_json:
                 print(json.dumps(_topic_fields(topic, configs)))
             else:
                 print(("\n" if number else "") + _topic_text(topic, configs))
     return Exit.DONE
 
 
-def _set_values(entries: Any) -> dict[str, str | None]:
-    """What somebody set on the topic itself."""
-    from rayka.config.describe import ConfigSource
-
-    return {one.name: one.value for one in entries if one.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
-
-
-def _topic_fields(topic: TopicImage, configs: Mapping[str, str | None]) -> dict[str, Any]:
+def _topic_fields(topic: Topic, configs: Mapping[str, str | None]) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "topic_id": str(topic.topic_id),
         "configs": dict(configs),
-        "partitions": [
-            {
-                "partition": one.partition,
-                "leader": one.leader,
-                "leader_epoch": one.leader_epoch,
-                "replicas": list(one.replicas),
-                "isr": list(one.isr),
-                "actors": list(one.actors),
-            }
-            for one in topic.partitions
-        ],
+        "partitions": [partition._asdict() for partition in topic.partitions],
     }
 
 
-def _topic_text(topic: TopicImage, configs: Mapping[str, str | None]) -> str:
+def _topic_text(topic: Topic, configs: Mapping[str, str | None]) -> str:
     head = f"{topic.name}  id {topic.topic_id}  partitions {len(topic.partitions)}"
-    told = "".join(f"\n  {name}={value}" for name, value in sorted(configs.items()))
+    settings = "".join(f"\n  {name}={value}" for name, value in sorted(configs.items()))
     rows = [
         (
             one.partition,
@@ -141,36 +154,92 @@ def _topic_text(topic: TopicImage, configs: Mapping[str, str | None]) -> str:
             one.leader_epoch,
             ",".join(map(str, one.replicas)),
             ",".join(map(str, one.isr)),
-            ",".join(one.actors),
         )
         for one in topic.partitions
     ]
-    return head + told + "\n" + table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC", "ACTORS"), rows)
+    return head + settings + "\n" + table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC"), rows)
 
 
-def _alter(args: argparse.Namespace) -> Exit:
-    from rayka.cli.attached import attached
-
-    changes = _changes(args.config, args.delete_config)
-    if not changes and args.partitions is None:
+@command.command("alter", epilog=TOPICS + CODES)
+@_topic
+@click.option("--partitions", metavar="N", type=int, help="The new number of partitions, higher than now.")
+@_config
+@click.option("--delete-config", metavar="NAME", multiple=True, help="Restore a setting's default; may be repeated.")
+@target_options
+def alter(
+    target: Target, topic: str, partitions: int | None, config: tuple[str, ...], delete_config: tuple[str, ...]
+) -> Exit:
+    """Add partitions to a topic and change its settings."""
+    changes: dict[str, str | None] = {**parse_assignments(config), **dict.fromkeys(delete_config)}
+    if not changes and partitions is None:
         raise CliError("nothing to change: give --partitions, --config or --delete-config", Exit.USAGE)
-    with attached(args) as cluster:
-        admin = cluster.admin()
-        admin.describe_topics([args.topic])
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import TOPIC, Admin, Resource
+
+    done = []
+    with kafka(target) as cluster:
+        admin = Admin(cluster)
+        admin.topics([topic])
         if changes:
-            admin.alter_configs(args.topic, changes)
-        if args.partitions is not None:
-            admin.create_partitions({args.topic: args.partitions})
+            admin.alter_configs(Resource(TOPIC, topic), changes)
+            done.append(plural(len(changes), "setting"))
+        if partitions is not None:
+            admin.create_partitions(topic, partitions)
+            done.append(f"the number of partitions to {partitions}")
+    print(f"Changed {' and '.join(done)} of topic {topic}.")
     return Exit.DONE
 
 
-def _changes(settings: Sequence[str], deleted: Sequence[str]) -> dict[str, str | None]:
-    return {**parse_assignments(settings), **dict.fromkeys(deleted)}
+@command.command("delete", epilog=TOPICS + CODES)
+@_topics
+@yes_option
+@target_options
+def delete(target: Target, topics: tuple[str, ...], yes: bool) -> Exit:
+    """Delete topics with their records. Asks first on a terminal."""
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import Admin
 
-
-def _delete(args: argparse.Namespace) -> Exit:
-    from rayka.cli.attached import attached
-
-    with attached(args) as cluster:
-        cluster.admin().delete_topics(args.topic)
+    names = ", ".join(topics)
+    with kafka(target) as cluster:
+        admin = Admin(cluster)
+        admin.topics(topics)
+        confirm(f"Delete {_noun(topics)} {names} with all records?", yes)
+        admin.delete_topics(topics)
+    print(f"Deleted {_noun(topics)} {names}.")
     return Exit.DONE
+
+
+@command.command("delete-records", epilog=DELETE_RECORDS + CODES)
+@_topic
+@click.option("--before", metavar="WHERE", required=True, help="An offset, `latest` or a time; see below.")
+@click.option("--partition", metavar="N", type=int, multiple=True, help="Only this partition; may be repeated.")
+@yes_option
+@json_option("One JSON object for each partition.")
+@target_options
+def delete_records(
+    target: Target, topic: str, before: str, partition: tuple[int, ...], yes: bool, as_json: bool
+) -> Exit:
+    """Delete the oldest records of a topic, up to an offset or a time. Asks first on a terminal."""
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.offsets import deletable, partitions_of
+
+    with kafka(target) as cluster:
+        admin = Admin(cluster)
+        offsets = deletable(admin, partitions_of(cluster, topic, partition), before)
+        confirm(f"Delete the records of {topic} before {before}?", yes)
+        starts = admin.delete_records(offsets)
+    print("\n".join(_start_lines(starts)) if as_json else _starts_text(starts))
+    return Exit.DONE
+
+
+def _start_lines(starts: Mapping[TopicPartition, int]) -> list[str]:
+    return [json.dumps({**at._asdict(), "log_start_offset": start}) for at, start in sorted(starts.items())]
+
+
+def _starts_text(starts: Mapping[TopicPartition, int]) -> str:
+    return table(("TOPIC", "PARTITION", "LOG-START-OFFSET"), [(*at, start) for at, start in sorted(starts.items())])
+
+
+def _noun(topics: Sequence[str]) -> str:
+    return "topic" if len(topics) == 1 else "topics"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
+import click
+
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Subcommands, add_target, command
+from rayka.cli.parsing import Command, Target, target_options
 
 EXAMPLES = """\
 examples:
@@ -20,26 +21,24 @@ Exit codes: 0 done, 1 failed, 2 used wrongly, 3 nothing at that path, or no brok
 """
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    parser = command(commands, "tree", "show brokers, topics and groups as a registry of paths", EXAMPLES, run)
-    parser.add_argument("path", metavar="PATH", nargs="?", default="/", help="only what is there and below")
-    add_target(parser)
-
-
-def run(args: argparse.Namespace) -> Exit:
-    """Prints the tree."""
-    from rayka.cli.attached import attached
+@click.command("tree", cls=Command, epilog=EXAMPLES)
+@click.argument("path", default="/")
+@target_options
+def command(target: Target, path: str) -> Exit:
+    """Show brokers, topics and groups as a registry of paths: what is at PATH and below."""
+    from rayka.cli.attached import kafka
+    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.groups import GroupAdmin
     from rayka.client.admin.registry_tree import is_below, registry
 
-    with attached(args) as cluster:
-        admin = cluster.admin()
-        brokers = admin.describe_cluster().brokers
-        topics = admin.describe_topics(admin.list_topics(include_internal=True))
+    with kafka(target) as cluster:
+        brokers = sorted(cluster.metadata().brokers.values())
+        topics = Admin(cluster).topics()
+        admin = GroupAdmin(cluster)
         groups = [admin.describe_group(group.group_id) for group in admin.list_groups()]
-    found = [node for node in registry(brokers, topics, groups) if is_below(node.path, args.path)]
-    for path, data in found:
-        print(f"{path}\t{json.dumps(data)}")
+    found = [node for node in registry(brokers, topics, groups) if is_below(node.path, path)]
+    for node in found:
+        print(f"{node.path}\t{json.dumps(node.data)}")
     if not found:
-        raise CliError(f"there is nothing at {args.path}", Exit.NOT_FOUND)
+        raise CliError(f"there is nothing at {path}", Exit.NOT_FOUND)
     return Exit.DONE

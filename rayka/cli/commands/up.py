@@ -1,8 +1,7 @@
-"""`rayka up` and `rayka down`: what is checked before a broker is started, starting it, and ending it."""
+"""`rayka up`: what is checked before a broker is started, and starting it."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import os
@@ -14,8 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
+
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.parsing import Subcommands, command
+from rayka.cli.parsing import Command
 from rayka.cli.text import properties
 from rayka.client import runtime
 
@@ -29,7 +30,7 @@ examples:
   rayka up                                    a broker on 127.0.0.1:9092, data in ~/.local/share/rayka
   rayka up --listen 127.0.0.1:0               on a free port; the ready line says which
   rayka up --data-dir /srv/rayka --config log.retention.hours=24 --config num.partitions=4
-  rayka up --config-file server.properties    Kafka's names; --config goes before the file
+  rayka up --config-file server.properties    Kafka's names; --config overrides the file
   rayka up --address auto --listen 0.0.0.0:9092
                                               on the Ray cluster that runs on this machine
 
@@ -37,63 +38,52 @@ It stays in the foreground; Ctrl-C or SIGTERM stops the broker and, if it was st
 --background it returns when the broker is ready and logs to DIR/up.log; `rayka down` ends it.
 Exit codes: 0 stopped when asked, 1 could not start or stop in order, 2 used wrongly, 4 kept failing.
 """
-DOWN_EXAMPLES = """\
-examples:
-  rayka down                      stop the broker started last
-  rayka down --data-dir /srv/rayka
-
-Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stopped, 1 it did not stop, 3 none ran.
-"""
 
 
-def register(commands: Subcommands) -> None:
-    """Adds the command to the parser."""
-    parser = command(commands, "up", "start a broker and keep it running", EXAMPLES, run)
-    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where Kafka clients connect (default {DEFAULT_LISTEN})")
-    parser.add_argument("--data-dir", metavar="DIR", help="where the logs are kept (default ~/.local/share/rayka)")
-    parser.add_argument(
-        "--config",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="a broker setting by its Kafka name; may be repeated",
-    )
-    parser.add_argument("--config-file", metavar="FILE", help="broker settings, as server.properties")
-    parser.add_argument(
-        "--address", metavar="RAY_ADDRESS", help="use the Ray cluster at this address (`auto`: the one on this machine)"
-    )
-    parser.add_argument("--dashboard", action="store_true", help="start Ray's dashboard too")
-    parser.add_argument("--background", action="store_true", help="return when the broker is ready; it runs on")
-    parser = command(commands, "down", "stop the broker that `rayka up` runs", DOWN_EXAMPLES, down)
-    parser.add_argument("--data-dir", metavar="DIR", help="the one that runs on this data directory")
-
-
-def run(args: argparse.Namespace) -> Exit:
-    """Serves in the foreground until told to stop."""
+@click.command("up", cls=Command, epilog=EXAMPLES)
+@click.option("--listen", metavar="HOST:PORT", help=f"Where Kafka clients connect (default {DEFAULT_LISTEN}).")
+@click.option("--data-dir", metavar="DIR", help="Where the logs are kept (default ~/.local/share/rayka).")
+@click.option("--config", metavar="NAME=VALUE", multiple=True, help="A broker setting; may be repeated.")
+@click.option("--config-file", metavar="FILE", help="Broker settings, as in server.properties.")
+@click.option("--address", metavar="RAY_ADDRESS", help="Use the Ray cluster at this address (`auto`: on this machine).")
+@click.option("--dashboard", is_flag=True, help="Start Ray's dashboard too.")
+@click.option("--background", is_flag=True, help="Return when the broker is ready; it keeps running.")
+@click.pass_obj
+def command(
+    arguments: Sequence[str],
+    listen: str | None,
+    data_dir: str | None,
+    config: Sequence[str],
+    config_file: str | None,
+    address: str | None,
+    dashboard: bool,
+    background: bool,
+) -> Exit:
+    """Start a broker and keep it running."""
     from rayka.cli.daemon.supervisor import Supervisor
 
-    configs = broker_configs(args)
-    listen = args.listen or listener_of(configs) or DEFAULT_LISTEN
+    configs = broker_configs(config, config_file)
+    listen = listen or listener_of(configs) or DEFAULT_LISTEN
     host, port = split_listen(listen)
-    data_dir = Path(args.data_dir).resolve() if args.data_dir else runtime.default_data_dir()
-    if args.background:
-        return go_on_without_us(data_dir, args.arguments)
-    with locked(data_dir):
-        if args.address is None:
+    directory = Path(data_dir).resolve() if data_dir else runtime.default_data_dir()
+    if background:
+        return run_in_background(directory, arguments)
+    with locked(directory):
+        if address is None:
             check_port(host, port)
         settings = {
-            "data_dir": str(data_dir),
+            "data_dir": str(directory),
             "listen": listen,
             "configs": configs,
-            "address": args.address,
-            "dashboard": args.dashboard,
+            "address": address,
+            "dashboard": dashboard,
             "supervisor_pid": os.getpid(),
         }
         return Supervisor([sys.executable, "-m", "rayka.cli.daemon.serve"], settings).run()
 
 
-def go_on_without_us(data_dir: Path, arguments: Sequence[str]) -> Exit:
-    """Runs the same command with nobody waiting for it; returns when it has told that it is ready, or failed."""
+def run_in_background(data_dir: Path, arguments: Sequence[str]) -> Exit:
+    """Run the same command detached from this terminal; return when it is ready or has failed."""
     command = [sys.executable, "-m", "rayka", *(word for word in arguments if word != "--background")]
     make(data_dir)
     log = data_dir / LOG
@@ -106,6 +96,7 @@ def go_on_without_us(data_dir: Path, arguments: Sequence[str]) -> Exit:
     ready = process.stdout.readline().decode()
     if ready:
         print(ready, end="", flush=True)
+        print(f"The data is in {data_dir}, what the broker reports in {log}.", flush=True)
         return Exit.DONE
     with log.open(errors="replace") as lines:
         lines.seek(start)
@@ -113,9 +104,8 @@ def go_on_without_us(data_dir: Path, arguments: Sequence[str]) -> Exit:
     return Exit(process.wait())
 
 
-def down(args: argparse.Namespace) -> Exit:
-    """Ends the `rayka up` that holds the data directory."""
-    data_dir = Path(args.data_dir) if args.data_dir else runtime.latest_data_dir()
+def stop(data_dir: Path) -> None:
+    """End the `rayka up` that holds the data directory. Raises CliError."""
     pid = holder_of(data_dir)
     if pid is None:
         raise CliError(f"no broker runs on {data_dir}", Exit.NOT_FOUND)
@@ -123,18 +113,17 @@ def down(args: argparse.Namespace) -> Exit:
     signal.pidfd_send_signal(watch, signal.SIGTERM)
     if not select.select([watch], [], [], STOP_TIMEOUT_S)[0]:
         raise CliError(f"the broker on {data_dir} (process {pid}) did not stop within {STOP_TIMEOUT_S} s")
-    return Exit.DONE
 
 
-def broker_configs(args: argparse.Namespace) -> dict[str, str]:
+def broker_configs(config: Sequence[str], config_file: str | None) -> dict[str, str]:
     """The settings of the file, overridden by those of the arguments. Raises CliError(USAGE)."""
     configs: dict[str, str] = {}
-    if args.config_file:
+    if config_file:
         try:
-            configs = properties.parse_properties(Path(args.config_file).read_text())
+            configs = properties.parse_properties(Path(config_file).read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise CliError(f"cannot read {args.config_file}: {error}", Exit.USAGE) from None
-    return configs | properties.parse_assignments(args.config)
+            raise CliError(f"cannot read {config_file}: {error}", Exit.USAGE) from None
+    return configs | properties.parse_assignments(config)
 
 
 def listener_of(configs: dict[str, str]) -> str | None:

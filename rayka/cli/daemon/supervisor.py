@@ -95,7 +95,11 @@ class Supervisor:
         if was_ever_ready:
             log(f"restarted in {time.monotonic() - self._down_since:.1f} s; serving on {listen} again")
             return
-        print(f"rayka is ready on {listen}", flush=True)
+        data_dir = self._settings.get("data_dir")
+        place = f"\nThe data is in {data_dir}." if data_dir else ""
+        print(
+            f"rayka is ready on {listen}{place}", flush=True
+        )  # in one write: `--background` reads the first line only
 
     def _after_exit(self, child: Child) -> Restart | GiveUp:
         """Decide what follows the end of a child that nobody asked to end."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rayka.cli.tables import table
 
 if TYPE_CHECKING:
+    from rayka.cli.kafka.values import ListedGroup
     from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset
-    from rayka.coordinator.groups.requests import ListedGroup
     from rayka.types import TopicPartition
 
 Row = list[object]

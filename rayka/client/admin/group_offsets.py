@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from rayka.metadata.image import BrokerImage
 from rayka.types import OffsetSpec, TopicPartition
+
+
+class Node(Protocol):
+    """A broker with the address that clients are told."""
+
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class GroupDescription:
     group_type: str
     state: str
     assignor: str
-    coordinator: BrokerImage
+    coordinator: Node
     members: tuple[GroupMember, ...]
     offsets: tuple[GroupOffset, ...] = ()
     group_epoch: int | None = None

@@ -5,11 +5,35 @@ Source: the design papers of Kafka 0.7 and 0.8. What a path holds is as in 0.8; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
+from rayka.client.admin import group_offsets
 from rayka.client.admin.group_offsets import GroupDescription
-from rayka.metadata.image import BrokerImage, TopicImage
+
+
+class Partition(Protocol):
+    """What the tree tells of a partition."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def leader(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def replicas(self) -> Sequence[int]: ...
+    @property
+    def isr(self) -> Sequence[int]: ...
+
+
+class Topic(Protocol):
+    """What the tree tells of a topic."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> Sequence[Partition]: ...
 
 
 class Node(NamedTuple):
@@ -20,7 +44,7 @@ class Node(NamedTuple):
 
 
 def registry(
-    brokers: Iterable[BrokerImage], topics: Iterable[TopicImage], groups: Iterable[GroupDescription]
+    brokers: Iterable[group_offsets.Node], topics: Iterable[Topic], groups: Iterable[GroupDescription]
 ) -> Iterator[Node]:
     """All paths that hold something, below /brokers and /consumers."""
     for broker in brokers:
@@ -38,7 +62,7 @@ def is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(root + "/")
 
 
-def _topic(topic: TopicImage) -> Iterator[Node]:
+def _topic(topic: Topic) -> Iterator[Node]:
     path = f"/brokers/topics/{topic.name}"
     replicas = {str(one.partition): list(one.replicas) for one in topic.partitions}
     yield Node(path, {"version": 1, "partitions": replicas})

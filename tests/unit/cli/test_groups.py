@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from rayka.cli.commands.group_offsets import parse_duration, reset_of, topics_of
+from rayka.cli.commands.group_offsets import parse_duration, reset_of, reset_offsets, topics_of
 from rayka.cli.commands.groups import STATES, chosen, remark_on
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.main import parser
 from rayka.cli.text.group_tables import assignment_text, group_fields, list_text, members_text, offsets_text, state_text
 from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset, OffsetReset
 from rayka.coordinator.groups.requests import ListedGroup
 from rayka.metadata.image import BrokerImage
 from rayka.types import TopicPartition
 
+WHERE = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration")
 NODE = BrokerImage(broker_id=1, host="127.0.0.1", port=9092, rack=None, fenced=False, node_id="n", epoch=1)
 PLACES = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 0))
 MEMBER = GroupMember("c-1", None, "client", "/127.0.0.1", PLACES[:2])
@@ -63,8 +63,9 @@ def test_words_that_name_no_partitions_are_refused(word: str) -> None:
     ],
 )
 def test_where_a_reset_leads(words: list[str], reset: OffsetReset) -> None:
-    args = parser().parse_args(["groups", "reset-offsets", "g", "--all-topics", *words])
-    assert reset_of(args, now_ms=1_700_000_000_000) == reset
+    options = reset_offsets.make_context("reset-offsets", ["g", "--all-topics", *words]).params
+    where = {name: options[name] for name in WHERE}
+    assert reset_of(where, now_ms=1_700_000_000_000) == reset
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,168 @@
+"""The brokers of a cluster: who leads, who coordinates, who controls, and connections to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rayka.cli.kafka.connection import Connection, entity
+from rayka.cli.kafka.values import Broker, Metadata, Partition, Topic
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicPartition
+
+TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 10.0
+_BACKOFF_S = 0.05
+_GROUP_KEY = 0
+_FINAL = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.BROKER_NOT_AVAILABLE)
+"""Errors that Kafka calls retriable, and after which a command does not wait for the topic or the broker to appear."""
+
+T = TypeVar("T")
+
+
+class KafkaCluster:
+    """A cluster, found through `bootstrap_servers` (`HOST:PORT`, several separated by commas).
+
+    Errors are RaykaError with Kafka's code. What may succeed a moment later (a coordinator that loads, a leader that
+    moves) is asked again for `timeout_s` seconds.
+    """
+
+    def __init__(self, bootstrap_servers: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._timeout_s = timeout_s
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._bootstrap = self._first_that_answers(bootstrap_servers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def metadata(self, topics: Iterable[str] | None = (), *, create: bool = False) -> Metadata:
+        """The brokers, and these topics (None: all). Raises UNKNOWN_TOPIC_OR_PARTITION; `create` lets the broker create
+        a topic that does not exist, if it does so for clients."""
+        from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+
+        wanted = None if topics is None else tuple(entity(MetadataRequestTopic, None, name) for name in topics)
+        request = entity(MetadataRequest, wanted, create, False)
+        return self.patiently(lambda: _metadata(self._bootstrap.request(request)))
+
+    def broker(self, broker: Broker) -> Connection:
+        """A connection to this broker."""
+        return self._connection(broker.host, broker.port)
+
+    def any_broker(self) -> Connection:
+        """A connection to the broker that was found first."""
+        return self._bootstrap
+
+    def controller(self) -> Connection:
+        """A connection to the controller, or to any broker where it is not known."""
+        metadata = self.metadata()
+        found = metadata.brokers.get(metadata.controller_id)
+        return self.broker(found) if found else self._bootstrap
+
+    def coordinator(self, group_id: str) -> Broker:
+        """The broker that coordinates the group."""
+        from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+
+        request = entity(FindCoordinatorRequest, _GROUP_KEY, (group_id,))
+
+        def find() -> Broker:
+            (found,) = self._bootstrap.request(request).coordinators
+            raise_for(found.error_code, found.error_message or f"group {group_id}")
+            return Broker(found.node_id, found.host, found.port)
+
+        return self.patiently(find)
+
+    def by_leader(
+        self, partitions: Iterable[TopicPartition], ask: Callable[[Connection, list[TopicPartition]], Mapping[Any, T]]
+    ) -> dict[TopicPartition, T]:
+        """Ask the leader of each partition about it. Raises UNKNOWN_TOPIC_OR_PARTITION for one that does not exist."""
+        wanted = list(partitions)
+
+        def once() -> dict[TopicPartition, T]:
+            answers: dict[TopicPartition, T] = {}
+            for broker, led in self._leaders(wanted).items():
+                answers.update(ask(self.broker(broker), led))
+            return answers
+
+        return self.patiently(once) if wanted else {}
+
+    def _leaders(self, wanted: list[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
+        metadata = self.metadata(dict.fromkeys(at.topic for at in wanted))
+        leaders: dict[Broker, list[TopicPartition]] = {}
+        for at in wanted:
+            partition = existing(metadata, at)
+            if partition.leader not in metadata.brokers:
+                raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{at} has no leader")
+            leaders.setdefault(metadata.brokers[partition.leader], []).append(at)
+        return leaders
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """Ask again while the error is one that passes. Raises the last error when the time is up."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return ask()
+            except RaykaError as error:
+                if error.code in _FINAL or not error.code.retriable or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_BACKOFF_S)
+
+    def _connection(self, host: str, port: int) -> Connection:
+        if (host, port) not in self._connections:
+            self._connections[host, port] = Connection(host, port, min(self._timeout_s, _CONNECT_TIMEOUT_S))
+        return self._connections[host, port]
+
+    def _first_that_answers(self, bootstrap_servers: str) -> Connection:
+        failure: RaykaError | None = None
+        for server in bootstrap_servers.split(","):
+            host, colon, port = server.strip().rpartition(":")
+            if not colon or not port.isdigit():
+                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{server.strip()!r} is not of the form HOST:PORT")
+            try:
+                return self._connection(host.strip("[]"), int(port))
+            except RaykaError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+
+def existing(metadata: Metadata, at: TopicPartition) -> Partition:
+    """The partition. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    topic = metadata.topics[at.topic]
+    for partition in topic.partitions:
+        if partition.partition == at.partition:
+            return partition
+    message = f"{at.topic} has no partition {at.partition}; it has {len(topic.partitions)}"
+    raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+
+
+def raise_for(code: int, message: str) -> None:
+    """Raise the RaykaError for an error code of the protocol; 0 is none."""
+    if code:
+        raise RaykaError(ErrorCode(code), message)
+
+
+def _metadata(response: Any) -> Metadata:
+    brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in response.brokers}
+    topics = {}
+    for topic in response.topics:
+        missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        raise_for(topic.error_code, f"topic {topic.name} " + ("does not exist" if missing else "cannot be used"))
+        topics[topic.name] = Topic(topic.name, topic.topic_id, topic.is_internal, _partitions(topic))
+    return Metadata(response.cluster_id or "", response.controller_id, brokers, topics)
+
+
+def _partitions(topic: Any) -> tuple[Partition, ...]:
+    found = [
+        Partition(one.partition_index, one.leader_id, one.leader_epoch, tuple(one.replica_nodes), tuple(one.isr_nodes))
+        for one in topic.partitions
+    ]
+    return tuple(sorted(found))
