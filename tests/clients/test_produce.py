@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource
 
 from tests.clients.adapters.confluent import Confluent
@@ -62,6 +64,45 @@ def test_a_compacted_topic_refuses_a_record_without_a_key(
 
     assert refusal.value.code == 87
     assert confluent.offsets(topic) == (0, 0)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_only_the_bad_records_of_a_batch_are_called_invalid(
+    bootstrap: str, new_topic: Callable[..., str], codec: str
+) -> None:
+    """librdkafka tells the 10 of 100 records that have no key from the 90 that were in their batch (KIP-467)."""
+    topic = new_topic(**{"cleanup.policy": "compact"})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 60_000, "compression.type": codec, "log_level": 0}
+    )
+    errors: Counter[str] = Counter()
+    for number in range(100):
+        key = None if number % 10 == 3 else b"k"
+        producer.produce(topic, b"v", key, 0, on_delivery=lambda error, _: errors.update([error.name()]))
+
+    assert producer.flush(30) == 0
+    assert errors == {"INVALID_RECORD": 10, "_INVALID_DIFFERENT_RECORD": 90}
+
+
+def test_internal_topics_take_no_records_and_lose_none(confluent: Confluent, topic: str) -> None:
+    commit_an_offset(confluent.bootstrap, topic)
+    internal = "__consumer_offsets"
+
+    with pytest.raises(Refused) as refusal:
+        confluent.produce(internal, [Record(b"k", b"v")])
+    assert refusal.value.code == 17
+
+    (future,) = confluent.admin.delete_records([TopicPartition(internal, 0, 0)]).values()
+    with pytest.raises(KafkaException) as failure:
+        future.result(30)
+    assert failure.value.args[0].code() == 17
+
+
+def commit_an_offset(bootstrap: str, topic: str) -> None:
+    """Now the topic of offsets exists."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+    consumer.close()
 
 
 @pytest.mark.parametrize("producers", CODECS)
