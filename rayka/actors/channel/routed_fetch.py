@@ -9,13 +9,16 @@ have it ends the round, the others are told to stop, and the next round reads ag
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from rayka.actors.channel.link import FetchParams
 from rayka.actors.channel.socket import ChannelClosed
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
+from rayka.storage.log.reader import SegmentReader
 from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel
 
 if TYPE_CHECKING:
@@ -143,25 +146,39 @@ class RoutedFetch:
 
 
 def _limit(results: list[FetchResult | None], max_bytes: int) -> list[FetchResult]:
-    """Keep the total within `max_bytes`, in request order; the first partition with records keeps them all."""
+    """Keep the total within `max_bytes`, in request order; the first partition with records keeps them all.
+
+    Every leader gives the first of its partitions a whole batch, whatever the size. What is cut here keeps its first
+    batch whole or loses all its records: a Java consumer fails at records without a complete batch.
+    """
     limited: list[FetchResult] = []
     left = max_bytes
-    first = True
+    is_first = True
     for result in results:
         if result is None:
             limited.append(_LOST)
             continue
-        size = result.size
-        if size > left and not first:
+        if result.size > left and not is_first:
             result = result._replace(records=_cut(result.records, left))
-        left -= result.size
-        first = first and not size
+        size = result.size
+        left -= size
+        is_first = is_first and not size
         limited.append(result)
     return limited
 
 
 def _cut(records: FileSlice | bytes | None, size: int) -> FileSlice | bytes | None:
-    """The first `size` bytes; a reader ignores the broken batch at the end."""
-    if records is None or size <= 0:
+    """The first `size` bytes, None if those are less than a batch."""
+    if records is None or size <= 0 or _first_batch_size(records) > size:
         return None
     return records._replace(size=size) if isinstance(records, FileSlice) else records[:size]
+
+
+def _first_batch_size(records: FileSlice | bytes) -> float:
+    """Of a segment that is gone nothing can be sent, so its first batch is too large."""
+    if isinstance(records, FileSlice):
+        try:
+            records = SegmentReader().read(records._replace(size=RECORD_BATCH_OVERHEAD))
+        except RaykaError:
+            return math.inf
+    return read_header(records).size_in_bytes
