@@ -1,16 +1,21 @@
 """The file layer: every open, write, sync, rename and removal of the storage engine goes through it.
 
 Tests replace it to make disks fail. All methods raise OSError. Nothing is mapped into memory: a page
-that the disk can't give or take would end the process, where a system call just fails.
+that the disk can't give or take would end the process, where a system call just fails. An OSError becomes
+KAFKA_STORAGE_ERROR in one place, `storing`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import Buffer
 
 _READ_BYTES = 1 << 20
@@ -162,3 +167,41 @@ class RealFiles:
             self.sync(descriptor)
         finally:
             self.close(descriptor)
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Storing(Protocol):
+    """A log or a log directory: it refuses calls when offline, and decides what an I/O error does to it."""
+
+    def check_online(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR when offline."""
+
+    def failed(self, error: OSError) -> RaykaError:
+        """Note a failure; the error for the caller."""
+
+
+Store = TypeVar("Store", bound=Storing)
+
+
+def storage_error(what: str, error: OSError) -> RaykaError:
+    """KAFKA_STORAGE_ERROR with the cause in its message."""
+    return RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{what}: {error}")
+
+
+def storing(
+    method: Callable[Concatenate[Store, Arguments], Result],
+) -> Callable[Concatenate[Store, Arguments], Result]:
+    """A method that works on files: refused when offline, its OSErrors translated."""
+
+    @functools.wraps(method)
+    def call(self: Store, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        self.check_online()
+        try:
+            return method(self, *args, **kwargs)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    return call  # type: ignore[return-value]

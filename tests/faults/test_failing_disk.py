@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import random
 import shutil
 import uuid
@@ -14,9 +15,12 @@ import pytest
 
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.directory.disk_state import DiskState, State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.log.log import Log
+from rayka.types import AbortedTransaction
 from tests.support.faulty_files import CrashingFiles, FaultyFiles, ShortWrites
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, open_log, read_values
 
@@ -95,13 +99,13 @@ def test_a_failure_at_any_call(
         shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOSPC])
 def test_a_refused_append_leaves_the_log_as_it_was(tmp_path: Path, error: int) -> None:
     """A log that is used on after one failure gives no offset twice and leaves no gap."""
     for fail_at in range(1, 30):
         directory = tmp_path / str(fail_at)
-        files = FaultyFiles()
-        log = open_log(directory, files=files, **CONFIG)
+        files, disk = FaultyFiles(), DiskState(str(directory))
+        log = open_log(directory, files=files, disk=disk, **CONFIG)
         append(log, b"first")
         files.fail_at, files._error = files.calls + fail_at, error
         acknowledged = {0: b"first"}
@@ -110,6 +114,7 @@ def test_a_refused_append_leaves_the_log_as_it_was(tmp_path: Path, error: int) -
             value = b"value %d" % index
             with disk_errors():
                 acknowledged[append(log, value)] = value
+            disk.probe_succeeded()
             if value not in acknowledged.values():
                 assert (log.log_end_offset, log.size) == before
         log.update_high_watermark(log.log_end_offset)
@@ -243,6 +248,99 @@ def test_an_error_takes_the_directory_and_all_its_logs_offline(tmp_path: Path) -
         with pytest.raises(RaykaError) as refused:
             call()
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert isinstance(directory.offline, OSError)
+    assert directory.disk.state is State.OFFLINE
     assert append(other, b"a") == 0
-    assert healthy.offline is None
+    assert healthy.disk.state is State.ONLINE
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
+def test_a_full_disk_serves_reads_and_takes_appends_again_when_there_is_room(tmp_path: Path, error: int) -> None:
+    files = FaultyFiles(error=error)
+    directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    log = directory.open_log(ORDERS, None, LogConfig(), now_ms=NOW_MS)
+    directory.opened()
+    append(log, b"before")
+    files.fail_at = files.calls + 1
+    with pytest.raises(RaykaError, match="KAFKA_STORAGE_ERROR"):
+        append(log, b"refused")
+    with pytest.raises(RaykaError, match="failing"):
+        append(log, b"refused")
+    assert read_values(log) == {0: b"before"}
+    files.fail_at = files.calls + 1
+    with pytest.raises(RaykaError, match="KAFKA_STORAGE_ERROR"):
+        directory.probe()
+    assert directory.disk.state is State.FAILING
+    directory.probe()
+    assert directory.disk.state is State.ONLINE
+    assert append(log, b"after") == 1
+    assert read_values(log) == {0: b"before", 1: b"after"}
+
+
+def test_retention_frees_a_full_disk(tmp_path: Path) -> None:
+    """Old segments are deleted while nothing can be written; a rename that finds no room becomes a removal."""
+    files = FaultyFiles(error=errno.ENOSPC)
+    directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    log = directory.open_log(ORDERS, None, LogConfig(internal_segment_bytes=200, retention_ms=-1), now_ms=NOW_MS)
+    for _ in range(5):
+        append(log, b"x" * 50)
+    files.fail_at, files._repeat = files.calls + 1, 1 << 40
+    with pytest.raises(RaykaError, match="KAFKA_STORAGE_ERROR"):
+        append(log, b"refused")
+    log.delete_records(4)
+    deletion = log.delete_segments(log.deletable_segments(NOW_MS), NOW_MS)
+    assert deletion is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FaultyFiles, "remove", RealFiles.remove)
+        directory.rename_deleted(deletion)
+    assert len(list((tmp_path / "orders-0").glob("*.log*"))) == 1
+
+
+def test_a_failed_flush_takes_even_a_full_disk_offline(tmp_path: Path) -> None:
+    """The system may have thrown away what it could not write, and would call the next flush a success."""
+    files, disk = FaultyFiles(error=errno.ENOSPC), DiskState(str(tmp_path))
+    log = open_log(tmp_path, files=files, disk=disk)
+    append(log, b"a")
+    job = log.begin_flush()
+    files.fail_at = files.calls + 1
+    job.run()
+    with pytest.raises(RaykaError, match="Flush failed"):
+        log.finish_flush(job)
+    disk.probe_succeeded()
+    assert disk.state is State.OFFLINE
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
+def test_aborted_transactions_are_hidden_when_the_disk_was_full_at_their_end(tmp_path: Path, error: int) -> None:
+    files, disk = FaultyFiles(error=error), DiskState(str(tmp_path))
+    log = open_log(tmp_path, files=files, disk=disk, internal_segment_bytes=400)
+    opening = batch(b"aborted", producer_id=3, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log.append_as_leader(opening, 0, NOW_MS, origin_is_client=False)
+    files.fail_at = files.calls + 2  # the marker itself is written
+    marker = build_end_transaction_marker(
+        ControlType.ABORT, producer_id=3, producer_epoch=0, coordinator_epoch=0, now_ms=NOW_MS
+    )
+    with disk_errors():
+        log.append_as_leader(marker, 0, NOW_MS, origin_is_client=False)
+    with disk_errors():
+        append(log, b"x" * 300)
+    disk.probe_succeeded()
+    append(log, b"x" * 300)
+    assert len(list(tmp_path.glob("*.log"))) == 2
+    for again in (log, open_log(tmp_path)):
+        again.update_high_watermark(again.log_end_offset)
+        assert again.aborted_transactions(0, again.read(0, 1, 2)) == (AbortedTransaction(3, 0),)
+
+
+def test_a_failed_roll_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    files, disk = FaultyFiles(error=errno.ENOSPC), DiskState(str(tmp_path))
+    log = open_log(tmp_path, files=files, disk=disk, internal_segment_bytes=400)
+    append(log, b"x" * 300)
+    before = len(os.listdir("/proc/self/fd"))
+    for step in range(1, 12):
+        files.fail_at = files.calls + step
+        with disk_errors():
+            append(log, b"x" * 300)
+            break
+        disk.probe_succeeded()
+    assert step > 4
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the new active segment, the old one until its flush

@@ -123,6 +123,7 @@ class MetadataLog:
 
     def append(self, records: Sequence[MetadataRecord], image: MetadataImage) -> None:
         """Make a batch durable; `image` is the one before it. Raises KAFKA_STORAGE_ERROR."""
+        self._directory.probe()
         now_ms = _now_ms()
         batch = build_batch([Record(image.version, now_ms, None, encode_all(records))])
         self._log.append_as_leader(memoryview(batch), 0, now_ms, origin_is_client=False)
@@ -145,7 +146,7 @@ class MetadataLog:
         if oldest is not None:
             self._log.delete_records(oldest)
             self._log.delete_old_segments(_now_ms())
-            self._directory.write_log_start_offsets({TOPIC_PARTITION: self._log.log_start_offset})
+            self._directory.write_log_starts([self._log])
         self._since_snapshot = 0
 
     def close(self) -> None:

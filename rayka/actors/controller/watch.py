@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray
@@ -29,7 +29,7 @@ _RETRY_S = 0.1
 _MAX_RETRY_S = 2.0
 
 
-ImageChanged = Callable[[MetadataImage, MetadataImage, frozenset[uuid.UUID]], None]
+ImageChanged = Callable[[MetadataImage, MetadataImage, frozenset[uuid.UUID]], Awaitable[None] | None]
 
 
 def find_controller(namespace: str) -> Any:
@@ -43,8 +43,9 @@ def find_controller(namespace: str) -> Any:
 
 
 class ImageWatch:
-    """The newest image that this process knows. `changed(before, after, removed)` is called for each new one, before it
-    shows; `removed` are the topics whose deletion was seen. Absence from an image alone is not a deletion.
+    """The newest image that this process knows. `changed(before, after, removed)` is called, and awaited if it is a
+    coroutine, for each new one, before it shows; `removed` are the topics whose deletion was seen. Absence from an
+    image alone is not a deletion.
 
     An image that is older than the present one, or of another cluster, is refused. If `changed` raises, the same image
     is tried again; with `die_after` the process ends after so many failures in a row, so that Ray restarts the actor.
@@ -107,7 +108,9 @@ class ImageWatch:
         self._check_newer(image)
         if image.version > self.image.version:
             if self._changed is not None:
-                self._changed(self.image, image, _removed_topics(changes))
+                taken_in = self._changed(self.image, image, _removed_topics(changes))
+                if taken_in is not None:
+                    await taken_in
             self.image = image
         self._position = changes.position
         async with self._news:

@@ -18,7 +18,7 @@ from typing import Any
 
 import ray.exceptions
 
-from rayka.actors.background import FAILURES_BEFORE_EXIT, exit_if_failed
+from rayka.actors.background import FAILURES_BEFORE_EXIT, BackgroundTasks, exit_if_failed
 from rayka.actors.channel.router import socket_path
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelServer
@@ -29,6 +29,7 @@ from rayka.actors.node.gc import tune_garbage_collection
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
 from rayka.actors.replica.assignments import DirectoryAssignments
+from rayka.actors.replica.disk import PROBE_INTERVAL_S, DiskMonitor, DiskThread
 from rayka.actors.replica.maintenance import LogUpkeep
 from rayka.actors.replica.published_ranges import Published, PublishedRange, PublishedRanges, share_of_store
 from rayka.actors.replica.roles import ReplicaRoles
@@ -82,13 +83,14 @@ class PartitionActor:
         self._spec = spec
         self._name = spec.partition_actor_name(index)
         self._path = spec.log_dir_of(index)
-        self._failed = False
         self._published: PublishedRanges | None = None
         self._started = asyncio.ensure_future(self._start())
         self._started.add_done_callback(exit_if_failed)
 
     async def _start(self) -> None:
         self._controller = controller = find_controller(self._spec.namespace)
+        self._disk = DiskThread()
+        self._background = BackgroundTasks(self._name)
         self._directory = await self._lock()
         assert self._directory.properties is not None
         registration = ActorRegistration(
@@ -100,23 +102,33 @@ class PartitionActor:
         )
         await execute_until_heard(controller, "register_actor", registration)
         self._replicas = Replicas()
-        self._server = ReplicaServer(self._replicas, self._directory, self._disk_failed)
+        self._server = ReplicaServer(self._replicas, self._directory, self._disk)
         self._service = FrameService(self._server)
         config = BrokerConfig.parse(self._spec.configs)
         self._groups = CoordinatorRuntime(self._server, config, self._spec.broker_id)
         self._server.offer("group", self._groups.execute)
-        self._assignments = DirectoryAssignments(registration, self._directory, controller)
+        self._assignments = DirectoryAssignments(registration, self._directory, self._disk, controller)
         roles = ReplicaRoles(
-            self._name, self._replicas, self._directory, self._server, self._groups, self._assignments, config
+            self._name,
+            self._replicas,
+            self._directory,
+            self._disk,
+            self._server,
+            self._groups,
+            self._assignments,
+            config,
         )
         self._watch = ImageWatch(controller, self._name, roles.image_changed, die_after=FAILURES_BEFORE_EXIT)
+        self._monitor = DiskMonitor(
+            self._directory, self._disk, lambda: roles.open_again(self._watch.image), self._went_offline
+        )
         await _until_answered(self._watch.start)
-        roles.set_strays_aside(self._watch.image)
+        await self._disk.run(lambda: self._begin_writing(roles))
         self._assignments.start()
-        self._directory.opened()
+        self._monitor.check()
         self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._service.serve)
         await self._channel.start()
-        self._upkeep = LogUpkeep(self._replicas, self._directory, self._server, config)
+        self._upkeep = LogUpkeep(self._replicas, self._directory, self._disk, self._server, config)
         self._upkeep.start()
         self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
         self._listener = Listener(self._view, self._spec.host, self._spec.port, usage_dir=self._spec.usage_dir)
@@ -124,16 +136,23 @@ class PartitionActor:
         tune_garbage_collection()
         logger.info("%s holds %d replicas", self._name, len(self._replicas))
 
-    def _disk_failed(self) -> None:
+    def _begin_writing(self, roles: ReplicaRoles) -> None:
+        """A disk that takes nothing is left to the monitor; reads are served meanwhile."""
+        try:
+            roles.set_strays_aside(self._watch.image)
+            self._directory.opened()
+        except RaykaError as error:
+            logger.error("%s", error)
+
+    def _went_offline(self) -> None:
         """The log directory is offline: lead nothing of it any longer, and say so."""
-        if not self._failed:
-            self._failed = True
-            logger.error("log directory %s is offline: %s", self._path, self._directory.offline)
-            self._groups.resign()
-            for partition in self._replicas:
-                partition.resign()
-                self._server.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
-            self._reported = self._controller.execute.remote("actor_died", self._name)
+        self._groups.resign()
+        for partition in self._replicas:
+            partition.resign()
+            self._server.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        self._background.start(
+            "report of an offline log directory", execute_until_heard(self._controller, "actor_died", self._name)
+        )
 
     async def _lock(self) -> LogDirectory:
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
@@ -145,7 +164,12 @@ class PartitionActor:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
-            await asyncio.sleep(_LOCK_RETRY_S)
+                await asyncio.sleep(_LOCK_RETRY_S)
+            except RaykaError as error:
+                if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
+                logger.error("trying again in %.0f s: %s", PROBE_INTERVAL_S, error)
+                await asyncio.sleep(PROBE_INTERVAL_S)
 
     async def ready(self) -> str:
         """Returns when it serves."""
@@ -176,7 +200,9 @@ class PartitionActor:
         await self._assignments.stop()
         await self._view.stop()
         await self._upkeep.stop()
+        await self._monitor.stop()
         await self._server.stop()
+        self._disk.stop()
         self._directory.close([partition.log for partition in self._replicas], now_ms=time.time_ns() // 1_000_000)
 
     async def publish(

@@ -22,6 +22,7 @@ from typing import Any
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.controller.client import execute_until_heard
+from rayka.actors.replica.disk import DiskThread
 from rayka.metadata.commands import ActorRegistration, AssignReplicasToDirs
 from rayka.metadata.image import PartitionImage, TopicImage
 from rayka.metadata.values import LOST, UNASSIGNED
@@ -34,9 +35,12 @@ logger = logging.getLogger(__name__)
 class DirectoryAssignments:
     """The replicas of one actor in its log directory; what the image lacks is reported until the controller has it."""
 
-    def __init__(self, registration: ActorRegistration, directory: LogDirectory, controller: Any) -> None:
+    def __init__(
+        self, registration: ActorRegistration, directory: LogDirectory, disk: DiskThread, controller: Any
+    ) -> None:
         self._registration = registration
         self._directory = directory
+        self._disk = disk
         self._controller = controller
         self._pending: dict[tuple[uuid.UUID, int], uuid.UUID] = {}
         self._news = asyncio.Event()
@@ -76,7 +80,7 @@ class DirectoryAssignments:
         await self._news.wait()
         self._news.clear()
         reported = dict(self._pending)
-        self._directory.sync()
+        await self._disk.run(self._directory.sync)
         request = AssignReplicasToDirs(self._registration.name, self._registration.incarnation, reported)
         await execute_until_heard(self._controller, "assign_replicas_to_dirs", request)
         for replica, directory_id in reported.items():

@@ -1,15 +1,21 @@
-"""What goes on by the clock in a partition actor: flushes, checkpoints, retention, removal of deleted files."""
+"""What a partition actor does at intervals: flushes, checkpoints, retention, removal of deleted files."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
 from rayka.actors.background import BackgroundTasks
+from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
+from rayka.errors import RaykaError
 from rayka.replica.partition import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.log.log import Log
+
+logger = logging.getLogger(__name__)
 
 _FLUSH_CHECK_S = 1.0
 _EXPIRY_CHECK_S = 600.0
@@ -19,12 +25,18 @@ class LogUpkeep:
     """Runs each task at the interval that its setting gives."""
 
     def __init__(
-        self, replicas: Replicas, directory: LogDirectory, server: ReplicaServer, config: BrokerConfig
+        self,
+        replicas: Replicas,
+        directory: LogDirectory,
+        disk: DiskThread,
+        server: ReplicaServer,
+        config: BrokerConfig,
     ) -> None:
         self._replicas = replicas
         self._directory = directory
+        self._disk = disk
         self._server = server
-        self._intervals: tuple[tuple[float, Callable[[int], None]], ...] = (
+        self._intervals: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
             (min(_FLUSH_CHECK_S, config["log.flush.scheduler.interval.ms"] / 1000), self._flush),
             (config["log.flush.offset.checkpoint.interval.ms"] / 1000, self._checkpoint),
             (config["log.retention.check.interval.ms"] / 1000, self._retain),
@@ -35,31 +47,34 @@ class LogUpkeep:
     def start(self) -> None:
         """Begin."""
         for interval_s, task in self._intervals:
-            self._background.repeat(task.__name__.strip("_"), _step(task), interval_s=interval_s)
+            self._background.repeat(task.__name__.strip("_"), task, interval_s=interval_s)
 
     async def stop(self) -> None:
-        """End; a task that runs finishes first, since none of them waits."""
+        """End; work that is in the disk's thread already is done there."""
         await self._background.stop()
 
-    def _flush(self, now_ms: int) -> None:
-        """Logs whose `flush.ms` is over, and those with rolled segments that are not on the disk yet."""
+    async def _flush(self) -> None:
+        """Flush the logs whose `flush.ms` is over, and those with closed segments that are not on the device yet."""
+        now_ms = time.time_ns() // 1_000_000
         self._server.flush(partition for partition in self._replicas if partition.log.flush_needed(now_ms))
 
-    def _checkpoint(self, now_ms: int) -> None:
-        self._directory.checkpoint([partition.log for partition in self._replicas])
+    async def _checkpoint(self) -> None:
+        logs = [partition.log for partition in self._replicas]
+        await self._disk.run(lambda: self._directory.checkpoint(logs))
 
-    def _retain(self, now_ms: int) -> None:
+    async def _retain(self) -> None:
         for partition in self._replicas:
-            partition.log.delete_old_segments(now_ms)
-        self._directory.remove_deleted(now_ms)
+            await self._delete_old_segments(partition.log)
+        await self._disk.run(lambda: self._directory.remove_deleted(time.time_ns() // 1_000_000))
 
-    def _expire_producers(self, now_ms: int) -> None:
+    async def _delete_old_segments(self, log: Log) -> None:
+        """A log that was deleted meanwhile, or can't be read, keeps no other from its retention."""
+        try:
+            await delete_old_segments(self._directory, self._disk, log)
+        except RaykaError as error:
+            logger.error("retention of %s failed: %s", log.topic_partition, error)
+
+    async def _expire_producers(self) -> None:
+        now_ms = time.time_ns() // 1_000_000
         for partition in self._replicas:
             partition.log.remove_expired_producers(now_ms)
-
-
-def _step(task: Callable[[int], None]) -> Callable[[], Awaitable[None]]:
-    async def step() -> None:
-        task(time.time_ns() // 1_000_000)
-
-    return step

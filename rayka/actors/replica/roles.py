@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import random
 import time
 import uuid
 from collections.abc import Iterable
 
+from rayka.actors.background import BackgroundTasks
 from rayka.actors.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from rayka.actors.replica.assignments import DirectoryAssignments
+from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import RaykaError
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.log.log import Log
 from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -29,6 +34,7 @@ class ReplicaRoles:
         name: str,
         replicas: Replicas,
         directory: LogDirectory,
+        disk: DiskThread,
         server: ReplicaServer,
         groups: CoordinatorRuntime,
         assignments: DirectoryAssignments,
@@ -37,24 +43,42 @@ class ReplicaRoles:
         self._name = name
         self._replicas = replicas
         self._directory = directory
+        self._disk = disk
+        self._lock = asyncio.Lock()
+        self._not_opened: set[str] = set()
+        self._began_to_lead: list[Partition] = []
+        self._background = BackgroundTasks(name)
         self._server = server
         self._groups = groups
         self._assignments = assignments
         self._configs = config.texts
         self._producer_id_expiration_ms = int(config["producer.id.expiration.ms"])
 
-    def image_changed(self, before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
-        """Take in a new image; only topics that changed are looked at. `removed` are the ids of deleted topics."""
-        for name, topic in before.topics.items():
-            present = after.topics.get(name)
-            if present is not topic and (present is None or present.topic_id != topic.topic_id):
-                self._remove(topic, is_deleted=topic.topic_id in removed)
-        for name, topic in after.topics.items():
-            if before.topics.get(name) is not topic:
-                self._follow(topic, after)
-        if before.configs is not after.configs:
-            self._reconfigure(after)
-        self._groups.image_changed(before, after)
+    async def image_changed(self, before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
+        """Take in a new image; only topics that changed are looked at. `removed` are the ids of deleted topics.
+
+        Returns when the replicas of the image serve.
+        """
+        async with self._lock:
+            for name, topic in before.topics.items():
+                present = after.topics.get(name)
+                if present is not topic and (present is None or present.topic_id != topic.topic_id):
+                    await self._remove(topic, is_deleted=topic.topic_id in removed)
+            for name, topic in after.topics.items():
+                if before.topics.get(name) is not topic:
+                    await self._follow(topic, after)
+            if before.configs is not after.configs:
+                self._reconfigure(after)
+            self._groups.image_changed(before, after)
+            self._assign_epochs()
+
+    async def open_again(self, image: MetadataImage) -> None:
+        """Try the replicas again that could not be opened: the disk is in order again."""
+        async with self._lock:
+            not_opened, self._not_opened = self._not_opened, set()
+            for name in sorted(not_opened & image.topics.keys()):
+                await self._follow(image.topics[name], image)
+            self._assign_epochs()
 
     def set_strays_aside(self, image: MetadataImage) -> None:
         """Rename the directories of topics that the image does not know: they are kept (`LogDirectory.set_aside`)."""
@@ -67,30 +91,23 @@ class ReplicaRoles:
     def _mine(self, topic: TopicImage) -> Iterable[PartitionImage]:
         return (partition for partition in topic.partitions if self._name in partition.actors)
 
-    def _follow(self, topic: TopicImage, image: MetadataImage) -> None:
+    async def _follow(self, topic: TopicImage, image: MetadataImage) -> None:
         for partition in self._mine(topic):
             topic_partition = TopicPartition(topic.name, partition.partition)
             try:
-                self._take_role(topic_partition, topic, partition, image)
+                await self._take_role(topic_partition, topic, partition, image)
             except RaykaError as error:
                 logger.error("%s can't be served: %s", topic_partition, error)
+                self._not_opened.add(topic.name)
 
-    def _take_role(
+    async def _take_role(
         self, topic_partition: TopicPartition, topic: TopicImage, partition: PartitionImage, image: MetadataImage
     ) -> None:
         if topic_partition not in self._replicas:
             if not self._assignments.may_open(topic, partition):
                 return
             config = self._config(topic.name, image)
-            now_ms = time.time_ns() // 1_000_000
-            log = self._directory.open_log(
-                topic_partition,
-                topic.topic_id,
-                config,
-                now_ms=now_ms,
-                jitter_ms=random.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
-                producer_id_expiration_ms=self._producer_id_expiration_ms,
-            )
+            log = await self._disk.run(lambda: self._open_log(topic_partition, topic.topic_id, config))
             self._replicas.add(Partition(log, topic.topic_id, is_internal=topic.is_internal))
         held = self._replicas.get(topic_partition)
         if partition.leader_actor == self._name:
@@ -99,10 +116,36 @@ class ReplicaRoles:
                 replica_count=len(partition.replicas),
                 in_sync_count=len(partition.isr),
             )
+            self._began_to_lead.append(held)
             if topic.name == OFFSETS_TOPIC:
                 self._groups.leads(held)
         else:
             self._resign(held)
+
+    def _open_log(self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> Log:
+        return self._directory.open_log(
+            topic_partition,
+            topic_id,
+            config,
+            now_ms=time.time_ns() // 1_000_000,
+            jitter_ms=random.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
+            producer_id_expiration_ms=self._producer_id_expiration_ms,
+        )
+
+    def _assign_epochs(self) -> None:
+        """Write new leader epochs down in the background. An append that comes earlier writes its own."""
+        led, self._began_to_lead = self._began_to_lead, []
+        if led:
+            self._background.start("leader epochs", self._write_epochs(led))
+
+    async def _write_epochs(self, led: list[Partition]) -> None:
+        for held in led:
+            try:
+                await self._disk.run(functools.partial(held.log.assign_epoch, held.leader_epoch))
+            except RaykaError as error:
+                logger.warning(
+                    "%s: leader epoch %d is not written yet: %s", held.topic_partition, held.leader_epoch, error
+                )
 
     def _resign(self, held: Partition) -> None:
         held.resign()
@@ -110,21 +153,27 @@ class ReplicaRoles:
         if held.topic_partition.topic == OFFSETS_TOPIC:
             self._groups.leaves(held.topic_partition.partition)
 
-    def _remove(self, topic: TopicImage, *, is_deleted: bool) -> None:
+    async def _remove(self, topic: TopicImage, *, is_deleted: bool) -> None:
         for partition in self._mine(topic):
             topic_partition = TopicPartition(topic.name, partition.partition)
             if topic_partition not in self._replicas:
                 continue
             held = self._replicas.remove(topic_partition)
             self._resign(held)
-            try:
-                if is_deleted:
-                    self._directory.delete_log(held.log, uuid.uuid4().hex)
-                else:
-                    path = self._directory.set_aside(topic_partition)
-                    logger.warning("nobody saw the deletion of %s: its files are kept in %s", topic_partition, path)
-            except RaykaError as error:
-                logger.error("%s could not be deleted: %s", topic_partition, error)
+            held.log.release()
+            await self._remove_files(held, is_deleted)
+
+    async def _remove_files(self, held: Partition, is_deleted: bool) -> None:
+        """The files of a topic whose deletion nobody saw are kept: the metadata may be what is wrong."""
+        topic_partition = held.topic_partition
+        try:
+            if is_deleted:
+                await self._disk.run(lambda: self._directory.delete_log(held.log, uuid.uuid4().hex))
+            else:
+                path = await self._disk.run(lambda: self._directory.set_aside(topic_partition))
+                logger.warning("nobody saw the deletion of %s: its files are kept in %s", topic_partition, path)
+        except RaykaError as error:
+            logger.error("%s could not be deleted: %s", topic_partition, error)
 
     def _reconfigure(self, image: MetadataImage) -> None:
         for partition in self._replicas:

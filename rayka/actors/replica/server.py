@@ -1,7 +1,7 @@
 """Serves the replicas of one process: the link to them that needs no wire.
 
-The decisions are in `rayka.replica`; this adds the clock, the event loop and the fsync thread. Everything but the
-fsync happens in the loop, so the loop is the lock.
+The decisions are in `rayka.replica`; this adds the clock, the event loop and the disk's threads. Appends and reads
+happen in the loop, so the loop is the lock. No other disk work does.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import CALL_TIMEOUT_S, AppendDone, CallDone, FetchDone, FetchParams
+from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.group_commit import GroupCommit
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Appended, Partition, Replicas
 from rayka.replica.purgatory import DelayedFetch, DelayedProduce, Purgatory
+from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.types import (
     AppendParams,
@@ -31,23 +34,29 @@ from rayka.types import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class ReplicaServer:
-    """Implements `LeaderClient`. `disk_failed` is called when an I/O error came up."""
+    """Implements `LeaderClient`."""
 
     is_in_process = True
 
-    def __init__(self, replicas: Replicas, directory: LogDirectory, disk_failed: Callable[[], None]) -> None:
+    def __init__(self, replicas: Replicas, directory: LogDirectory, disk: DiskThread) -> None:
         self._replicas = replicas
         self._directory = directory
-        self._disk_failed = disk_failed
+        self._disk = disk
+        self._background = BackgroundTasks("replica server")
         self._purgatory = Purgatory()
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count()
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}  # when delayed fetches are answered at the latest
         self._group_commit = GroupCommit(self._flushed, self._flush_failed)
         self._unflushed_bytes: dict[TopicPartition, int] = {}
-        self._services: dict[str, Callable[..., None]] = {}
+        self._services: dict[str, Callable[..., None]] = {
+            "delete_records": self._delete_records,
+            "describe_log_dir": self._describe_log_dir,
+        }
 
     def offer(self, method: str, service: Callable[..., None]) -> None:
         """Serve one more method by `call`: `service(*arguments, done)` may answer later."""
@@ -64,8 +73,6 @@ class ReplicaServer:
         for request, one in zip(requests, appended, strict=True):
             if one.size:
                 self._announce(request.topic_partition, one)
-            elif one.result.error == ErrorCode.KAFKA_STORAGE_ERROR:
-                self._disk_failed()
 
     def _delay_produce(
         self, requests: Sequence[AppendRequest], appended: Sequence[Appended], timeout_ms: int, done: AppendDone
@@ -108,7 +115,6 @@ class ReplicaServer:
     def _flush_failed(self, partition: Partition, error: RaykaError) -> None:
         logger.error("%s: %s", partition.topic_partition, error)
         self.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        self._disk_failed()
 
     def append_own(self, partition: Partition, records: memoryview, now_ms: int) -> int:
         """Append batches of this process' own making; returns the base offset. Raises RaykaError."""
@@ -133,10 +139,13 @@ class ReplicaServer:
             self._purgatory.add_produce(DelayedProduce(visible, [topic_partition], [AppendResult(0)], required))
 
     def delete_own(self, partition: Partition, offset: int) -> None:
-        """Move the log start offset of a partition up, and let its old segments go."""
+        """Move the log start offset of a partition up, and delete its old segments in the background."""
         partition.log.delete_records(offset)
-        partition.log.delete_old_segments(time.time_ns() // 1_000_000)
-        self._directory.write_log_start_offsets({partition.topic_partition: partition.log.log_start_offset})
+        self._background.start("delete old segments", self._delete_old_segments(partition))
+
+    async def _delete_old_segments(self, partition: Partition) -> None:
+        await delete_old_segments(self._directory, self._disk, partition.log)
+        await self._disk.run(lambda: self._directory.write_log_starts([partition.log]))
 
     def fetch(self, order: FetchParams, done: FetchDone) -> Hashable:
         """Read; answers at once if there is enough, else when there is or the time is over (then returns its key)."""
@@ -181,8 +190,9 @@ class ReplicaServer:
         self._group_commit.flush(partitions)
 
     async def stop(self) -> None:
-        """Wait for the flush under way."""
+        """Wait for the flush under way; leave other work on the disk to the next start."""
         await self._group_commit.stop()
+        await self._background.stop()
 
     def close(self) -> None:
         """Nothing: the replicas live as long as their process."""
@@ -205,25 +215,34 @@ class ReplicaServer:
     def _epoch_end_offsets(self, rows: Any) -> Any:
         return self._replicas.epoch_end_offsets([EpochQuery(TopicPartition(*row[0]), *row[1:]) for row in rows])
 
-    def _delete_records(self, rows: Any) -> Any:
+    def _delete_records(self, rows: Any, done: CallDone) -> None:
+        """Answer when the log start offsets are on the device."""
         queries = [(TopicPartition(*topic_partition), offset) for topic_partition, offset in rows]
         answers = self._replicas.delete_records(queries)
-        self._directory.write_log_start_offsets(
-            {partition.topic_partition: partition.log.log_start_offset for partition in self._replicas}
-        )
-        return answers
+        moved = [
+            self._replicas.get(query[0]).log for query, answer in zip(queries, answers, strict=True) if not answer[0]
+        ]
+        self._answer_from_disk(lambda: self._directory.write_log_starts(moved), lambda _: answers, done)
 
-    def _describe_log_dir(self) -> Any:
-        offline = self._directory.offline is not None
+    def _describe_log_dir(self, done: CallDone) -> None:
+        path, strays = self._directory.path, self._directory.stray_partitions
         sizes = [(partition.topic_partition, partition.log.size, 0, False) for partition in self._replicas]
-        total, usable = (-1, -1) if offline else self._directory.space()
-        error = ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NONE
-        return int(error), str(self._directory.path), sizes, total, usable, self._directory.stray_partitions
+        if self._directory.disk.state is State.OFFLINE:
+            done((int(ErrorCode.KAFKA_STORAGE_ERROR), path, sizes, -1, -1, strays))
+        else:
+            self._answer_from_disk(self._directory.space, lambda space: (0, path, sizes, *space, strays), done)
+
+    def _answer_from_disk(self, work: Callable[[], T], answer: Callable[[T], Any], done: CallDone) -> None:
+        async def run() -> None:
+            try:
+                done(answer(await self._disk.run(work)))
+            except RaykaError as error:
+                done([[int(error.code)]])
+
+        self._background.start("disk", run())
 
 
 _CALLS: dict[str, Callable[..., Any]] = {
     "list_offsets": ReplicaServer._list_offsets,
     "epoch_end_offsets": ReplicaServer._epoch_end_offsets,
-    "delete_records": ReplicaServer._delete_records,
-    "describe_log_dir": ReplicaServer._describe_log_dir,
 }

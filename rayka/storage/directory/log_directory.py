@@ -4,12 +4,14 @@ One process holds the directory, by the lock on `.lock`. After a clean stop the 
 `.kafka_cleanshutdown` says that nothing needs recovery. After any other stop `boot-id`, a file of ours,
 tells whether the kernel has run on since: then everything that a write took is still there. That file is
 written when recovery is done; it names the partitions that were found but not opened, which still need it.
-An OSError takes the directory offline: every later call, of the directory and of its logs, is refused.
+What an OSError does to the directory and its logs is decided in `disk_state`. A directory is used by one thread at a
+time; its logs may be appended to and read in another thread meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Iterable, Mapping
@@ -17,12 +19,12 @@ from collections.abc import Iterable, Mapping
 from rayka.config.log import LogConfig
 from rayka.errors import RaykaError
 from rayka.storage.directory import checkpoints, partition_metadata
+from rayka.storage.directory.disk_state import DiskState, State
 from rayka.storage.directory.meta_properties import MetaProperties
-from rayka.storage.files import RealFiles
-from rayka.storage.log.local_log import Removal
+from rayka.storage.files import RealFiles, storage_error, storing
+from rayka.storage.log.local_log import Removal, SegmentDeletion
 from rayka.storage.log.log import Log
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS
-from rayka.storage.storage_error import storage_error, storing
 from rayka.types import TopicPartition
 
 LOCK_FILE = ".lock"
@@ -36,10 +38,13 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 _CLEAN_SHUTDOWN = b'{"version":0,"brokerEpoch":-1}'
 _MAX_NAME = 255
+PROBE_FILE = ".probe"
+PROBE_BYTES = 1 << 20
+"""So much room must be there before appends are taken again."""
 
 
 class LogDirectory:
-    """Open and locked. Methods raise KAFKA_STORAGE_ERROR for an OSError and ever after one.
+    """Open and locked. Methods raise KAFKA_STORAGE_ERROR for an OSError, and when the disk is offline.
 
     `partitions` are those found at the start, with their topic ids; `strays` the directories that are
     not partitions, which are left alone.
@@ -47,7 +52,7 @@ class LogDirectory:
 
     def __init__(self, path: str, files: RealFiles, lock: int, properties: MetaProperties | None, now_ms: int) -> None:
         self.path = path
-        self.offline: OSError | None = None
+        self.disk = DiskState(path)
         self.properties = properties
         self.partitions: dict[TopicPartition, uuid.UUID | None] = {}
         self.strays: list[str] = []
@@ -56,6 +61,7 @@ class LogDirectory:
         self._now_ms = now_ms
         self._logs: dict[TopicPartition, Log] = {}
         self._removals: list[Removal] = []
+        self._is_writing = False
         self._was_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
         self._boot_id = _read_boot_id(files)
         self._unrecovered: set[str] = set()
@@ -125,19 +131,31 @@ class LogDirectory:
 
     def check_online(self) -> None:
         """Raises KAFKA_STORAGE_ERROR when the directory is offline."""
-        if self.offline is not None:
-            raise storage_error(f"The log directory {self.path} is offline", self.offline)
+        self.disk.check_readable()
 
     def failed(self, error: OSError) -> RaykaError:
-        """Go offline, with all logs."""
-        self._take_offline(error)
-        return storage_error(f"Disk error in {self.path}", error)
+        """Let the state of the disk follow from an error."""
+        return self.disk.failed(error)
 
-    def _take_offline(self, error: OSError) -> None:
-        if self.offline is None:
-            self.offline = error
-            for log in self._logs.values():
-                log.take_offline(error)
+    @storing
+    def probe(self) -> None:
+        """Write, flush and read a file, and make up for what `opened` could not do; then appends are taken again.
+
+        Does nothing unless the disk is failing. Raises KAFKA_STORAGE_ERROR while it still is.
+        """
+        if self.disk.state is not State.FAILING:
+            return
+        path = self._file(PROBE_FILE)
+        try:
+            self._files.write_file(path, bytes(PROBE_BYTES), sync=True)
+            if self._files.read_file(path) != bytes(PROBE_BYTES):
+                raise OSError(errno.EIO, "the probe reads differently from what was written", path)
+        finally:
+            for name in (path, path + ".tmp"):
+                self._files.remove_if_present(name)
+        if not self._is_writing:
+            self._begin_writing()
+        self.disk.probe_succeeded()
 
     # -- logs -----------------------------------------------------------------------------------
 
@@ -170,7 +188,7 @@ class LogDirectory:
             topic_id=topic_id,
             jitter_ms=jitter_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
-            on_failure=self._take_offline,
+            disk=self.disk,
         )
         self._logs[topic_partition] = log
         self.partitions[topic_partition] = log.topic_id
@@ -230,9 +248,13 @@ class LogDirectory:
     @storing
     def opened(self) -> None:
         """The logs are recovered and writing begins: from now on only `close` makes a stop a clean one."""
+        self._begin_writing()
+
+    def _begin_writing(self) -> None:
         self._write_boot_record()
         self._files.remove_if_present(self._file(CLEAN_SHUTDOWN_FILE))
         self._files.sync_path(self.path)
+        self._is_writing = True
 
     @storing
     def delete_log(self, log: Log, unique: str) -> None:
@@ -245,20 +267,24 @@ class LogDirectory:
         self._removals.append(Removal((self._file(name),), self._now_ms + log.config.file_delete_delay_ms))
 
     @storing
+    def rename_deleted(self, deletion: SegmentDeletion) -> None:
+        """Rename the files of deleted segments; `remove_deleted` removes them when they are due."""
+        self._removals.append(deletion.rename(self._files))
+
+    @storing
     def remove_deleted(self, now_ms: int) -> None:
-        """Remove the files of deleted logs and segments whose time has come."""
+        """Remove the files of deleted logs and segments that are due."""
         self._now_ms = now_ms
-        for removals in (self._removals, *(log.removals for log in self._logs.values())):
-            for removal in [removal for removal in removals if removal.due_ms <= now_ms]:
-                removal.run(self._files)
-                removals.remove(removal)
+        for removal in [removal for removal in self._removals if removal.due_ms <= now_ms]:
+            removal.run(self._files)
+            self._removals.remove(removal)
 
     # -- checkpoints ----------------------------------------------------------------------------
 
     @storing
     def checkpoint(self, logs: Iterable[Log]) -> None:
         """Write the offsets of these logs into the checkpoints; those of others stay as they are."""
-        for log in logs:
+        for log in self._open(logs):
             self._recovery_points[log.topic_partition] = log.recovery_point
             self._log_start_offsets[log.topic_partition] = log.log_start_offset
             self._high_watermarks[log.topic_partition] = log.high_watermark
@@ -267,10 +293,16 @@ class LogDirectory:
         self._write_offsets(HIGH_WATERMARKS_FILE, self._high_watermarks)
 
     @storing
-    def write_log_start_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Make log start offsets outlast a crash, after records were deleted."""
-        self._log_start_offsets.update(offsets)
+    def write_log_starts(self, logs: Iterable[Log]) -> None:
+        """Make the log start offsets of these logs outlast a crash, after records were deleted."""
+        for log in self._open(logs):
+            log.write_epochs()
+            self._log_start_offsets[log.topic_partition] = log.log_start_offset
         self._write_offsets(LOG_START_OFFSETS_FILE, self._log_start_offsets)
+
+    def _open(self, logs: Iterable[Log]) -> list[Log]:
+        """Without those that were deleted meanwhile: another topic of that name must not get their offsets."""
+        return [log for log in logs if self._logs.get(log.topic_partition) is log]
 
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         checkpoints.write_offsets(self._files, self._file(name), offsets)

@@ -95,7 +95,7 @@ class Appender:
         for header in headers:
             aborted = self._producers.append(header, base_offset, records, position, now_ms)
             if aborted is not None:
-                self._local.segments.active.transaction_index.append(aborted)
+                self._local.segments.active.add_aborted(aborted)
             position += header.batch_length + LOG_OVERHEAD
             base_offset += header.last_offset_delta + 1
 
@@ -121,6 +121,7 @@ class Appender:
     def snapshot_producers(self, *, sync: bool = False) -> None:
         """Write the producers down at the log end offset; the last one within a segment is not needed any more."""
         end_offset = self._local.log_end_offset
+        self._local.segments.active.transaction_index.write()
         self._producers.take_snapshot(end_offset, sync=sync)
         self._producers.keep_snapshots({segment.base_offset for segment in self._local.segments} | {end_offset})
         self.plan_snapshot()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
@@ -24,12 +25,16 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """The epochs of a log, rising, each with its start offset.
 
-    An epoch is on the device before its first batch, so a checkpoint that can be read knows every epoch.
+    An epoch is on the device before its first batch, so a checkpoint that can be read knows every epoch. `assign` and
+    `write` may be called in any thread. Forgetting the start of the log needs no write at once: opening the log
+    forgets it again.
     """
 
     def __init__(self, files: RealFiles, directory: str) -> None:
         self._files = files
         self._path = os.path.join(directory, FILE_NAME)
+        self._lock = threading.Lock()
+        self._is_write_due = False
         self.entries: list[EpochEntry] = []
         self.latest = NO_LEADER_EPOCH
 
@@ -42,10 +47,17 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` writes from `start_offset` on."""
-        if epoch < 0 or (epoch == self.latest and self.entries[-1].start_offset <= start_offset):
-            return
-        kept = [entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset]
-        self._replace([*kept, EpochEntry(epoch, start_offset)])
+        with self._lock:
+            if epoch < 0 or (epoch == self.latest and self.entries[-1].start_offset <= start_offset):
+                return
+            kept = [entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset]
+            self._replace([*kept, EpochEntry(epoch, start_offset)])
+
+    def write(self) -> None:
+        """Bring the file up to what `truncate_from_start` left."""
+        if self._is_write_due:
+            with self._lock:
+                self._replace(self.entries)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> EpochEntry:
         """The largest epoch not above `epoch`, with its exclusive end offset; (-1, -1) if that is unknown."""
@@ -66,12 +78,16 @@ class LeaderEpochs:
         self._keep(lambda entry: entry.start_offset < end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended at or before `start_offset`; the one it lies in now begins there."""
+        """Forget epochs that ended at or before `start_offset`, until `write` in memory alone.
+
+        The epoch that it lies in begins there now.
+        """
         before = [entry for entry in self.entries if entry.start_offset <= start_offset]
         if before:
             entries = [EpochEntry(before[-1].epoch, start_offset), *self.entries[len(before) :]]
             if entries != self.entries:
-                self._replace(entries)
+                self._set(entries)
+                self._is_write_due = True
 
     def replace(self, entries: list[EpochEntry]) -> None:
         """Put a rebuilt list in the place of what was known."""
@@ -87,6 +103,7 @@ class LeaderEpochs:
         lines = (f"{entry.epoch} {entry.start_offset}" for entry in entries)
         write_lines(self._files, self._path, lines, sync=sync)
         self._set(entries)
+        self._is_write_due = False
 
     def _set(self, entries: list[EpochEntry]) -> None:
         self.entries = entries

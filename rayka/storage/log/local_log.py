@@ -7,12 +7,12 @@ the device is a job: the log makes it, any thread runs it, the log takes its res
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from rayka.config.log import LogConfig
-from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.directory import partition_metadata
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import LOG_OVERHEAD, BatchHeader, Buffer
@@ -81,6 +81,21 @@ class FlushJob:
                 self._files.sync_path(path)
 
 
+class SegmentDeletion(NamedTuple):
+    """Files of segments that the log has deleted, and that are still to be renamed and, at `due_ms`, to be removed."""
+
+    paths: tuple[str, ...]
+    due_ms: int
+
+    def rename(self, files: RealFiles) -> Removal:
+        """Rename the files, so that they are not taken for the log's. Any thread may do it. Raises OSError.
+
+        On a full disk a longer name may find no room in the directory; then the file is removed at once.
+        """
+        renamed = (_rename_deleted(files, path) for path in self.paths)
+        return Removal(tuple(path for path in renamed if path), self.due_ms)
+
+
 class Removal(NamedTuple):
     """Files that were renamed to be deleted; `run` is due at `due_ms`. What is gone by then is no error."""
 
@@ -88,14 +103,11 @@ class Removal(NamedTuple):
     due_ms: int
 
     def run(self, files: RealFiles) -> None:
-        """Remove the files and directories. Raises KAFKA_STORAGE_ERROR."""
-        try:
-            for path in self.paths:
-                with contextlib.suppress(FileNotFoundError):
-                    remove = files.remove_directory if files.is_directory(path) else files.remove
-                    remove(path)
-        except OSError as error:
-            raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Cannot remove {path}: {error}") from error
+        """Remove the files and directories. Raises OSError."""
+        for path in self.paths:
+            with contextlib.suppress(FileNotFoundError):
+                remove = files.remove_directory if files.is_directory(path) else files.remove
+                remove(path)
 
 
 class LocalLog:
@@ -306,16 +318,11 @@ class LocalLog:
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
 
-    def give_up(self, gone: tuple[Segment, ...], now_ms: int) -> Removal:
-        """Rename the files of segments for a removal that is due after `file.delete.delay.ms`."""
-        self._forget(gone)
-        renamed = []
-        for segment in gone:
-            for path in segment.paths:
-                if self._files.exists(path):
-                    self._files.rename(path, path + DELETED_SUFFIX)
-                    renamed.append(path + DELETED_SUFFIX)
-        return Removal(tuple(renamed), now_ms + self.config.file_delete_delay_ms)
+    def delete_segments(self, segments: tuple[Segment, ...], now_ms: int) -> SegmentDeletion:
+        """Take segments out of the log. Their files are due to be removed after `file.delete.delay.ms`."""
+        self._forget(segments)
+        paths = tuple(path for segment in segments for path in segment.paths)
+        return SegmentDeletion(paths, now_ms + self.config.file_delete_delay_ms)
 
     def _forget(self, gone: tuple[Segment, ...]) -> None:
         self.segments.remove(gone)
@@ -334,3 +341,17 @@ def _cut(segment: Segment, position: int, max_bytes: int, min_one_message: bool)
     if header is None or header.size_in_bytes <= max_bytes:
         return max_bytes
     return header.size_in_bytes if min_one_message else 0
+
+
+def _rename_deleted(files: RealFiles, path: str) -> str:
+    """The new name; empty if the file is gone."""
+    try:
+        files.rename(path, path + DELETED_SUFFIX)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        files.remove_if_present(path)
+        return ""
+    return path + DELETED_SUFFIX

@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Callable
 
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.directory import partition_metadata
-from rayka.storage.files import RealFiles
+from rayka.storage.directory.disk_state import DiskState
+from rayka.storage.files import RealFiles, storing
 from rayka.storage.log import retention
 from rayka.storage.log.append_info import AppendInfo
 from rayka.storage.log.appender import Appender
 from rayka.storage.log.leader_epochs import EpochEntry
-from rayka.storage.log.local_log import FlushJob, LocalLog, LogOffsetMetadata, Removal
+from rayka.storage.log.local_log import FlushJob, LocalLog, LogOffsetMetadata, Removal, SegmentDeletion
 from rayka.storage.log.recovery import LastRun, LoadedLog, LogLoader
 from rayka.storage.log.search import offset_for_timestamp, offset_of_max_timestamp
+from rayka.storage.log.segment import Segment
 from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS, ProducerState
-from rayka.storage.storage_error import storage_error, storing
 from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, TopicPartition
 
 SNAPSHOT_BYTES = 32 << 20
@@ -52,7 +52,7 @@ class Log:
         now_ms: int,
         jitter_ms: int = 0,
         topic_id: uuid.UUID | None = None,
-        on_failure: Callable[[OSError], None] | None = None,
+        disk: DiskState | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = directory
@@ -60,12 +60,9 @@ class Log:
         self.config = config
         self.log_start_offset = loaded.log_start_offset
         self.high_watermark = loaded.log_start_offset
-        self.removals: list[Removal] = []
-        """Files that were given up, until the owner of the log runs the removals and takes them out."""
         self._files = files
         self._jitter_ms = jitter_ms
-        self._on_failure = on_failure
-        self._failure: OSError | None = None
+        self._disk = disk or DiskState(directory)
         self._is_released = False
         self._segments = loaded.segments
         self._producers = loaded.producers
@@ -99,7 +96,7 @@ class Log:
         topic_id: uuid.UUID | None = None,
         jitter_ms: int = 0,
         producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
-        on_failure: Callable[[OSError], None] | None = None,
+        disk: DiskState | None = None,
     ) -> Log:
         """Open the log in `directory`, or make an empty one there; after an unclean stop, recover it.
 
@@ -108,6 +105,7 @@ class Log:
         UNSUPPORTED_FOR_MESSAGE_FORMAT (messages of magic 0 or 1) and KAFKA_STORAGE_ERROR.
         """
         last_run = LastRun(recovery_point, log_start_offset, clean_shutdown, same_boot)
+        disk = disk or DiskState(directory)
         try:
             files.make_directory(directory)
             topic_id = partition_metadata.settle(files, directory, topic_id)
@@ -115,12 +113,10 @@ class Log:
             loaded = LogLoader(files, directory, config, last_run, now_ms).load(producers)
             log = cls(
                 topic_partition, directory, config, files, loaded,
-                now_ms=now_ms, jitter_ms=jitter_ms, topic_id=topic_id, on_failure=on_failure,
+                now_ms=now_ms, jitter_ms=jitter_ms, topic_id=topic_id, disk=disk,
             )  # fmt: skip
         except OSError as error:
-            if on_failure is not None:
-                on_failure(error)
-            raise storage_error(f"Cannot open {directory}", error) from error
+            raise disk.failed(error) from error
         if log.flush_before_visible:
             log.flush()
         log.update_high_watermark(min(high_watermark, log.log_end_offset))
@@ -135,19 +131,12 @@ class Log:
     # -- failures -------------------------------------------------------------------------------
 
     def check_online(self) -> None:
-        """Raises KAFKA_STORAGE_ERROR when the log or its directory failed before."""
-        if self._failure is not None:
-            raise storage_error(f"The log directory of {self.topic_partition} is offline", self._failure)
+        """Raises KAFKA_STORAGE_ERROR when the log directory is offline."""
+        self._disk.check_readable()
 
     def failed(self, error: OSError) -> RaykaError:
-        """Tell the owner of a failure."""
-        if self._on_failure is not None:
-            self._on_failure(error)
-        return storage_error(f"Disk error in {self.directory}", error)
-
-    def take_offline(self, error: OSError) -> None:
-        """Refuse every later call."""
-        self._failure = error
+        """Let the state of the disk follow from an error."""
+        return self._disk.failed(error)
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -211,8 +200,8 @@ class Log:
         UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER,
         INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR.
         """
-        if self._failure is not None:
-            self.check_online()
+        if not self._disk.takes_appends:
+            self._disk.check_appendable()
         self._now_ms = now_ms
         try:
             return self._appender.append(records, leader_epoch, now_ms, self.log_start_offset, origin_is_client)
@@ -233,8 +222,8 @@ class Log:
         At most `max_bytes`, cut wherever that falls, but the whole first batch if `min_one_message`. A slice
         lies in one segment. Raises OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
-        if self._failure is not None:
-            self.check_online()
+        if self._disk.error is not None:
+            self._disk.check_readable()
         if not self.log_start_offset <= offset < upper_bound_offset:
             self._check_range(offset)
             if offset == self.high_watermark:
@@ -284,7 +273,7 @@ class Log:
     def delete_records(self, offset: int) -> int:
         """Move the log start offset up to `offset`, at most to the high watermark; the new log start offset.
 
-        Raises OFFSET_OUT_OF_RANGE above the high watermark. Segments go at the next `delete_old_segments`.
+        Raises OFFSET_OUT_OF_RANGE above the high watermark. Segments below are deleted with the next retention.
         """
         if offset > self.high_watermark:
             raise RaykaError(
@@ -300,33 +289,57 @@ class Log:
             self.log_start_offset = offset
 
     @storing
-    def delete_old_segments(self, now_ms: int) -> Removal | None:
-        """Give up the segments that `retention.ms`, `retention.bytes` and the log start offset let go.
-
-        Their files are renamed at once; the removal, which is also in `removals`, is due after
-        `file.delete.delay.ms`.
-        """
-        gone = retention.deletable(
-            self._segments,
+    def deletable_segments(self, now_ms: int) -> tuple[Segment, ...]:
+        """The segments that retention or the log start offset allows to be deleted. Any thread may call it."""
+        return retention.deletable(
+            self._segments.all,
             self.config,
             now_ms,
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
             log_end_offset=self.log_end_offset,
         )
-        if not gone:
+
+    @storing
+    def delete_segments(self, segments: tuple[Segment, ...], now_ms: int) -> SegmentDeletion | None:
+        """Delete segments that `deletable_segments` gave. Their files are left to the deletion, for any thread to run.
+
+        The active segment stays if it was appended to since; None if nothing is deleted.
+        """
+        if self._segments.active in segments:
+            segments = self.deletable_segments(now_ms)
+        if not segments or segments != self._segments.all[: len(segments)]:
             return None
-        if len(gone) == len(self._segments):
+        if len(segments) == len(self._segments):
             self._appender.roll(now_ms)
-        kept = self._segments.after(gone[-1])
-        self._advance_log_start_offset(self.log_end_offset if kept is None else kept.base_offset)
-        removal = self._local.give_up(gone, now_ms)
-        for segment in gone:
-            self._producers.release_snapshot(segment.base_offset)
-        if self._high_watermark_place[0] in gone:
+        following = self._segments.all[len(segments)]
+        self._advance_log_start_offset(following.base_offset)
+        deletion = self._local.delete_segments(segments, now_ms)
+        snapshots = self._producers.forget_snapshots(segment.base_offset for segment in segments)
+        if self._high_watermark_place[0] in segments:
             self._high_watermark_place = self._local.place_of(self.high_watermark)
-        self.removals.append(removal)
-        return removal
+        return deletion._replace(paths=deletion.paths + snapshots)
+
+    @storing
+    def delete_old_segments(self, now_ms: int) -> Removal | None:
+        """Delete the segments that retention and the log start offset allow to be deleted, and rename their files.
+
+        The removal is due after `file.delete.delay.ms`.
+        """
+        deletion = self.delete_segments(self.deletable_segments(now_ms), now_ms)
+        self.write_epochs()
+        return None if deletion is None else deletion.rename(self._files)
+
+    @storing
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """Note that `leader_epoch` begins at the log end, so that its first append need not. Any thread may call it."""
+        if leader_epoch > self._epochs.latest:
+            self._epochs.assign(leader_epoch, self.log_end_offset)
+
+    @storing
+    def write_epochs(self) -> None:
+        """Bring the epoch checkpoint up to the log start offset. Any thread may call it."""
+        self._epochs.write()
 
     @storing
     def truncate_to(self, offset: int) -> None:
@@ -381,7 +394,7 @@ class Log:
     @storing
     def _finish_flush(self, job: FlushJob) -> None:
         if job.error is not None:
-            raise job.error
+            raise self._disk.flush_failed(job.error) from job.error
         self._local.finish_flush(job)
         self._flushed_ms = self._now_ms
 
@@ -401,5 +414,6 @@ class Log:
     def release(self) -> None:
         """Give the descriptors back and write nothing: the log goes elsewhere. Later calls are refused."""
         self._is_released = True
-        self.take_offline(FileNotFoundError(errno.ENOENT, "the log was released", self.directory))
+        self._disk = DiskState(self.directory)
+        self._disk.failed(FileNotFoundError(errno.ENOENT, "the log was released", self.directory))
         self._local.release()

@@ -198,6 +198,7 @@ class LogLoader:
         if is_damaged:
             self._files.truncate(segment.descriptor(), end)
             segment.size = end
+            segment.transaction_index.truncate_to(segment.next_offset() or segment.base_offset)
         if start and end == start:  # the index entry that led here may be wrong
             segment.reindex(0)
         else:
@@ -288,6 +289,7 @@ class LogLoader:
             epochs.replace(self._epochs_in_batches())
         epochs.truncate_from_end(end_offset)
         epochs.truncate_from_start(start_offset)
+        epochs.write()
 
     def _epochs_in_batches(self) -> list[EpochEntry]:
         """The epochs as the batches have them. One that is followed by a lower one is damage: no CRC covers it."""

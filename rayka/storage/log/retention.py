@@ -1,4 +1,4 @@
-"""Which segments a log may give up: by time, by size, and below the log start offset.
+"""Which segments of a log may be deleted: by time, by size, and below the log start offset.
 
 Segments go from the oldest on and never past the high watermark; an empty active segment stays.
 Source: the log storage engine document and `retention.ms`, `retention.bytes`, `cleanup.policy`.
@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 
 from rayka.config.log import LogConfig
 from rayka.storage.log.segment import Segment
-from rayka.storage.log.segments import Segments
 
 Predicate = Callable[[Segment, int], bool]
 """(segment, its exclusive end offset) -> whether it may go."""
 
 
 def deletable(
-    segments: Segments,
+    segments: tuple[Segment, ...],
     config: LogConfig,
     now_ms: int,
     *,
@@ -25,19 +24,23 @@ def deletable(
     high_watermark: int,
     log_end_offset: int,
 ) -> tuple[Segment, ...]:
-    """The oldest segments that some rule gives up."""
-    rules = [_below(log_start_offset, segments.active)]
+    """The oldest segments that some rule allows to be deleted."""
+    rules = [_below(log_start_offset, segments[-1])]
     if "delete" in config.cleanup_policy:
-        rules += [_older_than(config.retention_ms, now_ms), _beyond(config.retention_bytes, segments.size)]
+        rules += [
+            _older_than(config.retention_ms, now_ms),
+            _beyond(config.retention_bytes, sum(segment.size for segment in segments)),
+        ]
     candidates = list(_candidates(segments, high_watermark, log_end_offset))
     return max((_prefix(candidates, rule) for rule in rules), key=len)
 
 
-def _candidates(segments: Segments, high_watermark: int, log_end_offset: int) -> Iterator[tuple[Segment, int]]:
-    for segment in segments:
-        following = segments.after(segment)
-        end_offset = following.base_offset if following else log_end_offset
-        if high_watermark < end_offset or (following is None and not segment.size):
+def _candidates(
+    segments: tuple[Segment, ...], high_watermark: int, log_end_offset: int
+) -> Iterator[tuple[Segment, int]]:
+    ends = [*(following.base_offset for following in segments[1:]), log_end_offset]
+    for segment, end_offset in zip(segments, ends, strict=True):
+        if high_watermark < end_offset or (segment is segments[-1] and not segment.size):
             return
         yield segment, end_offset
 

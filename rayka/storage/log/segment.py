@@ -14,7 +14,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
 from rayka.storage.log.index import OffsetIndex, TimeIndex, TimestampOffset
 from rayka.storage.log.scan import iter_batches
-from rayka.storage.log.transaction_index import TransactionIndex
+from rayka.storage.log.transaction_index import AbortedTxn, TransactionIndex
 from rayka.types import NO_TIMESTAMP
 
 LOG_SUFFIX = ".log"
@@ -92,8 +92,17 @@ class Segment:
         self.created_ms = self._files.modified_ms(self.path)
 
     def create(self, now_ms: int, preallocate: int = 0) -> None:
-        """Make the files, empty, and keep the log open."""
+        """Make the files, empty, and keep the log open; after an OSError none of them is left."""
         self.created_ms = now_ms
+        try:
+            self._create_files(preallocate)
+        except OSError:
+            self.close()
+            for path in self.paths:
+                self._files.remove_if_present(path)
+            raise
+
+    def _create_files(self, preallocate: int) -> None:
         descriptor = self.descriptor(create=True)
         self._files.truncate(descriptor, 0)
         if preallocate:
@@ -165,6 +174,7 @@ class Segment:
         self.flush_indexes()
         self.offset_index.freeze()
         self.time_index.freeze()
+        self.transaction_index.freeze()
         if self._descriptor >= 0:
             self._files.truncate(self._descriptor, self.size)
 
@@ -180,7 +190,13 @@ class Segment:
         """
         self.time_index.write()
         self.offset_index.write()
+        self.transaction_index.write()
         self._index_write_is_due = False
+
+    def add_aborted(self, aborted: AbortedTxn) -> None:
+        """Note a transaction that was aborted; it is written before the next append."""
+        self.transaction_index.append(aborted)
+        self._index_write_is_due = True
 
     # -- flushing -------------------------------------------------------------------------------
 
@@ -200,7 +216,8 @@ class Segment:
             self.has_flushed_indexes = with_indexes
 
     def truncated(self, end_offset: int) -> None:
-        """Note that the segment ends at `end_offset` now."""
+        """Note that the segment ends at `end_offset` now. Raises OSError."""
+        self.transaction_index.truncate_to(end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.has_flushed_indexes = False
 

@@ -21,20 +21,47 @@ class AbortedTxn(NamedTuple):
 
 
 class TransactionIndex:
-    """The file, which exists only once a transaction was aborted."""
+    """The file, which exists only once a transaction was aborted.
+
+    New entries are in memory until `write`: an append whose batch is in the log already can't fail any more.
+    """
 
     def __init__(self, files: RealFiles, path: str) -> None:
         self._files = files
         self.path = path
+        self._entries: list[AbortedTxn] | None = None
+        self._written = 0
 
     def append(self, aborted: AbortedTxn) -> None:
         """Add an entry; one that is there already is not added again."""
-        known = self.read()
-        if not known or known[-1].last_offset < aborted.last_offset:
-            self._files.write_at(self.path, _ENTRY.pack(_VERSION, *aborted), len(known) * _ENTRY.size)
+        entries = self._load()
+        if not entries or entries[-1].last_offset < aborted.last_offset:
+            entries.append(aborted)
+
+    def write(self) -> None:
+        """Bring the file up to what is in memory."""
+        entries = self._entries or []
+        if self._written < len(entries):
+            data = b"".join(_ENTRY.pack(_VERSION, *aborted) for aborted in entries[self._written :])
+            self._files.write_at(self.path, data, self._written * _ENTRY.size)
+            self._written = len(entries)
+
+    def freeze(self) -> None:
+        """Write the last entries and give the memory back: no more will come for now."""
+        self.write()
+        self._entries = None
+
+    def _load(self) -> list[AbortedTxn]:
+        if self._entries is None:
+            self._entries = self._read_file()
+            self._written = len(self._entries)
+        return self._entries
 
     def read(self) -> list[AbortedTxn]:
         """All whole entries."""
+        return self._read_file() if self._entries is None else list(self._entries)
+
+    def _read_file(self) -> list[AbortedTxn]:
         try:
             data = self._files.read_file(self.path)
         except FileNotFoundError:
@@ -44,7 +71,8 @@ class TransactionIndex:
 
     def truncate_to(self, offset: int) -> None:
         """Drop the transactions that end at or after `offset`."""
-        known = self.read()
-        kept = [aborted for aborted in known if aborted.last_offset < offset]
-        if len(kept) != len(known):
+        entries = self._load()
+        kept = [aborted for aborted in entries if aborted.last_offset < offset]
+        if len(kept) != len(entries):
             self._files.cut(self.path, len(kept) * _ENTRY.size)
+            self._entries, self._written = kept, len(kept)

@@ -85,6 +85,7 @@ class ProducerReplay:
         aborted = self._producers.append(batch.header, batch.header.base_offset, batch.data, batch.start, self._seen_ms)
         if aborted is not None and self._segment is not None:
             self._segment.transaction_index.append(aborted)
+            self._segment.transaction_index.write()
 
     def _settle(self) -> None:
         latest, self._latest = self._latest, {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import insort
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
@@ -170,6 +170,12 @@ class ProducerState:
         if offset in self.snapshots:
             self._files.remove_if_present(self.snapshot_path(offset))
             self.snapshots.remove(offset)
+
+    def forget_snapshots(self, offsets: Iterable[int]) -> tuple[str, ...]:
+        """Leave the files of these snapshots to be deleted by the caller; their paths."""
+        forgotten = set(offsets).intersection(self.snapshots)
+        self.snapshots = [offset for offset in self.snapshots if offset not in forgotten]
+        return tuple(map(self.snapshot_path, sorted(forgotten)))
 
     def load_snapshot(self, limit: int, now_ms: int) -> int | None:
         """Begin again from the last readable snapshot at or below `limit`; its offset, None if there is none.

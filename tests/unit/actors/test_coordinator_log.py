@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
+from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.replica.partition import Partition, Replicas
@@ -26,7 +27,7 @@ def open_partition(path: Path) -> tuple[Partition, ReplicaServer]:
     partition.become_leader(0)
     replicas = Replicas()
     replicas.add(partition)
-    return partition, ReplicaServer(replicas, directory, lambda: None)
+    return partition, ReplicaServer(replicas, directory, DiskThread())
 
 
 def entries(log: CoordinatorLog) -> list[Entry]:

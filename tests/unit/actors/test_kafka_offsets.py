@@ -16,6 +16,7 @@ import pytest
 
 from rayka.actors.coordinator.context import CoordinatorContext
 from rayka.actors.coordinator.log import CoordinatorLog
+from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.coordinator.groups.consumer.protocol import read_assignment
@@ -64,7 +65,7 @@ class Loaded:
         self.partition.become_leader(1)
         replicas = Replicas()
         replicas.add(self.partition)
-        self.server = ReplicaServer(replicas, directory, lambda: None)
+        self.server = ReplicaServer(replicas, directory, DiskThread())
         self.replica = CoordinatorContext(CoordinatorLog(self.partition, self.server), GroupSettings(), {})
 
     async def ask(self, command: str, *arguments: Any) -> Any:

@@ -87,7 +87,7 @@ def test_after_kill_the_checkpoints_hold(tmp_path: Path) -> None:
     for value in (b"a", b"b", b"c"):
         append(log, value)
     log.delete_records(1)
-    directory.write_log_start_offsets({ORDERS: log.log_start_offset})
+    directory.write_log_starts([log])
     kill(directory, log)
     again = open_directory(tmp_path)
     log = open_log(again)
@@ -222,7 +222,7 @@ def test_a_flush_that_a_deletion_overtook_harms_nothing(tmp_path: Path) -> None:
     with pytest.raises(RaykaError) as refused:
         append(log, b"b")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert directory.offline is None
+    assert directory.disk.error is None
 
 
 def test_a_log_whose_deletion_a_crash_cut_short_goes_at_the_next_start(tmp_path: Path) -> None:
@@ -241,11 +241,12 @@ def test_given_up_segments_are_removed_with_the_rest(tmp_path: Path) -> None:
     for _ in range(6):
         append(log, b"x" * 50)
     log.delete_records(4)
-    log.delete_old_segments(NOW_MS)
+    deletion = log.delete_segments(log.deletable_segments(NOW_MS), NOW_MS)
+    assert deletion is not None
+    directory.rename_deleted(deletion)
     assert list((tmp_path / "orders-0").glob("*.deleted"))
     directory.remove_deleted(NOW_MS + 5)
     assert not list((tmp_path / "orders-0").glob("*.deleted"))
-    assert log.removals == []
 
 
 def test_a_topic_made_anew_does_not_get_the_old_records(tmp_path: Path) -> None:
