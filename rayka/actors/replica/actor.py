@@ -108,7 +108,7 @@ class PartitionActor:
         self._groups = CoordinatorRuntime(self._server, config, self._spec.broker_id)
         self._server.offer("group", self._groups.execute)
         self._assignments = DirectoryAssignments(registration, self._directory, self._disk, controller)
-        roles = ReplicaRoles(
+        self._roles = roles = ReplicaRoles(
             self._name,
             self._replicas,
             self._directory,
@@ -200,6 +200,7 @@ class PartitionActor:
         await self._assignments.stop()
         await self._view.stop()
         await self._upkeep.stop()
+        await self._roles.stop()
         await self._monitor.stop()
         await self._server.stop()
         self._disk.stop()

@@ -72,6 +72,10 @@ class ReplicaRoles:
             self._groups.image_changed(before, after)
             self._assign_epochs()
 
+    async def stop(self) -> None:
+        """Leave epochs that are not written yet to the first append."""
+        await self._background.stop()
+
     async def open_again(self, image: MetadataImage) -> None:
         """Try the replicas again that could not be opened: the disk is in order again."""
         async with self._lock:
