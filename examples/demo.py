@@ -35,7 +35,7 @@ import rayka
 from rayka.cli.attached import find
 from rayka.cli.daemon import processes
 from rayka.cli.progress import Progress
-from rayka.coordinator.groups.coordinator import partition_for_group
+from rayka.coordinator.spec import partition_for
 from rayka.spark.java import prepare_java
 
 TOPIC = "flights"
@@ -193,7 +193,7 @@ def read_as_group(broker: Broker, count: int, report: Report) -> Iterator[tuple[
     with Progress("    reading", count, after_s=0.5) as progress:
         for handed_out, message in enumerate(readers.read(), 1):
             if handed_out == kill_at:
-                pid = broker.partition_actor(OFFSETS_TOPIC, partition_for_group(GROUP, OFFSETS_PARTITIONS))
+                pid = broker.partition_actor(OFFSETS_TOPIC, partition_for(GROUP, OFFSETS_PARTITIONS))
                 os.kill(pid, signal.SIGKILL)
             place = (message.partition(), message.offset())
             yield place, Flight(message.key(), message.value(), message.timestamp()[1], message.headers())

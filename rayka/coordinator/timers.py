@@ -1,16 +1,17 @@
-"""Deadlines of the coordinator's soft state, in one queue.
+"""The deadlines of a coordinator's soft state, in one queue.
 
 A heartbeat moves a deadline further out thousands of times before it is ever reached, so moving it only rewrites the
-entry's deadline; its place in the heap stays where it was. When that place comes up the entry is either due or is put
-back at its real deadline. An idle group costs nothing, and a busy one a dictionary look-up a heartbeat.
+deadline; the entry keeps its place in the heap. When the entry reaches the front it is either due, or goes back to its
+real deadline. An idle group costs nothing, a busy one a dictionary look-up for each heartbeat.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K")
 
@@ -20,6 +21,14 @@ class _Entry:
     deadline_ms: int
     queued_ms: int
     argument: Any
+
+
+class TimerChange(NamedTuple):
+    """A deadline to set or, without `deadline_ms`, to cancel."""
+
+    key: Any
+    deadline_ms: int | None = None
+    argument: Any = None
 
 
 class TimerQueue(Generic[K]):
@@ -37,7 +46,7 @@ class TimerQueue(Generic[K]):
         return key in self._entries
 
     def schedule(self, key: K, deadline_ms: int, argument: Any = None) -> None:
-        """Sets the deadline of `key`, in place of any it had. `argument` comes back when it is due."""
+        """Set the deadline of `key`, replacing any it had. `pop` returns `argument` when it is due."""
         entry = self._entries.get(key)
         if entry is None:
             self._entries[key] = _Entry(deadline_ms, deadline_ms, argument)
@@ -50,11 +59,19 @@ class TimerQueue(Generic[K]):
             self._push(deadline_ms, key)
 
     def cancel(self, key: K) -> None:
-        """Forgets the deadline of `key`, if it has one."""
+        """Remove the deadline of `key`, if it has one."""
         self._entries.pop(key, None)
 
+    def apply(self, changes: Iterable[TimerChange]) -> None:
+        """Make changes in their order."""
+        for key, deadline_ms, argument in changes:
+            if deadline_ms is None:
+                self.cancel(key)
+            else:
+                self.schedule(key, deadline_ms, argument)
+
     def clear(self) -> None:
-        """Forgets all deadlines."""
+        """Remove all deadlines."""
         self._entries.clear()
         self._heap.clear()
 
@@ -69,7 +86,7 @@ class TimerQueue(Generic[K]):
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now_ms: int) -> tuple[K, Any] | None:
-        """The next key that is due at `now_ms`, with its argument; its deadline is gone."""
+        """Remove and return the next key that is due at `now_ms`, with its argument."""
         self._settle()
         if not self._heap or self._heap[0][0] > now_ms:
             return None
@@ -80,7 +97,7 @@ class TimerQueue(Generic[K]):
         heapq.heappush(self._heap, (deadline_ms, next(self._sequence), key))
 
     def _settle(self) -> None:
-        """Puts the head of the heap right: drops what was cancelled, puts back what was moved."""
+        """Correct the head of the heap: drop cancelled entries, put moved ones back."""
         while self._heap:
             queued_ms, _, key = self._heap[0]
             entry = self._entries.get(key)

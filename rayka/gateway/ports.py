@@ -9,9 +9,10 @@ from __future__ import annotations
 import uuid
 from asyncio import Future
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from rayka.config import BrokerConfig
+from rayka.coordinator.request import Request
 from rayka.metadata.commands import (
     ConfigAlteration,
     ConfigReplacement,
@@ -36,6 +37,8 @@ from rayka.types import (
     OffsetQuery,
     TopicPartition,
 )
+
+R = TypeVar("R")
 
 
 class Partitions(Protocol):
@@ -105,25 +108,22 @@ class Groups(Protocol):
     """The group coordinators, wherever they are."""
 
     async def coordinator_of(self, group_id: str) -> BrokerImage:
-        """The node that has the group's coordinator; the topic of offsets is made when it is first needed.
+        """The node of the group's coordinator; the offsets topic is created when it is first needed.
 
         Raises COORDINATOR_NOT_AVAILABLE while there is none.
         """
 
-    async def execute(self, group_id: str, command: str, *arguments: Any) -> Any:
-        """Carry out a command of `GroupCoordinator`, such as `join_group`, at the group's coordinator.
-
-        `arguments` are those that come before `now_ms`; returns the response. A join or sync takes as long as the group
-        does.
+    async def execute(self, request: Request[R]) -> R:
+        """Carry out a request of `coordinator.groups.requests` at its coordinator. A join or sync waits for the group.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
         """
 
-    async def execute_all(self, command: str, *arguments: Any) -> list[Any]:
-        """The same at every coordinator of the cluster: one response each. Errors as `execute`."""
+    async def execute_all(self, request: Request[R]) -> list[R]:
+        """Carry out a request at every coordinator of the cluster: one response each. Errors as `execute`."""
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of the topic of offsets that the group hashes to; groups with the same share a coordinator."""
+        """The partition of the offsets topic that the group hashes to; groups of one partition share a coordinator."""
 
 
 class Broker(Protocol):

@@ -18,7 +18,7 @@ from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.streams.streams import AsyncStream
 from rayka.client.streams.topic_filter import Blacklist, Whitelist
-from rayka.coordinator.groups.coordinator import partition_for_group
+from rayka.coordinator.spec import partition_for
 from rayka.types import TopicPartition
 from tests.support.embedded import embedded
 
@@ -83,7 +83,7 @@ def read(records: list[ConsumerRecord], wanted: Iterable[int], *consumers: Group
 def offsets_actor(cluster: Cluster, group_id: str) -> str:
     """The actor that coordinates the group."""
     topic = cluster.admin().describe_topics(["__consumer_offsets"])[0]
-    name = topic.partitions[partition_for_group(group_id, len(topic.partitions))].leader_actor
+    name = topic.partitions[partition_for(group_id, len(topic.partitions))].leader_actor
     assert name is not None
     return name
 

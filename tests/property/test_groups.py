@@ -20,7 +20,7 @@ from rayka.coordinator.groups.offset_rules import NONE
 from rayka.coordinator.groups.record_formats import decode
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
-from rayka.coordinator.groups.state import Registry
+from rayka.coordinator.groups.state import GroupState
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
 from tests.support.scale import examples
@@ -142,7 +142,7 @@ class World:
 
     def may_commit(self, client: Client, topic: Any, partition: int) -> bool:
         """Whether the coordinator would take the client's commit for what it reads."""
-        registry = self.shell.core.registry
+        registry = self.shell.core.state
         group = registry.groups.get("g")
         name = registry.topics.by_id[topic].name
         offset = CommittedOffset(name, partition, 1)
@@ -154,7 +154,7 @@ class World:
 
     def is_member(self, client: Client) -> bool:
         """Whether the coordinator believes the client to be in the group, speaking what it speaks."""
-        group = self.shell.core.registry.groups.get("g")
+        group = self.shell.core.state.groups.get("g")
         member = None if group is None else group.members.get(client.member_id)
         return member is not None and isinstance(client, ClassicClient) is (getattr(member, "classic", 1) is not None)
 
@@ -172,7 +172,7 @@ class World:
                     readers[topic, partition] = client
         for (name, partition), offset in self.committed.items():
             assert self.shell.committed(topic=name, partition=partition) == offset
-        group = self.shell.core.registry.groups.get("g")
+        group = self.shell.core.state.groups.get("g")
         if isinstance(group, ConsumerGroup):
             check_owners(group)
 
@@ -213,12 +213,12 @@ def check_owners(group: ConsumerGroup) -> None:
 
 def replayed(log: Iterable[tuple[int, tuple[bytes, bytes | None]]]) -> dict[str, Any]:
     """The durable state that records at offsets give."""
-    registry = Registry(SETTINGS)
+    state = GroupState(SETTINGS)
     for offset, (key, value) in log:
         record = decode(key, value)
         assert record is not None
-        registry.replay(record, offset)
-    return registry.durable()
+        state.replay(record, offset)
+    return state.durable()
 
 
 def compacted(log: list[tuple[bytes, bytes | None]]) -> list[tuple[int, tuple[bytes, bytes | None]]]:
@@ -235,7 +235,7 @@ def test_histories(history: list[tuple[str, int]]) -> None:
         world.do(step, number)
         world.check()
     world.finish()
-    durable = world.shell.core.registry.durable()
+    durable = world.shell.core.state.durable()
     assert replayed(enumerate(world.shell.log)) == durable
     assert replayed(compacted(world.shell.log)) == durable
 
@@ -249,7 +249,7 @@ def test_a_restart_anywhere_gives_the_state_of_the_log(history: list[tuple[str, 
         size = len(world.shell.log)
         cut = data.draw(st.integers(max(0, size - 3), size))
         assert replayed([*compacted(world.shell.log[:cut]), *list(enumerate(world.shell.log))[cut:]]) == (
-            world.shell.core.registry.durable()
+            world.shell.core.state.durable()
         )
 
 
@@ -263,7 +263,7 @@ def test_groups_of_one_protocol_are_not_disturbed_by_offsets_of_the_other() -> N
         world.committed["t", 0] = 5
         world.finish()
         kind = ClassicGroup if client is ClassicClient else ConsumerGroup
-        assert isinstance(world.shell.core.registry.groups["g"], kind)
+        assert isinstance(world.shell.core.state.groups["g"], kind)
 
 
 def test_settings_of_the_histories_are_those_of_kafka_but_for_speed() -> None:

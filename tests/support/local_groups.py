@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from asyncio import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rayka.config.groups import GROUP_CONFIGS
+from rayka.actors.coordinator.runtime import group_configs
 from rayka.coordinator.clock import Now
-from rayka.coordinator.groups.coordinator import GroupCoordinator, partition_for_group
+from rayka.coordinator.groups.coordinator import GroupCoordinator
 from rayka.coordinator.groups.record_formats import decode, encode
 from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.groups.spec import COMMANDS, QUERIES
+from rayka.coordinator.request import Request
 from rayka.coordinator.result import Pending, Result
+from rayka.coordinator.spec import CoordinatorConfigs, partition_for
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import RaykaError
 from rayka.metadata.image import BrokerImage, MetadataImage
-from rayka.metadata.records import ConfigResource, ResourceType
 
 if TYPE_CHECKING:
     from tests.support.local_broker import LocalBroker
 
 COORDINATORS = 3
+R = TypeVar("R")
 
 
 class LocalGroups:
@@ -32,7 +34,7 @@ class LocalGroups:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.failure: RaykaError | None = None
         self.core = GroupCoordinator(GroupSettings.parse(broker.config))
-        self.core.loaded(self._now())
+        self.core.on_loaded(self._now())
         self._waiting: dict[int, Future[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -41,32 +43,34 @@ class LocalGroups:
         self._check()
         return self._broker.image.brokers[self._broker.node_id]
 
-    async def execute(self, group_id: str, command: str, *arguments: Any) -> Any:
+    async def execute(self, request: Request[R]) -> R:
         self._check()
-        method = getattr(self.core, command)
-        timed = "now" in inspect.signature(method).parameters
-        result = method(*arguments, self._now()) if timed else method(*arguments)
-        response = self._carry_out(result) if isinstance(result, Result) else result
-        if isinstance(response, Pending):
-            future = self._waiting[response.handle] = self._loop.create_future()
-            response = await future
-        return response
+        kind = type(request)
+        if kind in QUERIES:
+            found: R = QUERIES[kind](self.core, request)
+            return found
+        result = COMMANDS[kind](self.core, request, self._now())
+        answer: R
+        if isinstance(result.response, Pending):
+            future = self._waiting[result.response.request_id] = self._loop.create_future()
+            self._carry_out(result)
+            answer = await future
+        else:
+            self._carry_out(result)
+            answer = result.response
+        return answer
 
-    async def execute_all(self, command: str, *arguments: Any) -> list[Any]:
-        return [await self.execute("", command, *arguments), ()]
+    async def execute_all(self, request: Request[R]) -> list[R]:
+        return [await self.execute(request)]
 
     def partition_of(self, group_id: str) -> int:
-        return partition_for_group(group_id, COORDINATORS)
+        return partition_for(group_id, COORDINATORS)
 
     def follow(self, image: MetadataImage) -> None:
         """Tell the coordinator of topics and of groups' configs."""
         topics = [TopicMetadata(topic.topic_id, topic.name, len(topic.partitions)) for topic in image.topics.values()]
-        self._carry_out(self.core.metadata_changed(Topics(topics, image.version)))
-        for resource, configs in image.configs.items():
-            if isinstance(resource, ConfigResource) and resource.type is ResourceType.GROUP:
-                self.core.configure(
-                    resource.name, {name: int(configs[name]) for name in GROUP_CONFIGS if name in configs}
-                )
+        self._carry_out(self.core.on_new_metadata_image(Topics(topics, image.version)))
+        self.core.on_new_configs(CoordinatorConfigs(self._broker.config, group_configs(image)))
 
     def close(self) -> None:
         """Answer all who wait."""
@@ -81,14 +85,13 @@ class LocalGroups:
         if self.failure is not None:
             raise self.failure
 
-    def _carry_out(self, result: Result[Any]) -> Any:
-        base_offset = len(self.log)
-        self.log += [encode(record) for record in result.records]
-        if result.records or result.on_commit:
-            self.core.commit(result, base_offset)
-        self._deliver(result.completions)
+    def _carry_out(self, result: Result[Any]) -> None:
+        for record in result.records:
+            self.log.append(encode(record))
+            self.core.replay(record, len(self.log) - 1)
+        completions = () if result.step is None else self.core.commit(result.step, self._now())
+        self._deliver((*result.completions, *completions))
         self._schedule()
-        return result.response
 
     def _deliver(self, completions: Any) -> None:
         for handle, response in completions:

@@ -1,165 +1,222 @@
-"""A group coordinator: one partition of `__consumer_offsets` that this process leads, with the core on top.
+"""A coordinator: one partition of an internal topic that this process leads, with a core of `spec` on top.
 
-A command gives records and a response. The records are appended, then replayed, and the response leaves
-when they are as durable as the topic asks for; a disk error leaves the state as it was.
+A command returns records and a response. The records are appended, then replayed, and the response leaves when they
+are as durable as the topic asks for; if the append fails the state stays as it was. A request that fails for a reason
+that nobody expected fails alone, and is logged.
 
-Deadlines run on the monotonic clock. A deadline that is noticed late means that this process stood still, and
-what its members sent meanwhile may still be on its way: they get as long again as the coordinator was late.
+Deadlines run on the monotonic clock. A deadline that is noticed late means that this process was paused; what its
+members sent meanwhile may still be on its way, so they get as long again as the coordinator was late.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
-from rayka.actors.coordinator.log import CoordinatorLog, Marker
+from rayka.actors.background import BackgroundTasks, StopLoop
+from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.coordinator.clock import Now
-from rayka.coordinator.groups.coordinator import GroupCoordinator
-from rayka.coordinator.groups.record_formats import decode, encode
-from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.request import Request
 from rayka.coordinator.result import Completion, Pending, Result
+from rayka.coordinator.spec import C, CoordinatorConfigs, CoordinatorSpec
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import NO_PRODUCER_ID
 
 logger = logging.getLogger(__name__)
 
-_COMMANDS = frozenset(
-    (
-        "join_group",
-        "sync_group",
-        "heartbeat",
-        "leave_group",
-        "consumer_group_heartbeat",
-        "offset_commit",
-    )
-)
-_COMMANDS_WITHOUT_TIME = frozenset(("offset_delete", "delete_groups"))
-_QUERIES = frozenset(("offset_fetch", "list_groups", "describe_groups", "consumer_group_describe"))
 _MIN_TIMER_S = 0.001
-_STOOD_STILL_MS = 100
+_PAUSED_MS = 100
 _LONGEST_GRACE_MS = 5_000
+_LOGGED_RECORDS = 10
 
-Done = Callable[[Any], None]
+T = TypeVar("T")
+Respond = Callable[[Any], None]
 """Takes the response, or a RaykaError as a value."""
 
 
-class CoordinatorContext:
-    """Shell of `coordinator.groups` for one partition."""
+class CoordinatorContext(Generic[C]):
+    """The shell of one core. `topics` and `configs` give what is newest."""
 
     def __init__(
-        self, log: CoordinatorLog, settings: GroupSettings, group_configs: Mapping[str, Mapping[str, int]]
+        self,
+        spec: CoordinatorSpec[C],
+        log: CoordinatorLog,
+        topics: Callable[[], Topics],
+        configs: Callable[[], CoordinatorConfigs],
     ) -> None:
+        self._spec = spec
         self._log = log
-        self._core = GroupCoordinator(settings)
-        self._group_configs = group_configs
-        self._waiting: dict[int, Done] = {}
+        self._topics = topics
+        self._configs = configs
+        self._core = spec.create(configs())
+        self._waiting: dict[int, Respond] = {}
         self._loop = asyncio.get_running_loop()
+        self._background = BackgroundTasks(self._name)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._not_before = 0
         self._error: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self.skipped_records = 0
+        """Records of the log that could not be decoded."""
 
-    async def load(self, topics: Callable[[], Topics]) -> None:
-        """Replay the log, a slice at a time so that others are served in between, and begin to coordinate."""
+    def start(self) -> asyncio.Task[None]:
+        """Load in the background, again after a failure."""
+        return self._background.repeat(f"load of {self._name}", self._load_once)
+
+    async def _load_once(self) -> None:
+        await self.load()
+        raise StopLoop
+
+    async def load(self) -> None:
+        """Replay the log, a slice at a time so that other requests are served in between, and start to coordinate."""
         started = time.monotonic()
-        count = 0
-        for records in self._log.read():
-            for entry in records:
-                if isinstance(entry, Marker):
-                    self._core.end_transaction(*entry)
-                elif (record := decode(entry.key, entry.value)) is not None:
-                    self._core.replay(record, entry.offset, entry.producer_id)
-            count += len(records)
+        self._core = self._spec.create(self._configs())
+        count = self.skipped_records = 0
+        for entries in self._log.read():
+            for entry in entries:
+                self._replay(entry)
+            count += len(entries)
             await asyncio.sleep(0)
-        for group_id, configs in self._group_configs.items():
-            self._core.configure(group_id, configs)
+        self.skipped_records += self._log.skipped_batches
         self._error = None
-        self.metadata_changed(topics())
-        self._core.loaded(_now())
+        self.on_new_configs()
+        self.on_new_metadata_image()
+        self._core.on_loaded(_now())
         self._schedule()
         if count:
-            logger.info(
-                "%s: %d records loaded in %.2f s",
-                self._log.partition.topic_partition,
-                count,
-                time.monotonic() - started,
-            )
+            duration_s = time.monotonic() - started
+            logger.info("%s: loaded %d records in %.2f s", self._name, count, duration_s)
+        if self.skipped_records:
+            logger.error("%s: skipped %d records that can't be decoded", self._name, self.skipped_records)
+
+    def _replay(self, entry: Entry | Marker) -> None:
+        """Apply one entry of the log; one that is malformed is skipped, so that it can't disable the partition."""
+        if isinstance(entry, Marker):
+            self._core.end_transaction(*entry)
+            return
+        try:
+            record = self._spec.decode(entry.key, entry.value)
+        except ValueError as error:
+            self.skipped_records += 1
+            if self.skipped_records <= _LOGGED_RECORDS:
+                logger.error("%s: skipped the record at offset %d: %s", self._name, entry.offset, error)
+            return
+        if record is not None:
+            self._core.replay(record, entry.offset, entry.producer_id)
 
     def resign(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """The coordinator moves elsewhere: all who wait are told."""
+        """The coordinator moves elsewhere: answer all who wait with the error."""
+        self._error = error
+        self._background.cancel()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._deliver(self._core.unload(error))
-        for done in self._waiting.values():
-            done(RaykaError(error))
+        for respond in self._waiting.values():
+            respond(RaykaError(error))
         self._waiting.clear()
-        self._error = error
 
-    def execute(self, command: str, arguments: Sequence[Any], done: Done) -> None:
-        """Carry out a command; `done` takes the response when it may leave."""
+    def execute(self, request: Request[Any], respond: Respond) -> None:
+        """Carry out a request; `respond` gets the response, or a RaykaError, when it may leave."""
+        query = self._spec.queries.get(type(request))
+        command = self._spec.commands.get(type(request))
         if self._error is not None:
-            done(RaykaError(self._error))
-        elif command in _QUERIES:
-            response = getattr(self._core, command)(*arguments)
-            self._log.when_durable(lambda: done(response))
-        elif command in _COMMANDS:
-            self._carry_out(getattr(self._core, command)(*arguments, _now()), done)
-        elif command in _COMMANDS_WITHOUT_TIME:
-            self._carry_out(getattr(self._core, command)(*arguments), done)
+            respond(RaykaError(self._error))
+        elif query is not None:
+            response = self._attempt(request, query, self._core, request)
+            self._log.when_durable(lambda: respond(response))
+        elif command is not None:
+            result = self._attempt(request, command, self._core, request, _now())
+            if isinstance(result, RaykaError):
+                respond(result)
+            else:
+                self._carry_out(result, respond)
         else:
-            done(RaykaError(ErrorCode.INVALID_REQUEST, f"a group coordinator has no command {command!r}"))
+            reason = f"a {self._spec.name} coordinator has no request {type(request).__name__}"
+            respond(RaykaError(ErrorCode.INVALID_REQUEST, reason))
 
-    def metadata_changed(self, topics: Topics) -> None:
-        """Topics came, went or grew."""
+    def _attempt(self, what: object, function: Callable[..., T], *arguments: Any) -> T | RaykaError:
+        """Call the core, which changes nothing before `commit`; an error is returned instead."""
+        try:
+            return function(*arguments)
+        except RaykaError as error:
+            return error
+        except Exception as error:
+            logger.exception("%s: %s failed", self._name, type(what).__name__)
+            return RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__} in the coordinator")
+
+    def on_new_metadata_image(self) -> None:
+        """Topics were created, deleted or grew."""
         if self._error is None:
-            self._carry_out(self._core.metadata_changed(topics), None)
+            topics = self._topics()
+            self._carry_out_own(self._attempt(topics, self._core.on_new_metadata_image, topics))
 
-    def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
-        """The dynamic configs of a group changed."""
-        self._core.configure(group_id, configs)
+    def on_new_configs(self) -> None:
+        """The configs of the broker or of groups have changed."""
+        configs = self._configs()
+        self._attempt(configs, self._core.on_new_configs, configs)
 
-    def configure_broker(self, settings: ConsumerGroupSettings) -> None:
-        """The broker's own settings changed."""
-        self._core.configure_broker(settings)
+    def _carry_out_own(self, result: Result[None] | RaykaError) -> None:
+        """Carry out what no request asked for."""
+        if not isinstance(result, RaykaError):
+            self._carry_out(result, None)
 
-    def _carry_out(self, result: Result[Any], done: Done | None) -> None:
+    def _carry_out(self, result: Result[Any], respond: Respond | None) -> None:
         result = self._append(result)
         if isinstance(result.response, Pending):
-            if done is not None:
-                self._waiting[result.response.handle] = done
-            done = None
+            if respond is not None:
+                self._waiting[result.response.request_id] = respond
+            respond = None
         response, completions = result.response, result.completions
-        if done is not None or completions:
-            self._log.when_durable(lambda: self._answer(done, response, completions))
+        if respond is not None or completions:
+            self._log.when_durable(lambda: self._answer(respond, response, completions))
         self._schedule()
 
     def _append(self, result: Result[Any]) -> Result[Any]:
-        """Append first, then replay."""
-        if not result.records and result.on_commit is None:
-            return result
-        base_offset = -1
-        if result.records:
-            try:
-                base_offset = self._log.append([encode(record) for record in result.records])
-            except RaykaError as error:
-                logger.error("%s: %s", self._log.partition.topic_partition, error)
-                return self._core.rollback(result, error.code)
-        self._core.commit(result, base_offset)
-        return result
+        """Append, replay, commit; or roll back. The result says what to answer."""
+        now = _now()
+        try:
+            entries = [self._spec.encode(record) for record in result.records]
+        except Exception:
+            logger.exception("%s: records can't be encoded", self._name)
+            return self._core.rollback(result.step, ErrorCode.UNKNOWN_SERVER_ERROR, now) or result
+        try:
+            self._write(result, entries)
+            completions = self._core.commit(result.step, now) if result.step is not None else ()
+        except RaykaError as error:
+            logger.error("%s: %s", self._name, error)
+            return self._core.rollback(result.step, error.code, now) or result
+        except Exception:
+            logger.exception("%s: the state may not agree with the log: loading it again", self._name)
+            self.resign(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self.start()
+            return Result(RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        return dataclasses.replace(result, completions=(*result.completions, *completions))
 
-    def _answer(self, done: Done | None, response: Any, completions: Sequence[Completion]) -> None:
+    def _write(self, result: Result[Any], entries: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Append the records and replay each batch. A RaykaError comes before the first replay of an atomic result."""
+        batches = [entries] if result.is_atomic else self._log.split(entries)
+        records = iter(result.records)
+        for batch in filter(None, batches):
+            base_offset = self._log.append(batch)
+            for offset in range(base_offset, base_offset + len(batch)):
+                self._core.replay(next(records), offset, NO_PRODUCER_ID)
+
+    def _answer(self, respond: Respond | None, response: Any, completions: Sequence[Completion]) -> None:
         self._deliver(completions)
-        if done is not None:
-            done(response)
+        if respond is not None:
+            respond(response)
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
-        for handle, response in completions:
-            done = self._waiting.pop(handle, None)
-            if done is not None:
-                done(response)
+        for request_id, response in completions:
+            respond = self._waiting.pop(request_id, None)
+            if respond is not None:
+                respond(response)
 
     def _schedule(self) -> None:
         """Keep one timer for the earliest deadline; one that comes too early does no harm."""
@@ -179,16 +236,21 @@ class CoordinatorContext:
         self._timer = None
         now_ms = _now().ms
         late_ms = now_ms - self._timer_at
-        if late_ms > _STOOD_STILL_MS and self._timer_at != self._not_before:
+        if late_ms > _PAUSED_MS and self._timer_at != self._not_before:
             self._not_before = now_ms + min(late_ms, _LONGEST_GRACE_MS)
         else:
             self._expire()
         self._schedule()
 
     def _expire(self) -> None:
-        while (result := self._core.expire(_now())) is not None:
-            self._carry_out(result, None)
-        self._log.shorten()
+        """Do what is due. A deadline whose handling fails is set again by the core."""
+        while (result := self._attempt(self, self._core.expire, _now())) is not None:
+            self._carry_out_own(result)
+        self._log.compact()
+
+    @property
+    def _name(self) -> str:
+        return str(self._log.partition.topic_partition)
 
 
 def _now() -> Now:

@@ -1,17 +1,20 @@
-"""The log under a coordinator: an internal partition that this process leads, and what to keep of it.
+"""The log under a coordinator: an internal partition that this process leads, compacted by this process.
 
-Of each key only the newest record counts. When much more than what counts has been written, all that counts
-is appended once more and what lies before is deleted, so that loading stays quick after months. A crash in
-between leaves both, which says the same.
+Only the newest record of each key counts. When the log has grown to several times the size of what counts, all of that
+is appended again and everything before it is deleted, so that loading stays quick after months. A crash in between
+leaves both, which give the same state.
 """
 
 from __future__ import annotations
 
+import logging
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rayka.actors.replica.server import ReplicaServer
+from rayka.errors import RaykaError
 from rayka.replica.partition import Partition
 from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
 from rayka.storage.format.builder import build_batches
@@ -24,6 +27,9 @@ _READ_BYTES = 1024 * 1024
 _SMALLEST_BYTES = 16 * 1024 * 1024
 _GROWTH = 4
 _BATCH_BYTES = 512 * 1024
+_RECORD_OVERHEAD_BYTES = 24
+
+logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
@@ -43,7 +49,7 @@ class Marker(NamedTuple):
 
 
 class CoordinatorLog:
-    """Appends (key, value) pairs; a value of None forgets the key."""
+    """Appends (key, value) pairs; a value of None deletes the key."""
 
     def __init__(self, partition: Partition, server: ReplicaServer) -> None:
         self.partition = partition
@@ -53,16 +59,19 @@ class CoordinatorLog:
         self._live_bytes = 0
         self._bytes = 0
         self._open: dict[int, dict[bytes, bytes | None]] = {}
+        self.skipped_batches = 0
+        """Batches that the last `read` could not parse."""
 
     def read(self) -> Iterator[list[Entry | Marker]]:
-        """All that the log says, a slice of it at a time."""
+        """All entries of the log, a slice of them at a time. Batches that can't be parsed are logged and skipped."""
         log = self.partition.log
         offset = log.log_start_offset
+        self.skipped_batches = 0
         while (found := log.read(offset, _READ_BYTES, log.log_end_offset)) is not None:
             entries: list[Entry | Marker] = []
             before, buffer = offset, self._reader.read(found)
             for position, header in iter_headers(buffer):
-                entries += (entry for entry in _entries(buffer, position, header, before))
+                entries += self._entries(buffer, position, header, before)
                 offset = header.next_offset
             for entry in entries:
                 self._take(entry)
@@ -70,8 +79,34 @@ class CoordinatorLog:
             if offset == before:
                 return
 
+    def _entries(self, buffer: Buffer, position: int, header: BatchHeader, from_offset: int) -> list[Entry | Marker]:
+        try:
+            return list(_entries(buffer, position, header, from_offset))
+        except (RaykaError, ValueError, IndexError, struct.error) as error:
+            self.skipped_batches += 1
+            logger.error("%s: skipped the batch at offset %d: %s", self._name, header.base_offset, error)
+            return []
+
+    @property
+    def _name(self) -> str:
+        return str(self.partition.topic_partition)
+
+    def split(self, records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+        """The records in pieces that each fit into a batch."""
+        batch: list[tuple[bytes, bytes | None]] = []
+        size = 0
+        for key, value in records:
+            added = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+            if batch and size + added > _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append((key, value))
+            size += added
+        if batch:
+            yield batch
+
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> int:
-        """Append one batch; returns its base offset. Raises RaykaError, and then nothing was appended."""
+        """Append one batch and return its base offset. Raises RaykaError if nothing was appended."""
         now_ms = time.time_ns() // 1_000_000
         batch = build_batch([Record(0, now_ms, key, value) for key, value in records])
         base_offset = self._server.append_own(self.partition, memoryview(batch), now_ms)
@@ -83,10 +118,10 @@ class CoordinatorLog:
         """Call `done` when everything appended so far is as safe as the topic asks for."""
         self._server.when_visible(self.partition, self.partition.log.log_end_offset, done)
 
-    def shorten(self) -> bool:
-        """Write what counts once more and let go of the rest, if that is worth it; tells whether it was done.
+    def compact(self) -> bool:
+        """Append what counts again and delete the rest, if the log has grown enough; True if it was done.
 
-        Not while a transaction is open, for what it wrote does not count yet.
+        Not while a transaction is open: its records do not count yet.
         """
         if self._open or self._bytes < max(_SMALLEST_BYTES, _GROWTH * self._live_bytes):
             return False
@@ -103,7 +138,7 @@ class CoordinatorLog:
             self._server.append_own(self.partition, memoryview(batch), now_ms)
 
     def _take(self, entry: Entry | Marker) -> None:
-        """Remembers what counts. What a transaction wrote counts from its marker on, unless it was written over."""
+        """Track what counts. A transaction's records count from its marker on, unless they were overwritten."""
         if isinstance(entry, Marker):
             written = self._open.pop(entry.producer_id, {})
             for key, value in written.items() if entry.is_committed else ():
@@ -116,7 +151,7 @@ class CoordinatorLog:
             self._open.setdefault(entry.producer_id, {})[entry.key] = entry.value
 
     def _remember(self, key: bytes, value: bytes | None) -> None:
-        """Keys stand in the order of their newest records, as compaction leaves them."""
+        """Keys are in the order of their newest records, as after compaction."""
         self._bytes += len(key) + len(value or b"")
         before = self._live.pop(key, None)
         self._live_bytes -= len(key) + len(before) if before is not None else 0
@@ -126,7 +161,7 @@ class CoordinatorLog:
 
 
 def _entries(buffer: Buffer, position: int, header: BatchHeader, from_offset: int) -> Iterator[Entry | Marker]:
-    """What one batch says, from an offset on."""
+    """The entries of one batch, from an offset on."""
     if header.is_control:
         kind = read_control_type(buffer, position, header)
         if kind in (ControlType.ABORT, ControlType.COMMIT) and header.base_offset >= from_offset:

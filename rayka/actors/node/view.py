@@ -16,9 +16,10 @@ from rayka.actors.channel.link import LeaderClient
 from rayka.actors.channel.router import Router
 from rayka.actors.controller.client import ControllerClient
 from rayka.actors.controller.watch import ImageWatch
-from rayka.actors.coordinator.router import GroupRouter
+from rayka.actors.coordinator.router import CoordinatorRouter
 from rayka.actors.node.spec import NodeSpec
 from rayka.config import BrokerConfig
+from rayka.coordinator.groups.spec import GROUPS
 from rayka.metadata.image import MetadataImage
 
 
@@ -38,7 +39,9 @@ class ClusterView:
         own_node = ray.get_runtime_context().get_node_id()
         self.partitions = Router(lambda: watch.image, own_node, spec.socket_dir, spec.namespace, own=own)
         self.controller = ControllerClient(controller, watch, spec.broker_id)
-        self.groups = GroupRouter(self.partitions, self.controller, lambda: watch.image, lambda: self.config)
+        self.groups = CoordinatorRouter(
+            GROUPS, self.partitions, self.controller, lambda: watch.image, lambda: self.config
+        )
 
     async def stop(self) -> None:
         """Let go of the links and the watch."""

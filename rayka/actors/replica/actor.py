@@ -35,6 +35,7 @@ from rayka.actors.replica.published_ranges import Published, PublishedRange, Pub
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
+from rayka.coordinator.groups.spec import GROUPS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.listener import Listener
 from rayka.metadata.commands import ActorRegistration
@@ -105,8 +106,8 @@ class PartitionActor:
         self._server = ReplicaServer(self._replicas, self._directory, self._disk)
         self._service = FrameService(self._server)
         config = BrokerConfig.parse(self._spec.configs)
-        self._groups = CoordinatorRuntime(self._server, config, self._spec.broker_id)
-        self._server.offer("group", self._groups.execute)
+        self._groups = CoordinatorRuntime(GROUPS, self._server, config, self._spec.broker_id)
+        self._server.offer(GROUPS.name, self._groups.execute)
         self._assignments = DirectoryAssignments(registration, self._directory, self._disk, controller)
         self._roles = roles = ReplicaRoles(
             self._name,

@@ -9,9 +9,10 @@ import random
 import time
 import uuid
 from collections.abc import Iterable
+from typing import Any
 
 from rayka.actors.background import BackgroundTasks
-from rayka.actors.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
+from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
@@ -36,7 +37,7 @@ class ReplicaRoles:
         directory: LogDirectory,
         disk: DiskThread,
         server: ReplicaServer,
-        groups: CoordinatorRuntime,
+        groups: CoordinatorRuntime[Any],
         assignments: DirectoryAssignments,
         config: BrokerConfig,
     ) -> None:
@@ -121,7 +122,7 @@ class ReplicaRoles:
                 in_sync_count=len(partition.isr),
             )
             self._began_to_lead.append(held)
-            if topic.name == OFFSETS_TOPIC:
+            if topic.name == self._groups.topic:
                 self._groups.leads(held)
         else:
             self._resign(held)
@@ -154,7 +155,7 @@ class ReplicaRoles:
     def _resign(self, held: Partition) -> None:
         held.resign()
         self._server.release(held.topic_partition)
-        if held.topic_partition.topic == OFFSETS_TOPIC:
+        if held.topic_partition.topic == self._groups.topic:
             self._groups.leaves(held.topic_partition.partition)
 
     async def _remove(self, topic: TopicImage, *, is_deleted: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rayka.client.admin.group_offsets import Bounds, GroupDescription, GroupMember, OffsetReset, offsets_of
 from rayka.client.consumer.offsets import look_up
@@ -13,17 +13,20 @@ from rayka.client.loop import at_home
 from rayka.coordinator.groups.consumer.protocol import PROTOCOL_TYPE, read_assignment
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
     DescribedConsumer,
-    DescribedConsumerGroup,
-    DescribedGroup,
     DescribedMember,
+    DescribeGroupsRequest,
     FetchedOffset,
     ListedGroup,
+    ListGroupsRequest,
     NamedPartitions,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
+from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.metadata.image import BrokerImage
@@ -34,6 +37,7 @@ _RETRY_BACKOFF_MS = 100
 _IN_ANOTHERS_HANDS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH)
 _INACTIVE = ("Empty", "Dead")
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -49,9 +53,9 @@ class GroupAdmin:
         self, states: Iterable[str] = (), types: Iterable[str] = (), *, timeout_ms: int = _TIMEOUT_MS
     ) -> list[ListedGroup]:
         """The groups of the cluster in order of their names, of these states and types if any are given."""
-        wanted = tuple(states), tuple(types)
-        parts = await _patiently(lambda: self._broker.groups.execute_all("list_groups", *wanted), timeout_ms)
-        return sorted(group for part in parts for group in part)
+        request = ListGroupsRequest(tuple(states), tuple(types))
+        parts = await _patiently(lambda: self._broker.groups.execute_all(request), timeout_ms)
+        return sorted(_listed(group) for part in parts for group in part.groups)
 
     @at_home
     async def describe_group(self, group_id: str, *, timeout_ms: int = _TIMEOUT_MS) -> GroupDescription:
@@ -126,7 +130,7 @@ class GroupAdmin:
         """
         wanted = self._partitions(topics)
         request = OffsetDeleteRequest(group_id, tuple((one.topic, one.partition) for one in wanted))
-        answer = await _patiently(lambda: self._broker.groups.execute(group_id, "offset_delete", request), timeout_ms)
+        answer = await _patiently(lambda: self._broker.groups.execute(request), timeout_ms)
         if answer.error is not ErrorCode.NONE:
             raise RaykaError(answer.error, f"offsets of group {group_id} can't be deleted")
         return dict(zip(wanted, answer.errors, strict=True))
@@ -142,7 +146,7 @@ class GroupAdmin:
         results: dict[str, ErrorCode] = {}
         for group_id in dict.fromkeys(group_ids):
             await self._coordinator(group_id, timeout_ms)
-            results[group_id] = (await self._ask(group_id, timeout_ms, "delete_groups")).errors[0]
+            results[group_id] = (await self._ask(DeleteGroupsRequest((group_id,)), timeout_ms)).errors[0]
         failed = {group_id: error for group_id, error in results.items() if error is not ErrorCode.NONE}
         if failed and raise_errors:
             reasons = "; ".join(f"{group_id}: {error.name}" for group_id, error in failed.items())
@@ -152,9 +156,8 @@ class GroupAdmin:
     async def _coordinator(self, group_id: str, timeout_ms: int) -> BrokerImage:
         return await _patiently(lambda: self._broker.groups.coordinator_of(group_id), timeout_ms)
 
-    async def _ask(self, group_id: str, timeout_ms: int, command: str) -> Any:
-        """A command that takes group ids, for one."""
-        return await _patiently(lambda: self._broker.groups.execute(group_id, command, (group_id,)), timeout_ms)
+    async def _ask(self, request: Request[R], timeout_ms: int) -> R:
+        return await _patiently(lambda: self._broker.groups.execute(request), timeout_ms)
 
     async def _committed(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, int]:
         fetched = await self._fetch_offsets(group_id, timeout_ms)
@@ -162,7 +165,7 @@ class GroupAdmin:
 
     async def _fetch_offsets(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, FetchedOffset]:
         request = OffsetFetchRequest(group_id)
-        answer = await _patiently(lambda: self._broker.groups.execute(group_id, "offset_fetch", request), timeout_ms)
+        answer = await _patiently(lambda: self._broker.groups.execute(request), timeout_ms)
         if answer.error is not ErrorCode.NONE:
             raise RaykaError(answer.error, f"offsets of group {group_id} can't be read")
         return {TopicPartition(one.topic, one.partition): one for one in answer.offsets if one.offset >= 0}
@@ -170,14 +173,14 @@ class GroupAdmin:
     async def _group(self, group_id: str, timeout_ms: int) -> GroupDescription:
         """The group without its offsets. Raises GROUP_ID_NOT_FOUND."""
         coordinator = await self._coordinator(group_id, timeout_ms)
-        new: DescribedConsumerGroup = (await self._ask(group_id, timeout_ms, "consumer_group_describe"))[0]
+        new = (await self._ask(ConsumerGroupDescribeRequest((group_id,)), timeout_ms)).groups[0]
         if new.error is ErrorCode.NONE:
             members = tuple(map(_consumer, new.members))
             return GroupDescription(
                 group_id, "Consumer", new.group_state, new.assignor_name, coordinator, members,
                 group_epoch=new.group_epoch, assignment_epoch=new.assignment_epoch,
             )  # fmt: skip
-        old: DescribedGroup = (await self._ask(group_id, timeout_ms, "describe_groups"))[0]
+        old = (await self._ask(DescribeGroupsRequest((group_id,)), timeout_ms)).groups[0]
         if old.error is not ErrorCode.NONE:
             raise RaykaError(old.error, old.error_message or f"group {group_id} can't be described")
         members = tuple(_member(member, old.protocol_type) for member in old.members)
@@ -229,7 +232,7 @@ class GroupAdmin:
         request = OffsetCommitRequest(group_id, offsets)
 
         async def commit() -> None:
-            answer = await self._broker.groups.execute(group_id, "offset_commit", request)
+            answer = await self._broker.groups.execute(request)
             for one, error in zip(targets, answer.errors, strict=True):
                 if error in _IN_ANOTHERS_HANDS:
                     raise RaykaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members now")
@@ -266,6 +269,11 @@ class GroupAdmin:
                     raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {number}")
                 wanted.append(TopicPartition(name, number))
         return wanted
+
+
+def _listed(group: ListedGroup) -> ListedGroup:
+    """With the type as Kafka's tools write it: Classic or Consumer."""
+    return group._replace(group_type=group.group_type.capitalize())
 
 
 def _consumer(member: DescribedConsumer) -> GroupMember:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
+    ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetPartition,
 )
+from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.types import NO_LEADER_EPOCH, TopicPartition
 
 _MAX_COMMITS = 1_000
 """Commits of one consumer that may wait for each other."""
+
+
+R = TypeVar("R")
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -51,10 +56,9 @@ class GroupCalls:
         self._turn = asyncio.Lock()
         self._commits = 0
 
-    async def heartbeat(self, request: Any) -> ConsumerGroupHeartbeatResponse:
+    async def heartbeat(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         """One heartbeat of the consumer protocol, tried once."""
-        answer: ConsumerGroupHeartbeatResponse = await self._once("consumer_group_heartbeat", request)
-        return answer
+        return await self._once(request)
 
     async def commit(
         self,
@@ -87,9 +91,7 @@ class GroupCalls:
         )
         while True:
             try:
-                answer = await self._once(
-                    "offset_fetch", OffsetFetchRequest(self.group_id, wanted, require_stable=True)
-                )
+                answer = await self._once(OffsetFetchRequest(self.group_id, wanted, require_stable=True))
                 found = [(f"{one.topic}-{one.partition}", one.error) for one in answer.offsets]
                 self._check("look up", [("any partition", answer.error), *found])
                 break
@@ -107,7 +109,7 @@ class GroupCalls:
             one = member()
             request = OffsetCommitRequest(self.group_id, offsets, one.member_epoch, one.member_id, one.instance_id)
             try:
-                answer = await self._once("offset_commit", request)
+                answer = await self._once(request)
                 self._check("commit", [(f"{o[0]}-{o[1]}", e) for o, e in zip(offsets, answer.errors, strict=True)])
                 return
             except RaykaError as error:
@@ -127,14 +129,14 @@ class GroupCalls:
             for partition, one in offsets.items()
         )
 
-    async def _once(self, command: str, request: Any) -> Any:
+    async def _once(self, request: Request[R]) -> R:
         """Raises REQUEST_TIMED_OUT if there is no answer in time: it may be carried out all the same."""
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 if not self._is_known:
                     await self._broker.groups.coordinator_of(self.group_id)
                     self._is_known = True
-                return await self._broker.groups.execute(self.group_id, command, request)
+                return await self._broker.groups.execute(request)
         except TimeoutError:
             reason = f"no answer from the coordinator of group {self.group_id} in {self._request_timeout_s} s"
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, reason) from None

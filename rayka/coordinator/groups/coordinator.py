@@ -1,43 +1,48 @@
-"""The coordinator of the groups of one `__consumer_offsets` partition.
+"""The coordinator of the groups of one `__consumer_offsets` partition, as a `spec.Coordinator`.
 
-It is a state machine without I/O. Commands (`join_group`, `offset_commit`, ...) return a `Result`; the shell appends
-its records, calls `commit` (or `rollback`), and sends the answers. `replay` alone changes what must outlive a crash:
-the committed offsets, consumer groups, and each classic group's last completed generation. Sessions, rebalances under
-way and parked requests are soft state beside it.
-
-    replay(every record of the log) -> loaded(now) -> [ command(request, now) -> commit | rollback ]* -> unload()
-
-Deadlines: after each step the shell asks `next_deadline()`, and when that time has come calls `expire(now)` until it
-returns None, treating each result like a command's. They are on a clock that nobody sets (`clock.Now`).
+A command reads the state and returns a `Result`; `replay` alone changes what must outlive a crash: the committed
+offsets, consumer groups, and each classic group's last completed generation. Sessions, rebalances under way and waiting
+requests are soft state, which `commit` changes after the append. A request goes to what its group is: a classic group,
+a consumer group, or one about to become the other. A group without members becomes what its next member speaks.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
 from typing import Any
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.groups import describe as listing
+from rayka.coordinator.groups import describe
+from rayka.coordinator.groups.classic.changes import NO_REQUEST, ClassicChanges
 from rayka.coordinator.groups.classic.group import ClassicGroup
-from rayka.coordinator.groups.classic.rebalance import Timer, TimerKey
-from rayka.coordinator.groups.membership import Membership
+from rayka.coordinator.groups.classic.join import ClassicJoin
+from rayka.coordinator.groups.classic.members import ClassicMembers
+from rayka.coordinator.groups.classic.rebalance import Rebalance
+from rayka.coordinator.groups.consumer.group import ConsumerGroup
+from rayka.coordinator.groups.consumer.members import ConsumerMembers
+from rayka.coordinator.groups.deadlines import Timer, TimerKey
 from rayka.coordinator.groups.offset_rules import CommitCheck
 from rayka.coordinator.groups.offsets import NO_PRODUCER_ID, tombstone
 from rayka.coordinator.groups.records import Record
 from rayka.coordinator.groups.requests import (
+    UNKNOWN_MEMBER_ID,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedConsumerGroup,
-    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    ListedGroup,
+    LeftMember,
+    ListGroupsRequest,
+    ListGroupsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -47,30 +52,27 @@ from rayka.coordinator.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
-from rayka.coordinator.groups.state import Registry
-from rayka.coordinator.result import Completion, Result, append_error
+from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings
+from rayka.coordinator.groups.state import Group, GroupState
+from rayka.coordinator.groups.steps import (
+    AcceptHeartbeat,
+    AdmitClassicMember,
+    CreateClassicGroup,
+    DowngradeGroup,
+    RemoveMembers,
+    ReplaceStaticMember,
+    RespondEach,
+    StoreAssignment,
+    UpdateClassicGroup,
+)
+from rayka.coordinator.result import Completion, Pending, Result, append_error
+from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 
 NONE = ErrorCode.NONE
-
-
-def java_hash(text: str) -> int:
-    """Java's String.hashCode, as a signed 32-bit integer."""
-    value = 0
-    data = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(data[::2], data[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
-
-
-@functools.lru_cache(maxsize=10_000)
-def partition_for_group(group_id: str, num_partitions: int) -> int:
-    """The partition of `__consumer_offsets` whose coordinator has the group."""
-    value = java_hash(group_id)
-    return (0 if value == -(1 << 31) else abs(value)) % num_partitions
+_RETRY_BACKOFF_MS = 500
 
 
 class GroupCoordinator:
@@ -78,145 +80,291 @@ class GroupCoordinator:
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
-        self.registry = Registry(settings)
+        self.state = GroupState(settings)
         self._timers: TimerQueue[TimerKey] = TimerQueue()
-        self._membership = Membership(settings, self.registry, self._timers)
+        self._own = ConsumerSettings(settings.consumer)
+        self._rebalance = Rebalance(settings)
+        self._join = ClassicJoin(self._rebalance)
+        self._classic = ClassicMembers(self._rebalance, self._timers)
+        self._consumer = ConsumerMembers(settings, self._own, self.state, self._timers)
+        self._request_ids = itertools.count(NO_REQUEST + 1)
 
     def replay(self, record: Record, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Applies a record of the log."""
-        self.registry.replay(record, record_offset, producer_id)
+        """Apply a record of the log."""
+        self.state.replay(record, record_offset, producer_id)
 
     def end_transaction(self, producer_id: int, is_committed: bool) -> None:
-        """Applies a transaction marker of the log."""
-        self.registry.offsets.end_transaction(producer_id, is_committed)
+        """Apply a transaction marker of the log."""
+        self.state.offsets.end_transaction(producer_id, is_committed)
 
-    def loaded(self, now: Now) -> None:
-        """The log has been replayed: the groups go on."""
-        self.registry.is_loading = False
-        self._membership.loaded(now)
+    def on_loaded(self, now: Now) -> None:
+        """Start all sessions. Classic groups that can't continue as they are rebalance."""
+        self.state.is_loading = False
+        for group in list(self.state.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                self._consumer.on_loaded(group, now)
+            else:
+                self._on_classic_loaded(group, now)
         self._schedule_offset_expiry(now)
 
-    def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> tuple[Completion, ...]:
-        """The coordinator moves elsewhere: the answers to all who wait. It takes no commands any more."""
-        self._timers.clear()
-        return self._membership.unload(error)
+    def _on_classic_loaded(self, group: ClassicGroup, now: Now) -> None:
+        changes = ClassicChanges(group, now)
+        for member in group.members.values():
+            changes.renew_session(member)
+        if len(group.members) > self.settings.max_size or group.is_unled:
+            self._rebalance.prepare(changes)
+        self._update_classic(changes.update_step())
 
-    def commit(self, result: Result[Any], base_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
-        """The records of `result` are in the log, from `base_offset` on."""
-        for index, record in enumerate(result.records):
-            self.replay(record, base_offset + index, producer_id)
-        if result.on_commit is not None:
-            result.on_commit()
-
-    def rollback(self, result: Result[Any], error: ErrorCode) -> Result[Any]:
-        """The records of `result` could not be appended. What to answer instead; it has no records."""
-        return Result(None) if result.on_rollback is None else result.on_rollback(error)
-
-    def metadata_changed(self, topics: Topics) -> Result[None]:
-        """Takes new metadata. Offsets of topics that are gone go too; groups follow with their next heartbeats."""
-        old, self.registry.topics = self.registry.topics, topics
+    def on_new_metadata_image(self, topics: Topics) -> Result[None]:
+        """Delete the offsets of topics that are gone; groups follow with their next heartbeats."""
+        old, self.state.topics = self.state.topics, topics
         gone = frozenset(topic.name for topic in old.by_name.values() if topic.topic_id not in topics.by_id)
-        return Result(None, tuple(self.registry.offsets.topic_tombstones(gone)) if gone else ())
+        records = tuple(self.state.offsets.topic_tombstones(gone)) if gone else ()
+        return Result(None, records, is_atomic=False)
 
-    def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
-        """Takes the dynamic configs of one group (`rayka.config.groups.GROUP_CONFIGS`), by name; all of them."""
-        self._membership.consumer_settings.configure(group_id, configs)
+    def on_new_configs(self, configs: CoordinatorConfigs) -> None:
+        """Take the settings of consumer groups; the others hold from the start of the broker."""
+        self._own.configure(GroupSettings.parse(configs.broker).consumer, configs.groups)
 
-    def configure_broker(self, settings: ConsumerGroupSettings) -> None:
-        """Takes other settings for all consumer groups that have none of their own."""
-        self._membership.consumer_settings.configure_broker(settings)
+    def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> tuple[Completion, ...]:
+        """Answer all who wait with the error."""
+        self._timers.clear()
+        completions: list[Completion] = []
+        for group in self.state.groups.values():
+            if isinstance(group, ClassicGroup):
+                changes = ClassicChanges(group, Now(0, 0))
+                self._rebalance.answer_all(changes, error)
+                completions += changes.completions
+        return tuple(completions)
+
+    def commit(self, step: Any, now: Now) -> tuple[Completion, ...]:
+        """The records that belong to the step have been replayed."""
+        match step:
+            case UpdateClassicGroup():
+                self._update_classic(step)
+            case ReplaceStaticMember():
+                self._update_classic(step.update)
+            case CreateClassicGroup():
+                return self._join_created(step, now)
+            case StoreAssignment():
+                changes = self._after(step.update, now)
+                self._rebalance.complete_generation(changes, dict(step.assignments))
+                return self._apply(changes)
+            case AcceptHeartbeat():
+                self._consumer.accept_heartbeat(step, now)
+            case AdmitClassicMember():
+                self._consumer.admit_classic_member(step, now)
+            case RemoveMembers():
+                self._consumer.remove_members(step)
+            case DowngradeGroup():
+                return self._apply(self._consumer.downgrade(step, now))
+        return ()
+
+    def rollback(self, step: Any, error: ErrorCode, now: Now) -> Result[Any] | None:
+        """The records that belong to the step could not be appended."""
+        failed = append_error(error)
+        match step:
+            case UpdateClassicGroup():
+                self._update_classic(step)
+                return None
+            case ReplaceStaticMember():
+                return Result(JoinGroupResponse(failed, UNKNOWN_MEMBER_ID, leader=step.previous_leader))
+            case CreateClassicGroup():
+                return Result(JoinGroupResponse(failed))
+            case StoreAssignment():
+                changes = self._after(step.update, now)
+                self._rebalance.fail_generation(changes, failed)
+                return Result(Pending(step.request_id), completions=self._apply(changes))
+            case RespondEach():
+                return Result(step.response_type(tuple(failed if e is NONE else e for e in step.errors)))
+            case DowngradeGroup():
+                return self.rollback(step.removed, error, now)
+            case RemoveMembers(retry=(key, argument)):
+                self._timers.schedule(key, now.ms + _RETRY_BACKOFF_MS, argument)
+                return Result(None)
+            case None:
+                return None
+        return Result(step.response_type(failed))
+
+    def _update_classic(self, step: UpdateClassicGroup) -> None:
+        self.state.update_classic(step.group)
+        self._timers.apply(step.timers)
+
+    def _after(self, step: UpdateClassicGroup, now: Now) -> ClassicChanges:
+        """Changes that come after those of a step."""
+        self._update_classic(step)
+        return ClassicChanges(step.group, now)
+
+    def _apply(self, changes: ClassicChanges) -> tuple[Completion, ...]:
+        """Changes without records count at once."""
+        assert not changes.records, "records are appended before they count"
+        self._update_classic(changes.update_step())
+        return tuple(changes.completions)
+
+    def validate_state(self) -> None:
+        """Check what must always hold. Raises AssertionError."""
+        self.state.validate_state()
 
     def join_group(self, request: JoinGroupRequest, now: Now) -> Result[JoinGroupResponse]:
         """JoinGroup. May be answered later."""
-        return self._membership.join_group(request, now)
+        error = self._check_join(request)
+        if error is not NONE:
+            return Result(JoinGroupResponse(error, request.member_id))
+        group = self.state.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            try:
+                return self._consumer.join_classic(group, request, now)
+            except RaykaError as refused:
+                return Result(JoinGroupResponse(refused.code, request.member_id))
+        request_id = next(self._request_ids)
+        if isinstance(group, ClassicGroup):
+            return self._join.join(ClassicChanges(group, now), request, request_id)
+        if request.member_id != UNKNOWN_MEMBER_ID:
+            return Result(JoinGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+        return self._create_classic(group, request, request_id, now)
+
+    def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        low, high = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
+        return NONE if low <= request.session_timeout_ms <= high else ErrorCode.INVALID_SESSION_TIMEOUT
+
+    def _create_classic(
+        self, empty: ConsumerGroup | None, request: JoinGroupRequest, request_id: int, now: Now
+    ) -> Result[JoinGroupResponse]:
+        """A new group, in place of an empty consumer group if there is one."""
+        tombstones = () if empty is None else empty.tombstones()
+        created = ClassicGroup(request.group_id, now.wall_ms).metadata_record()
+        step = CreateClassicGroup(request, request_id)
+        return Result(Pending(request_id), (*tombstones, created), step=step)
+
+    def _join_created(self, step: CreateClassicGroup, now: Now) -> tuple[Completion, ...]:
+        group = self.state.groups[step.request.group_id]
+        assert isinstance(group, ClassicGroup)
+        changes = ClassicChanges(group, now)
+        self._join.join(changes, step.request, step.request_id)
+        return self._apply(changes)
 
     def sync_group(self, request: SyncGroupRequest, now: Now) -> Result[SyncGroupResponse]:
         """SyncGroup. May be answered later."""
-        return self._membership.sync_group(request, now)
+        if not request.group_id:
+            return Result(SyncGroupResponse(ErrorCode.INVALID_GROUP_ID))
+        group = self.state.groups.get(request.group_id)
+        if group is None or group.is_empty:
+            return Result(SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+        if isinstance(group, ClassicGroup):
+            return self._classic.sync(ClassicChanges(group, now), request, next(self._request_ids))
+        try:
+            return Result(self._consumer.sync_classic(group, request, now))
+        except RaykaError as refused:
+            return Result(SyncGroupResponse(refused.code))
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         """Heartbeat of a classic member."""
-        return self._membership.heartbeat(request, now)
+        if not request.group_id:
+            return Result(HeartbeatResponse(ErrorCode.INVALID_GROUP_ID))
+        group = self.state.groups.get(request.group_id)
+        if group is None:
+            return Result(HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+        if isinstance(group, ClassicGroup):
+            return Result(self._classic.heartbeat(group, request, now))
+        try:
+            return Result(self._consumer.heartbeat_classic(group, request, now))
+        except RaykaError as refused:
+            return Result(HeartbeatResponse(refused.code))
 
     def leave_group(self, request: LeaveGroupRequest, now: Now) -> Result[LeaveGroupResponse]:
         """LeaveGroup, for one member or several."""
-        return self._membership.leave_group(request, now)
+        if not request.group_id:
+            return Result(LeaveGroupResponse(ErrorCode.INVALID_GROUP_ID))
+        group = self.state.groups.get(request.group_id)
+        if isinstance(group, ClassicGroup):
+            return self._classic.leave(ClassicChanges(group, now), request)
+        if group is not None:
+            return self._consumer.leave_classic(group, request, now)
+        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        left = tuple(LeftMember(m.member_id, m.group_instance_id, unknown) for m in request.members)
+        return Result(LeaveGroupResponse(members=left))
 
     def consumer_group_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat."""
-        return self._membership.consumer_group_heartbeat(request, now)
+        """ConsumerGroupHeartbeat: join, stay or leave."""
+        try:
+            return self._consumer.heartbeat(request, now)
+        except RaykaError as refused:
+            return Result(ConsumerGroupHeartbeatResponse(refused.code, refused.message))
 
     def offset_commit(
         self, request: OffsetCommitRequest, now: Now, is_transactional: bool = False
     ) -> Result[OffsetCommitResponse]:
-        """OffsetCommit and TxnOffsetCommit; the records of the latter go into its producer's transaction."""
+        """OffsetCommit and TxnOffsetCommit; the records of the latter belong to its producer's transaction."""
         check = self._check_commit(request, now, is_transactional)
-        return self.registry.offsets.commit(request, check, now.wall_ms, is_transactional)
+        return self.state.offsets.commit(request, check, now.wall_ms, is_transactional)
 
     def _check_commit(self, request: OffsetCommitRequest, now: Now, is_transactional: bool) -> CommitCheck:
-        group = self.registry.groups.get(request.group_id)
+        group = self.state.groups.get(request.group_id)
         if group is None:
             if request.generation_id_or_member_epoch < 0:
                 return CommitCheck()
-            is_told = request.knows_member_epochs and not is_transactional
-            return CommitCheck(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
-        check = self.registry.rules(group).commit(request, is_transactional)
+            names_epoch = request.knows_member_epochs and not is_transactional
+            return CommitCheck(ErrorCode.GROUP_ID_NOT_FOUND if names_epoch else ErrorCode.ILLEGAL_GENERATION)
+        check = self.state.rules(group).commit(request, is_transactional)
         if check.error is NONE and isinstance(group, ClassicGroup):
-            self._membership.committed(group, request.member_id, now)
+            self._classic.committed(group, request.member_id, now)
         return check
 
     def offset_fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """OffsetFetch of one group. Answer when all that was committed so far is durable."""
-        group = self.registry.groups.get(request.group_id)
-        error = NONE if group is None else self.registry.rules(group).fetch(request.member_id, request.member_epoch)
+        """OffsetFetch of one group. The response leaves when all that was committed so far is durable."""
+        group = self.state.groups.get(request.group_id)
+        error = NONE if group is None else self.state.rules(group).fetch(request.member_id, request.member_epoch)
         if error is not NONE:
             return OffsetFetchResponse(request.group_id, error)
-        return self.registry.offsets.fetch(request)
+        return self.state.offsets.fetch(request)
 
-    def offset_delete(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
+    def offset_delete(self, request: OffsetDeleteRequest, now: Now) -> Result[OffsetDeleteResponse]:
         """OffsetDelete."""
         if not request.group_id:
             return Result(OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID))
-        group = self.registry.groups.get(request.group_id)
+        group = self.state.groups.get(request.group_id)
         if group is None:
             return Result(OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND))
-        return self.registry.offsets.delete(request, self.registry.rules(group))
+        return self.state.offsets.delete(request, self.state.rules(group))
 
-    def delete_groups(self, group_ids: Sequence[str]) -> Result[DeleteGroupsResponse]:
-        """DeleteGroups: empty groups go, with their offsets."""
-        errors = tuple(self._check_delete(group_id) for group_id in group_ids)
+    def delete_groups(self, request: DeleteGroupsRequest, now: Now) -> Result[DeleteGroupsResponse]:
+        """DeleteGroups: empty groups are deleted, with their offsets."""
+        errors = tuple(self._check_delete(group_id) for group_id in request.group_ids)
         records = tuple(
             record
-            for group_id, error in zip(group_ids, errors, strict=True)
+            for group_id, error in zip(request.group_ids, errors, strict=True)
             if error is NONE
-            for record in (*self.registry.offsets.tombstones(group_id), *self.registry.tombstones(group_id))
+            for record in (*self.state.offsets.tombstones(group_id), *self.state.tombstones(group_id))
         )
-
-        def failed(error: ErrorCode) -> Result[DeleteGroupsResponse]:
-            return Result(DeleteGroupsResponse(tuple(append_error(error) if e is NONE else e for e in errors)))
-
-        return Result(DeleteGroupsResponse(errors), records, on_rollback=failed)
+        return Result(DeleteGroupsResponse(errors), records, step=RespondEach(DeleteGroupsResponse, errors))
 
     def _check_delete(self, group_id: str) -> ErrorCode:
-        group = self.registry.groups.get(group_id)
-        return ErrorCode.GROUP_ID_NOT_FOUND if group is None else self.registry.rules(group).delete_group()
+        group = self.state.groups.get(group_id)
+        return ErrorCode.GROUP_ID_NOT_FOUND if group is None else self.state.rules(group).delete_group()
 
-    def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> tuple[ListedGroup, ...]:
-        """The groups, of these states and types if any are given (in any case of letters)."""
-        return listing.list_groups(self.registry.groups.values(), states, types)
+    def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        """ListGroups."""
+        return ListGroupsResponse(describe.list_groups(self.state.groups.values(), request.states, request.types))
 
-    def describe_groups(self, group_ids: Iterable[str]) -> tuple[DescribedGroup, ...]:
-        """DescribeGroups. One that is not here has GROUP_ID_NOT_FOUND, which versions before 6 leave out."""
-        return tuple(listing.describe_classic(group_id, self.registry.groups.get(group_id)) for group_id in group_ids)
+    def describe_groups(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        """DescribeGroups. A group that is not here has GROUP_ID_NOT_FOUND, which versions before 6 leave out."""
+        groups = self.state.groups
+        return DescribeGroupsResponse(
+            tuple(describe.describe_classic(group_id, groups.get(group_id)) for group_id in request.group_ids)
+        )
 
-    def consumer_group_describe(self, group_ids: Iterable[str]) -> tuple[DescribedConsumerGroup, ...]:
+    def consumer_group_describe(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
         """ConsumerGroupDescribe."""
-        assignor, topics = self.settings.consumer_assignors[0], self.registry.topics
-        groups = self.registry.groups
-        return tuple(
-            listing.describe_consumer(group_id, groups.get(group_id), assignor, topics) for group_id in group_ids
+        assignor, groups = self.settings.consumer_assignors[0], self.state.groups
+        return ConsumerGroupDescribeResponse(
+            tuple(
+                describe.describe_consumer(group_id, groups.get(group_id), assignor, self.state.topics)
+                for group_id in request.group_ids
+            )
         )
 
     def next_deadline(self) -> int | None:
@@ -224,26 +372,37 @@ class GroupCoordinator:
         return self._timers.next_deadline()
 
     def expire(self, now: Now) -> Result[None] | None:
-        """Does what is due until there is something to append or to answer; None: nothing is due any more."""
+        """Do what is due until there is something to append or to answer; None: nothing more is due."""
         while (due := self._timers.pop(now.ms)) is not None:
             key, argument = due
-            is_offsets = key.timer is Timer.OFFSETS
-            result = self._expire_offsets(now) if is_offsets else self._membership.expire(key, argument, now)
+            try:
+                result = self._expire(key, argument, now)
+            except Exception:
+                self._timers.schedule(key, now.ms + _RETRY_BACKOFF_MS, argument)
+                raise
             if result is not None:
                 return result
         return None
+
+    def _expire(self, key: TimerKey, argument: Any, now: Now) -> Result[None] | None:
+        if key.timer is Timer.OFFSETS:
+            return self._expire_offsets(now)
+        group: Group | None = self.state.groups.get(key.group_id)
+        if isinstance(group, ClassicGroup):
+            return self._classic.expire(ClassicChanges(group, now), key, argument)
+        return None if group is None else self._consumer.expire(group, key, argument, now)
 
     def _schedule_offset_expiry(self, now: Now) -> None:
         interval_ms = self.settings.offsets_retention_check_interval_ms
         self._timers.schedule(TimerKey(Timer.OFFSETS), now.ms + interval_ms)
 
     def _expire_offsets(self, now: Now) -> Result[None] | None:
-        """Offsets that were kept for long enough go, and with the last one an empty group."""
+        """Delete offsets that have expired, and empty groups that have none left."""
         self._schedule_offset_expiry(now)
         records: list[Record] = []
-        for group_id, group in self.registry.groups.items():
-            expired = list(self.registry.offsets.expired(group_id, self.registry.rules(group), now.wall_ms))
-            records.extend(tombstone(group_id, partition) for partition in expired)
-            if group.is_unused and self.registry.offsets.has_only(group_id, expired):
-                records.extend(self.registry.tombstones(group_id))
-        return Result(None, tuple(records)) if records else None
+        for group_id, group in self.state.groups.items():
+            expired = set(self.state.offsets.expired(group_id, self.state.rules(group), now.wall_ms))
+            records.extend(tombstone(group_id, partition) for partition in sorted(expired))
+            if group.is_unused and self.state.offsets.has_only(group_id, expired):
+                records.extend(self.state.tombstones(group_id))
+        return Result(None, tuple(records), is_atomic=False) if records else None

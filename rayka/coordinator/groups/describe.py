@@ -1,4 +1,4 @@
-"""What can be seen of groups from outside: ListGroups, DescribeGroups and ConsumerGroupDescribe."""
+"""The responses of ListGroups, DescribeGroups and ConsumerGroupDescribe."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[
 
 
 def _listed(group: Group) -> ListedGroup:
-    group_type = "Classic" if isinstance(group, ClassicGroup) else "Consumer"
+    group_type = "classic" if isinstance(group, ClassicGroup) else "consumer"
     return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, group_type)
 
 
 def describe_classic(group_id: str, group: Group | None) -> DescribedGroup:
-    """A classic group; metadata and assignments are told only while they are settled."""
+    """A classic group; metadata and assignments are included only while it is Stable."""
     if not isinstance(group, ClassicGroup):
         reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
         return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason, DEAD.value)

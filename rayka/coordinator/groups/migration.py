@@ -1,15 +1,16 @@
-"""Conversion of a group of consumers between the classic and the consumer protocol while they go on (KIP-848).
+"""Conversion of a group between the classic and the consumer protocol while its members go on (KIP-848).
 
-Up: the first member that speaks the consumer protocol turns a classic group into a consumer group, in which the others
-are classic members with what they were assigned. Down: when the last such member leaves, the group is a classic group
-again and rebalances at once. A conversion is a batch of records: the old group's tombstones and the new group.
+Upgrade: the first member that speaks the consumer protocol turns a classic group into a consumer group, in which the
+others are classic members with their assignments. Downgrade: when the last such member leaves, the group is a classic
+group again and rebalances at once. A conversion is one batch of records: the old group's tombstones and the new group.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from rayka.coordinator.groups.classic.group import STABLE, ClassicGroup, ClassicMember, voted_protocol
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
@@ -114,14 +115,11 @@ def classic_metadata(session_timeout_ms: int, protocols: Iterable[Protocol]) -> 
     return ClassicMemberMetadata(session_timeout_ms, tuple(ClassicProtocol(*protocol) for protocol in protocols))
 
 
-def can_downgrade(group: ConsumerGroup, leaving: set[str], settings: GroupSettings) -> bool:
+def can_downgrade(group: ConsumerGroup, leaving: Collection[str], settings: GroupSettings) -> bool:
     """Whether only classic members are left when these have gone, and the group may go back."""
-    staying = [member for member_id, member in group.members.items() if member_id not in leaving]
-    return (
-        settings.migration_policy.downgrades
-        and 0 < len(staying) <= settings.max_size
-        and all(member.classic is not None for member in staying)
-    )
+    staying = len(group.members) - len(leaving)
+    classic = group.classic_member_count - sum(group.members[one].classic is not None for one in leaving)
+    return settings.migration_policy.downgrades and 0 < staying <= settings.max_size and classic == staying
 
 
 def downgrade(draft: ConsumerGroup, topics: Topics, now_ms: int) -> list[Record]:
@@ -172,9 +170,14 @@ def classic_assignment(member: ConsumerMember, topics: Topics) -> bytes:
     return consumer_protocol.write_assignment(consumer_protocol.Assignment(assigned), min(version, 3))
 
 
-def restore_protocols(group: ClassicGroup, member: ConsumerMember) -> None:
-    """The record of a classic group has one protocol of each member; the live group knows them all."""
+def restore_protocols(group: ClassicGroup, member: ConsumerMember) -> ClassicMember:
+    """The record of a classic group has one protocol of each member; the live group has them all."""
     assert member.classic is not None
-    session_timeout_ms = member.classic.session_timeout_ms
-    restored = group.members[member.member_id]
-    group.update(restored, protocols_of(member), member.rebalance_timeout_ms, session_timeout_ms)
+    restored = replace(
+        group.members[member.member_id],
+        supported_protocols=protocols_of(member),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.classic.session_timeout_ms,
+    )
+    group.put(restored)
+    return restored

@@ -1,13 +1,17 @@
-"""What the state of a group allows to be done with its offsets."""
+"""Which requests about offsets the state of a group allows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
+from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.classic.group import COMPLETING_REBALANCE, STABLE, ClassicGroup
+from rayka.coordinator.groups.consumer.group import ConsumerGroup
+from rayka.coordinator.groups.consumer.member import ConsumerMember
 from rayka.coordinator.groups.records import OffsetCommitValue
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest
+from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -25,16 +29,16 @@ class OffsetRules(Protocol):
     """The rules of one kind of group."""
 
     def commit(self, request: OffsetCommitRequest, is_transactional: bool) -> CommitCheck:
-        """Whether these offsets may be committed by who asks."""
+        """Whether the sender may commit these offsets."""
 
     def fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Whether who asks may see the offsets; None and -1 if it does not say who it is."""
+        """Whether a member of this epoch may fetch; None and -1 if the request names no member."""
 
     def delete(self) -> ErrorCode:
         """Whether offsets may be deleted now, of topics that nobody subscribes to."""
 
     def delete_group(self) -> ErrorCode:
-        """Whether the group may go, with all its offsets."""
+        """Whether the group may be deleted, with all its offsets."""
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member may be reading the topic."""
@@ -67,17 +71,17 @@ class ClassicOffsetRules:
         return CommitCheck()
 
     def fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Anybody may look."""
+        """Anybody may fetch."""
         return NONE
 
     def delete(self) -> ErrorCode:
-        """Only where it can be known that nobody reads the topic."""
+        """Not while there are members whose subscriptions are unknown."""
         if self._group.is_empty or self._group.uses_consumer_protocol:
             return NONE
         return ErrorCode.NON_EMPTY_GROUP
 
     def delete_group(self) -> ErrorCode:
-        """Only an empty group goes."""
+        """Only an empty group can be deleted."""
         return NONE if self._group.is_empty else ErrorCode.NON_EMPTY_GROUP
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -94,3 +98,69 @@ class ClassicOffsetRules:
         if group.uses_consumer_protocol and group.subscribed_topics is not None and group.state is STABLE:
             return offset.commit_timestamp
         return None
+
+
+class ConsumerOffsetRules:
+    """A member commits with its epoch; with an earlier one only for partitions that it has had since then."""
+
+    def __init__(self, group: ConsumerGroup, topics: Topics) -> None:
+        self._group = group
+        self._topics = topics
+
+    def commit(self, request: OffsetCommitRequest, is_transactional: bool) -> CommitCheck:
+        """Anybody commits while the group is empty, and in a transaction without naming a member."""
+        epoch = request.generation_id_or_member_epoch
+        if epoch < 0 and self._group.is_empty:
+            return CommitCheck()
+        if is_transactional and epoch == -1 and not request.member_id and request.group_instance_id is None:
+            return CommitCheck()
+        member = self._group.members.get(request.member_id)
+        if member is None:
+            return CommitCheck(ErrorCode.UNKNOWN_MEMBER_ID)
+        if member.classic is None and not request.knows_member_epochs and not is_transactional:
+            return CommitCheck(ErrorCode.UNSUPPORTED_VERSION)
+        if epoch == member.member_epoch:
+            return CommitCheck()
+        stale = _stale(member, is_transactional)
+        if epoch > member.member_epoch:
+            return CommitCheck(stale)
+        return CommitCheck(partition=lambda offset: NONE if self._held_since(member, offset, epoch) else stale)
+
+    def _held_since(self, member: ConsumerMember, offset: CommittedOffset, epoch: int) -> bool:
+        topic_id = offset.topic_id
+        if topic_id == ZERO_UUID:
+            topic = self._topics.by_name.get(offset.topic)
+            topic_id = ZERO_UUID if topic is None else topic.topic_id
+        since = member.epoch_of(topic_id, offset.partition)
+        return since is not None and since <= epoch
+
+    def fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """A request that names a member has to come from that member, in its epoch."""
+        if member_id is None and member_epoch < 0:
+            return NONE
+        member = self._group.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return NONE if member_epoch == member.member_epoch else _stale(member, False)
+
+    def delete(self) -> ErrorCode:
+        """Topics that nobody subscribes to can always be deleted."""
+        return NONE
+
+    def delete_group(self) -> ErrorCode:
+        """Only an empty group can be deleted."""
+        return NONE if self._group.is_empty else ErrorCode.NON_EMPTY_GROUP
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member may be reading the topic."""
+        return self._group.is_subscribed_to(topic)
+
+    def retained_since(self, offset: OffsetCommitValue) -> int | None:
+        """Since the commit."""
+        return offset.commit_timestamp
+
+
+def _stale(member: ConsumerMember, is_transactional: bool) -> ErrorCode:
+    """A classic member, and a transaction, know of generations only."""
+    is_classic = member.classic is not None or is_transactional
+    return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH

@@ -1,4 +1,4 @@
-"""The offsets that groups committed, those that wait in open transactions, and when they expire."""
+"""The offsets that groups committed, those pending in open transactions, and when they expire."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from rayka.coordinator.groups.requests import (
     OffsetPartition,
 )
 from rayka.coordinator.groups.settings import GroupSettings
-from rayka.coordinator.result import Result, append_error
+from rayka.coordinator.groups.steps import Respond, RespondEach
+from rayka.coordinator.result import Result
 from rayka.errors import ErrorCode
 
 NO_PRODUCER_ID = -1
@@ -49,7 +50,7 @@ class Offsets:
     def commit(
         self, request: OffsetCommitRequest, check: CommitCheck, now_ms: int, is_transactional: bool = False
     ) -> Result[OffsetCommitResponse]:
-        """Records for the offsets that may be committed. In a transaction they count once it has committed."""
+        """Records for the offsets that may be committed. In a transaction they count when it has committed."""
         if check.error is not NONE:
             return Result(OffsetCommitResponse((check.error,) * len(request.offsets)))
         errors = [self._check(offset, check) for offset in request.offsets]
@@ -59,9 +60,8 @@ class Offsets:
             for offset, error in zip(request.offsets, errors, strict=True)
             if error is NONE
         )
-        return Result(
-            OffsetCommitResponse(tuple(errors)), records, on_rollback=lambda error: _not_committed(error, errors)
-        )
+        step = RespondEach(OffsetCommitResponse, tuple(errors))
+        return Result(OffsetCommitResponse(tuple(errors)), records, step=step)
 
     def _check(self, offset: CommittedOffset, check: CommitCheck) -> ErrorCode:
         if offset.metadata and utf16_length(offset.metadata) > self.settings.offset_metadata_max_bytes:
@@ -88,7 +88,7 @@ class Offsets:
         )
 
     def delete(self, request: OffsetDeleteRequest, rules: OffsetRules) -> Result[OffsetDeleteResponse]:
-        """Forgets offsets of topics that nobody in the group reads."""
+        """Delete offsets of topics that nobody in the group reads."""
         error = rules.delete()
         if error is not NONE:
             return Result(OffsetDeleteResponse(error))
@@ -102,29 +102,25 @@ class Offsets:
             for partition, error in zip(request.partitions, errors, strict=True)
             if error is NONE and partition in known
         )
-        return Result(
-            OffsetDeleteResponse(errors=errors),
-            records,
-            on_rollback=lambda error: Result(OffsetDeleteResponse(append_error(error))),
-        )
+        return Result(OffsetDeleteResponse(errors=errors), records, step=Respond(OffsetDeleteResponse))
 
     def _partitions_of(self, group_id: str) -> frozenset[tuple[str, int]]:
         return frozenset(self.committed.get(group_id, ())) | self._unstable(group_id)
 
     def tombstones(self, group_id: str) -> Iterator[Record]:
-        """Forgets all offsets of a group."""
+        """Delete all offsets of a group."""
         for partition in sorted(self._partitions_of(group_id)):
             yield tombstone(group_id, partition)
 
     def topic_tombstones(self, topics: frozenset[str]) -> Iterator[Record]:
-        """Forgets all offsets of topics that were deleted."""
+        """Delete all offsets of topics that were deleted."""
         for group_id in {*self.committed, *self._open_transactions}:
             for partition in sorted(self._partitions_of(group_id)):
                 if partition[0] in topics:
                     yield tombstone(group_id, partition)
 
     def expired(self, group_id: str, rules: OffsetRules, now_ms: int) -> Iterator[tuple[str, int]]:
-        """The partitions whose offsets have been kept for long enough (KIP-211)."""
+        """The partitions whose offsets have expired (KIP-211)."""
         unstable = self._unstable(group_id)
         for partition, committed in self.committed.get(group_id, {}).items():
             is_kept = partition in unstable or rules.is_subscribed_to(partition[0])
@@ -140,13 +136,13 @@ class Offsets:
         return now_ms - since_ms >= self.settings.offsets_retention_ms
 
     def has_only(self, group_id: str, partitions: Collection[tuple[str, int]]) -> bool:
-        """Whether the group has no other offsets than these, nor an open transaction that may bring some."""
+        """Whether the group has no offsets but these, and no open transaction that may add some."""
         return group_id not in self._open_transactions and self._partitions_of(group_id).issubset(partitions)
 
     def replay(
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, record_offset: int, producer_id: int
     ) -> None:
-        """Applies a record of the log; one with a producer id waits for the end of its transaction."""
+        """Apply a record of the log; one with a producer id is pending until its transaction ends."""
         partition = (key.topic, key.partition)
         if value is None:
             self._forget(key.group, partition)
@@ -166,7 +162,7 @@ class Offsets:
             self.pending[producer_id].get(group_id, {}).pop(partition, None)
 
     def end_transaction(self, producer_id: int, is_committed: bool) -> None:
-        """Applies a transaction marker of the log: what waited counts from now on, or never did."""
+        """Apply a transaction marker: a commit makes the pending offsets visible, an abort discards them."""
         for group_id, offsets in self.pending.pop(producer_id, {}).items():
             producers = self._open_transactions[group_id]
             producers.discard(producer_id)
@@ -183,9 +179,18 @@ class Offsets:
             if current is None or committed.record_offset > current.record_offset:
                 settled[partition] = committed
 
+    def validate_state(self) -> None:
+        """Check that the index of open transactions agrees with the pending offsets. Raises AssertionError."""
+        assert all(self.committed.values()), "a group without offsets is not kept"
+        writers: dict[str, set[int]] = {}
+        for producer_id, groups in self.pending.items():
+            for group_id in groups:
+                writers.setdefault(group_id, set()).add(producer_id)
+        assert writers == self._open_transactions
+
 
 def tombstone(group_id: str, partition: tuple[str, int]) -> Record:
-    """Forgets one offset."""
+    """Delete one offset."""
     return Record(OffsetCommitKey(group_id, *partition))
 
 
@@ -203,11 +208,6 @@ def _value(offset: CommittedOffset, now_ms: int, expire_ms: int) -> OffsetCommit
         expire_timestamp=expire_ms,
         topic_id=offset.topic_id,
     )
-
-
-def _not_committed(error: ErrorCode, errors: list[ErrorCode]) -> Result[OffsetCommitResponse]:
-    failed = append_error(error)
-    return Result(OffsetCommitResponse(tuple(failed if error is NONE else error for error in errors)))
 
 
 def _of_another_topic(offset: OffsetCommitValue, topic_id: uuid.UUID) -> bool:

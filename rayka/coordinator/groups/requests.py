@@ -1,19 +1,49 @@
-"""The commands of groups and their answers, free of versions: a handler turns each version into these and back.
+"""The requests of groups and their responses, free of versions: a handler turns each version into these and back.
 
-Durations and times are in milliseconds. Answers carry an `ErrorCode`; what is not an error has its field at NONE.
+Durations and times are in milliseconds. Responses carry an `ErrorCode`, which is NONE if there is no error.
 """
 
 from __future__ import annotations
 
 import uuid
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.records import TargetPartitions
+from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode
 
 NONE = ErrorCode.NONE
 UNKNOWN_MEMBER_ID = ""
+
+R = TypeVar("R")
+
+
+class GroupRequest(Request[R]):
+    """A request about one group; its coordinator is the group's."""
+
+    __slots__ = ()
+
+    group_id: str
+
+    @property
+    def coordinator_key(self) -> str:
+        """The id of the group."""
+        return self.group_id
+
+
+class GroupsRequest(Request[R]):
+    """A request about groups that have one coordinator; the first names it."""
+
+    __slots__ = ()
+
+    group_ids: tuple[str, ...]
+
+    @property
+    def coordinator_key(self) -> str:
+        """The id of the first group."""
+        return self.group_ids[0] if self.group_ids else ""
 
 
 class Protocol(NamedTuple):
@@ -23,7 +53,22 @@ class Protocol(NamedTuple):
     metadata: bytes
 
 
-class JoinGroupRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JoinGroupResponse:
+    """`members` is for the leader only. A version without null protocol names says "" instead."""
+
+    error: ErrorCode = NONE
+    member_id: str = UNKNOWN_MEMBER_ID
+    generation_id: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinGroupMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupRequest(GroupRequest[JoinGroupResponse]):
     """`new_id` is the unique part of the member id that a new member gets.
 
     `require_known_member_id`: a new dynamic member must come back with its id first (KIP-394, version 4).
@@ -53,20 +98,18 @@ class JoinGroupMember(NamedTuple):
     metadata: bytes
 
 
-class JoinGroupResponse(NamedTuple):
-    """`members` is for the leader only. A version without null protocol names says "" instead."""
+@dataclass(frozen=True, slots=True)
+class SyncGroupResponse:
+    """What the member was assigned."""
 
     error: ErrorCode = NONE
-    member_id: str = UNKNOWN_MEMBER_ID
-    generation_id: int = -1
     protocol_type: str | None = None
     protocol_name: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinGroupMember, ...] = ()
+    assignment: bytes = b""
 
 
-class SyncGroupRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SyncGroupRequest(GroupRequest[SyncGroupResponse]):
     """`assignments` (member id, bytes) come from the leader only."""
 
     group_id: str
@@ -78,28 +121,21 @@ class SyncGroupRequest(NamedTuple):
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-class SyncGroupResponse(NamedTuple):
-    """What the member was assigned."""
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    """REBALANCE_IN_PROGRESS calls the member to join again."""
 
     error: ErrorCode = NONE
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
 
 
-class HeartbeatRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest(GroupRequest[HeartbeatResponse]):
     """A classic member is alive."""
 
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
-
-
-class HeartbeatResponse(NamedTuple):
-    """REBALANCE_IN_PROGRESS calls the member to join again."""
-
-    error: ErrorCode = NONE
 
 
 class MemberIdentity(NamedTuple):
@@ -110,13 +146,6 @@ class MemberIdentity(NamedTuple):
     reason: str | None = None
 
 
-class LeaveGroupRequest(NamedTuple):
-    """Members that leave. Versions 0 to 2 name one."""
-
-    group_id: str
-    members: tuple[MemberIdentity, ...]
-
-
 class LeftMember(NamedTuple):
     """What became of one member that wanted to leave."""
 
@@ -125,11 +154,20 @@ class LeftMember(NamedTuple):
     error: ErrorCode = NONE
 
 
-class LeaveGroupResponse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LeaveGroupResponse:
     """In the order of the request. Versions 0 to 2 answer with the one member's error."""
 
     error: ErrorCode = NONE
     members: tuple[LeftMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupRequest(GroupRequest[LeaveGroupResponse]):
+    """Members that leave. Versions 0 to 2 name one."""
+
+    group_id: str
+    members: tuple[MemberIdentity, ...]
 
 
 class CommittedOffset(NamedTuple):
@@ -144,7 +182,15 @@ class CommittedOffset(NamedTuple):
     topic_id: uuid.UUID = ZERO_UUID
 
 
-class OffsetCommitRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OffsetCommitResponse:
+    """An error for each offset, in the order of the request."""
+
+    errors: tuple[ErrorCode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitRequest(GroupRequest[OffsetCommitResponse]):
     """`knows_member_epochs`: version 9 or later, or any TxnOffsetCommit. `retention_time_ms` is of versions 2 to 4."""
 
     group_id: str
@@ -156,31 +202,12 @@ class OffsetCommitRequest(NamedTuple):
     knows_member_epochs: bool = True
 
 
-class OffsetCommitResponse(NamedTuple):
-    """An error for each offset, in the order of the request."""
-
-    errors: tuple[ErrorCode, ...]
-
-
 class OffsetPartition(NamedTuple):
     """A partition to look up. With a `topic_id` (version 10) the offset of an earlier topic of that name is none."""
 
     topic: str
     partition: int
     topic_id: uuid.UUID = ZERO_UUID
-
-
-class OffsetFetchRequest(NamedTuple):
-    """`partitions` None: all that the group has committed. Without a member id no membership is checked (KIP-848).
-
-    `require_stable`: offsets in open transactions answer UNSTABLE_OFFSET_COMMIT (KIP-447).
-    """
-
-    group_id: str
-    partitions: tuple[OffsetPartition, ...] | None = None
-    member_id: str | None = None
-    member_epoch: int = -1
-    require_stable: bool = False
 
 
 class FetchedOffset(NamedTuple):
@@ -195,7 +222,8 @@ class FetchedOffset(NamedTuple):
     topic_id: uuid.UUID = ZERO_UUID
 
 
-class OffsetFetchResponse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OffsetFetchResponse:
     """In the order of the request."""
 
     group_id: str
@@ -203,33 +231,72 @@ class OffsetFetchResponse(NamedTuple):
     offsets: tuple[FetchedOffset, ...] = ()
 
 
-class OffsetDeleteRequest(NamedTuple):
-    """Offsets to forget."""
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest(GroupRequest[OffsetFetchResponse]):
+    """`partitions` None: all that the group has committed. Without a member id no membership is checked (KIP-848).
+
+    `require_stable`: offsets in open transactions answer UNSTABLE_OFFSET_COMMIT (KIP-447).
+    """
 
     group_id: str
-    partitions: tuple[tuple[str, int], ...]
+    partitions: tuple[OffsetPartition, ...] | None = None
+    member_id: str | None = None
+    member_epoch: int = -1
+    require_stable: bool = False
 
 
-class OffsetDeleteResponse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteResponse:
     """`errors` in the order of the request; none if `error` is set."""
 
     error: ErrorCode = NONE
     errors: tuple[ErrorCode, ...] = ()
 
 
-class DeleteGroupsResponse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteRequest(GroupRequest[OffsetDeleteResponse]):
+    """Offsets to forget."""
+
+    group_id: str
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsResponse:
     """An error for each group, in the order of the request."""
 
     errors: tuple[ErrorCode, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsRequest(GroupsRequest[DeleteGroupsResponse]):
+    """Empty groups to delete, with their offsets."""
+
+    group_ids: tuple[str, ...]
+
+
 class ListedGroup(NamedTuple):
-    """One group. `group_type` is Classic or Consumer."""
+    """One group. `group_type` is classic or consumer."""
 
     group_id: str
     protocol_type: str
     group_state: str
     group_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsResponse:
+    """The groups of one coordinator."""
+
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsRequest(Request[ListGroupsResponse]):
+    """Asks one coordinator for its groups of these states and types, in any case; none given means all."""
+
+    states: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 class DescribedMember(NamedTuple):
@@ -255,7 +322,34 @@ class DescribedGroup(NamedTuple):
     members: tuple[DescribedMember, ...] = ()
 
 
-class ConsumerGroupHeartbeatRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsResponse:
+    """In the order of the request."""
+
+    groups: tuple[DescribedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsRequest(GroupsRequest[DescribeGroupsResponse]):
+    """Classic groups to describe."""
+
+    group_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupHeartbeatResponse:
+    """`assignment` None: as before."""
+
+    error: ErrorCode = NONE
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[TargetPartitions, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupHeartbeatRequest(GroupRequest[ConsumerGroupHeartbeatResponse]):
     """A heartbeat of the consumer protocol. What did not change since the last one is None, -1 for the timeout.
 
     `member_id` is never empty: for version 0, whose new members have none, the handler makes one.
@@ -273,17 +367,6 @@ class ConsumerGroupHeartbeatRequest(NamedTuple):
     topic_partitions: tuple[TargetPartitions, ...] | None = None
     client_id: str = ""
     client_host: str = ""
-
-
-class ConsumerGroupHeartbeatResponse(NamedTuple):
-    """`assignment` None: as before."""
-
-    error: ErrorCode = NONE
-    error_message: str | None = None
-    member_id: str | None = None
-    member_epoch: int = 0
-    heartbeat_interval_ms: int = 0
-    assignment: tuple[TargetPartitions, ...] | None = None
 
 
 class NamedPartitions(NamedTuple):
@@ -321,3 +404,17 @@ class DescribedConsumerGroup(NamedTuple):
     assignment_epoch: int = 0
     assignor_name: str = ""
     members: tuple[DescribedConsumer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescribeResponse:
+    """In the order of the request."""
+
+    groups: tuple[DescribedConsumerGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescribeRequest(GroupsRequest[ConsumerGroupDescribeResponse]):
+    """Consumer groups to describe."""
+
+    group_ids: tuple[str, ...]

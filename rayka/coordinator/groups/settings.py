@@ -11,7 +11,7 @@ from rayka.config.definition import INT_MAX, ConfigValue
 from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long a member that is new to a classic group may wait for its first rebalance, at the least."""
+"""How long a member that is new to a classic group may wait for its first rebalance."""
 
 
 class MigrationPolicy(enum.Enum):
@@ -43,33 +43,23 @@ class ConsumerGroupSettings:
 
 
 class ConsumerSettings:
-    """The settings of all consumer groups: the broker's, and over them what was set for single groups (KIP-848).
+    """The settings of all consumer groups: the broker's, and over them those of single groups (KIP-848).
 
-    Both may change while groups run; a member is told with the answer to its next heartbeat.
+    Both may change while groups run; a member learns of it with its next heartbeat.
     """
 
     def __init__(self, broker: ConsumerGroupSettings) -> None:
         self._broker = broker
-        self._configs: dict[str, Mapping[str, int]] = {}
         self._groups: dict[str, ConsumerGroupSettings] = {}
 
     def of(self, group_id: str) -> ConsumerGroupSettings:
-        """Those that hold for a group."""
+        """The settings of a group."""
         return self._groups.get(group_id, self._broker)
 
-    def configure(self, group_id: str, configs: Mapping[str, int]) -> None:
-        """Takes the configs of one group, by name; those that are not there are the broker's."""
-        if configs:
-            self._configs[group_id] = configs
-            self._groups[group_id] = self._over_broker(configs)
-        else:
-            self._configs.pop(group_id, None)
-            self._groups.pop(group_id, None)
-
-    def configure_broker(self, broker: ConsumerGroupSettings) -> None:
-        """Takes other settings for all groups that have none of their own."""
+    def configure(self, broker: ConsumerGroupSettings, groups: Mapping[str, Mapping[str, int]]) -> None:
+        """Replace all settings: the broker's, and the configs of single groups by group id and name."""
         self._broker = broker
-        self._groups = {group_id: self._over_broker(configs) for group_id, configs in self._configs.items()}
+        self._groups = {group_id: self._over_broker(configs) for group_id, configs in groups.items() if configs}
 
     def _over_broker(self, configs: Mapping[str, int]) -> ConsumerGroupSettings:
         return ConsumerGroupSettings(

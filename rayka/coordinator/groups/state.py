@@ -1,13 +1,12 @@
-"""The groups and offsets of one partition, as its log says."""
+"""The groups and offsets of one partition of `__consumer_offsets`."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from rayka.coordinator.groups.classic.group import DEAD, ClassicGroup
+from rayka.coordinator.groups.classic.group import ClassicGroup
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
-from rayka.coordinator.groups.consumer_offset_rules import ConsumerOffsetRules
-from rayka.coordinator.groups.offset_rules import ClassicOffsetRules, OffsetRules
+from rayka.coordinator.groups.offset_rules import ClassicOffsetRules, ConsumerOffsetRules, OffsetRules
 from rayka.coordinator.groups.offsets import NO_PRODUCER_ID, Offsets
 from rayka.coordinator.groups.records import (
     ConsumerGroupMetadataKey,
@@ -20,12 +19,12 @@ from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.topics import Topics
 
 NO_METADATA = -1
-"""The version of topics that nobody has told of yet."""
+"""The version of topics before the first metadata image."""
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
-class Registry:
-    """All groups by id. Only `replay` changes what must outlive a crash."""
+class GroupState:
+    """All groups by id, their offsets, and the cluster's topics. Only `replay` changes what must outlive a crash."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.groups: dict[str, Group] = {}
@@ -49,15 +48,21 @@ class Registry:
         group = self.groups.get(group_id)
         if value is None:
             if isinstance(group, ClassicGroup):
-                group.state = DEAD  # for whoever has it in hand
                 del self.groups[group_id]
         elif isinstance(group, ClassicGroup) and not self.is_loading:
             group.persisted = value
         else:
             self.groups[group_id] = ClassicGroup.load(group_id, value)
 
+    def update_classic(self, draft: ClassicGroup) -> None:
+        """Replace a classic group by its draft. What `persisted` says has been replayed before."""
+        current = self.groups.get(draft.group_id)
+        if isinstance(current, ClassicGroup):
+            draft.persisted = current.persisted
+            self.groups[draft.group_id] = draft
+
     def _replay_consumer(self, group_id: str, record: Record) -> None:
-        """A tombstone of a group that is not there any more says nothing new."""
+        """A tombstone of a group that does not exist is ignored."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             if isinstance(record.key, ConsumerGroupMetadataKey) and record.value is None:
@@ -69,13 +74,13 @@ class Registry:
             created.apply(record)
 
     def rules(self, group: Group) -> OffsetRules:
-        """What the group allows to be done with its offsets."""
+        """Which requests about its offsets the group allows."""
         if isinstance(group, ClassicGroup):
             return ClassicOffsetRules(group)
         return ConsumerOffsetRules(group, self.topics)
 
     def tombstones(self, group_id: str) -> tuple[Record, ...]:
-        """Takes a group away, without its offsets."""
+        """The records that delete a group, without its offsets."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return tuple(group.tombstones())
@@ -86,8 +91,15 @@ class Registry:
         groups: dict[str, Any] = {}
         for group_id, group in self.groups.items():
             if isinstance(group, ConsumerGroup):
-                groups[group_id] = {k: v for k, v in vars(group).items() if k != "checked_version"}
+                groups[group_id] = group.durable()
             elif group.persisted is not None:
                 groups[group_id] = group.persisted
         offsets = {group_id: dict(offsets) for group_id, offsets in self.offsets.committed.items() if offsets}
         return {"groups": groups, "offsets": offsets, "pending": self.offsets.pending}
+
+    def validate_state(self) -> None:
+        """Check every group. Raises AssertionError."""
+        for group_id, group in self.groups.items():
+            assert group.group_id == group_id
+            group.validate_state()
+        self.offsets.validate_state()

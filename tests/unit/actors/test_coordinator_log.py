@@ -34,7 +34,7 @@ def entries(log: CoordinatorLog) -> list[Entry]:
     return [entry for read in log.read() for entry in read if isinstance(entry, Entry)]
 
 
-def test_the_log_is_shortened_once_and_keeps_the_last_value_of_each_key(tmp_path: Path) -> None:
+def test_the_log_is_compacted_once_and_keeps_the_last_value_of_each_key(tmp_path: Path) -> None:
     async def check() -> None:
         partition, server = open_partition(tmp_path)
         log = CoordinatorLog(partition, server)
@@ -42,12 +42,12 @@ def test_the_log_is_shortened_once_and_keeps_the_last_value_of_each_key(tmp_path
         for number in range(300):
             log.append([(b"k%d" % (number % 3), b"%d:" % number + value)])
         log.append([(b"k0", None)])
-        assert log.shorten()
-        assert not log.shorten(), "nothing was written since"
+        assert log.compact()
+        assert not log.compact(), "nothing was written since"
         again = CoordinatorLog(partition, server)
         read = [(key, value[:4]) for _, key, value, _ in entries(again) if value is not None]
         assert read == [(b"k1", b"298:"), (b"k2", b"299:")]
-        assert not again.shorten(), "a restart does not write it all anew"
+        assert not again.compact(), "a restart does not write it all anew"
 
     asyncio.run(check())
 
@@ -80,12 +80,12 @@ def test_what_transactions_wrote_counts_when_they_have_committed(tmp_path: Path)
         read = [entry for entries in log.read() for entry in entries]
         assert read[-1] == Marker(1, True)
         assert read[-4] == Entry(31, b"written over", b"1", 1)
-        assert not log.shorten(), "a transaction is open"
+        assert not log.compact(), "a transaction is open"
 
         end(2, ControlType.ABORT)
         log = CoordinatorLog(partition, server)
         assert len(entries(log)) == 34
-        assert log.shorten()
+        assert log.compact()
         kept = [(entry.key, entry.value) for entry in entries(CoordinatorLog(partition, server))]
         assert kept[1:] == [(b"written over", b"3"), (b"committed", b"1")]
         assert kept[0] == (b"filler", b"29" + filler)

@@ -20,8 +20,19 @@ from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.coordinator.groups.consumer.protocol import read_assignment
-from rayka.coordinator.groups.requests import DescribedGroup, OffsetFetchRequest, OffsetFetchResponse, OffsetPartition
-from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.groups.requests import (
+    ConsumerGroupDescribeRequest,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetPartition,
+)
+from rayka.coordinator.groups.spec import GROUPS
+from rayka.coordinator.request import Request
+from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
 from rayka.replica.partition import Partition, Replicas
@@ -66,11 +77,13 @@ class Loaded:
         replicas = Replicas()
         replicas.add(self.partition)
         self.server = ReplicaServer(replicas, directory, DiskThread())
-        self.replica = CoordinatorContext(CoordinatorLog(self.partition, self.server), GroupSettings(), {})
+        self.replica = CoordinatorContext(
+            GROUPS, CoordinatorLog(self.partition, self.server), kafka_topics, lambda: CoordinatorConfigs({})
+        )
 
-    async def ask(self, command: str, *arguments: Any) -> Any:
+    async def ask(self, request: Request[Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.replica.execute(command, arguments, future.set_result)
+        self.replica.execute(request, future.set_result)
         return await asyncio.wait_for(future, 10)
 
 
@@ -82,7 +95,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.A
 
     async def load() -> Loaded:
         coordinator = Loaded(path)
-        await coordinator.replica.load(kafka_topics)
+        await coordinator.replica.load()
         return coordinator
 
     coordinator = loop.run_until_complete(load())
@@ -94,7 +107,17 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.A
 @pytest.fixture
 def ask(loaded: tuple[asyncio.AbstractEventLoop, Loaded]) -> Any:
     loop, coordinator = loaded
-    return lambda *arguments: loop.run_until_complete(coordinator.ask(*arguments))
+    return lambda request: loop.run_until_complete(coordinator.ask(request))
+
+
+def describe(ask: Any, *group_ids: str) -> tuple[DescribedGroup, ...]:
+    groups: tuple[DescribedGroup, ...] = ask(DescribeGroupsRequest(group_ids)).groups
+    return groups
+
+
+def describe_consumers(ask: Any, *group_ids: str) -> tuple[DescribedConsumerGroup, ...]:
+    groups: tuple[DescribedConsumerGroup, ...] = ask(ConsumerGroupDescribeRequest(group_ids)).groups
+    return groups
 
 
 def text(value: object) -> str:
@@ -102,11 +125,11 @@ def text(value: object) -> str:
 
 
 def test_the_groups_and_their_states(ask: Any) -> None:
-    listed = {group.group_id: group.group_state for group in ask("list_groups", (), ())}
+    listed = {group.group_id: group.group_state for group in ask(ListGroupsRequest()).groups}
     assert listed == {row["GROUP"]: row["STATE"] for row in described("state")}
     consumer_groups = [row for row in described("state") if row["GROUP-EPOCH"] != "-"]
     for row, group in zip(
-        consumer_groups, ask("consumer_group_describe", [row["GROUP"] for row in consumer_groups]), strict=True
+        consumer_groups, describe_consumers(ask, *(row["GROUP"] for row in consumer_groups)), strict=True
     ):
         assert (group.assignor_name, group.group_epoch, group.assignment_epoch) == (
             row["ASSIGNMENT-STRATEGY"],
@@ -121,8 +144,8 @@ def shown(assignment: Any) -> str:
 
 
 def test_members_and_what_they_have(ask: Any) -> None:
-    (classic,) = ask("describe_groups", ["classic-stable"])
-    (consumer,) = ask("consumer_group_describe", ["consumer-stable"])
+    (classic,) = describe(ask, "classic-stable")
+    (consumer,) = describe_consumers(ask, "consumer-stable")
     found = {}
     for member in classic.members:
         assigned = shown(read_assignment(member.assignment).assigned_partitions)
@@ -139,7 +162,7 @@ def test_members_and_what_they_have(ask: Any) -> None:
 
 
 def test_the_leader_of_a_generation_is_still_its_leader(ask: Any) -> None:
-    group: DescribedGroup = ask("describe_groups", ["classic-stable"])[0]
+    group: DescribedGroup = describe(ask, "classic-stable")[0]
     assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
 
 
@@ -147,7 +170,7 @@ def test_committed_offsets_with_their_metadata(ask: Any) -> None:
     metadata = json.loads((DATA / "metadata.json").read_text())
     found = []
     for group_id in metadata:
-        fetched: OffsetFetchResponse = ask("offset_fetch", OffsetFetchRequest(group_id, None))
+        fetched: OffsetFetchResponse = ask(OffsetFetchRequest(group_id, None))
         for at in fetched.offsets:
             epoch = text(at.leader_epoch if at.leader_epoch >= 0 else None)
             found.append((group_id, at.topic, str(at.partition), epoch, str(at.offset)))
@@ -159,10 +182,10 @@ def test_committed_offsets_with_their_metadata(ask: Any) -> None:
 
 def test_an_offset_in_an_open_transaction_is_unstable(ask: Any) -> None:
     wanted = (OffsetPartition("events", 0),)
-    fetched = ask("offset_fetch", OffsetFetchRequest("open-transaction", wanted, require_stable=True))
+    fetched = ask(OffsetFetchRequest("open-transaction", wanted, require_stable=True))
     assert fetched.offsets[0].error is ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def test_groups_that_were_deleted_are_gone(ask: Any) -> None:
-    gone = ask("describe_groups", ["classic-deleted", "consumer-deleted"])
+    gone = describe(ask, "classic-deleted", "consumer-deleted")
     assert [group.error for group in gone] == [ErrorCode.GROUP_ID_NOT_FOUND] * 2

@@ -399,7 +399,7 @@ def test_a_group_that_forgot_the_member_gets_it_back(cluster: Cluster, connectio
     consumer.subscribe(["events"], on_revoked=lost.extend)
     take(8, consumer)
     consumer.commit()
-    connection.broker.groups.core.registry.groups.clear()
+    connection.broker.groups.core.state.groups.clear()
     until(lambda: len(lost) == 4, consumer)
     write(cluster, 4, first=8)
     assert numbers(take(4, consumer)) == [8, 9, 10, 11]

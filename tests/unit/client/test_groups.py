@@ -33,7 +33,7 @@ def join(connection: LocalConnection, group_id: str) -> None:
     request = JoinGroupRequest(
         group_id, "", 60_000, 60_000, "consumer", (Protocol("range", b""),), "new", require_known_member_id=False
     )
-    connection.loop.run(connection.broker.groups.execute(group_id, "join_group", request))
+    connection.loop.run(connection.broker.groups.execute(request))
 
 
 def refusal(call: Any) -> RaykaError:

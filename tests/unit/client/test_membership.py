@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def answer(epoch: int, *numbers: int) -> ConsumerGroupHeartbeatResponse:
 
 def unchanged(epoch: int) -> ConsumerGroupHeartbeatResponse:
     """The coordinator has nothing new."""
-    return answer(epoch)._replace(assignment=None)
+    return replace(answer(epoch), assignment=None)
 
 
 def refusal(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
@@ -294,7 +295,7 @@ def test_a_topic_made_anew_under_its_name_is_another_one() -> None:
     membership = settled(0)
     again = uuid.UUID(int=2)
     send(membership, INTERVAL_MS)
-    membership.answered(answer(2)._replace(assignment=(TargetPartitions(again, (0,)),)), INTERVAL_MS)
+    membership.answered(replace(answer(2), assignment=(TargetPartitions(again, (0,)),)), INTERVAL_MS)
     assert act(membership) == Action(Kind.REVOKE, tuple(held(0)))
     action = membership.next_action({again: "events"}.get)
     assert action == Action(Kind.ASSIGN, (TopicIdPartition(again, TopicPartition("events", 0)),))

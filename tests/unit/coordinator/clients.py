@@ -241,7 +241,7 @@ class ClassicClient:
         members = sorted(self.joined.members, key=lambda member: member.member_id)
         wants = {m.member_id: set(read_subscription(m.metadata).topics) for m in members}
         dealt: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in wants}
-        for topic in sorted(self.shell.core.registry.topics.by_name.values(), key=lambda t: t.name):
+        for topic in sorted(self.shell.core.state.topics.by_name.values(), key=lambda t: t.name):
             subscribers = [member_id for member_id in wants if topic.name in wants[member_id]]
             for partition in range(topic.num_partitions) if subscribers else ():
                 owner = subscribers[partition % len(subscribers)]

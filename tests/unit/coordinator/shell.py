@@ -1,7 +1,8 @@
-"""A shell around the core for tests: a log in memory, a clock that is set, and answers kept by handle."""
+"""A shell around the core for tests: a log in memory, a clock that is set, and answers kept by request id."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -12,12 +13,18 @@ from rayka.coordinator.groups.record_formats import decode, encode
 from rayka.coordinator.groups.records import Record
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
+    ConsumerGroupDescribeRequest,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribeGroupsRequest,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
     MemberIdentity,
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -29,7 +36,7 @@ from rayka.coordinator.groups.requests import (
     SyncGroupResponse,
 )
 from rayka.coordinator.groups.settings import GroupSettings
-from rayka.coordinator.result import Pending, Result
+from rayka.coordinator.result import Completion, Pending, Result
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
 
@@ -53,14 +60,14 @@ class Shell:
     def set_topics(self, topics: Topics) -> None:
         """The cluster's topics change."""
         self.topics = topics
-        self.run(self.core.metadata_changed(topics))
+        self.run(self.core.on_new_metadata_image(topics))
 
     def _load(self) -> GroupCoordinator:
         core = GroupCoordinator(self.settings)
         for offset, record in enumerate(self.records):
             core.replay(record, offset)
-        core.metadata_changed(self.topics)
-        core.loaded(self.now)
+        core.on_new_metadata_image(self.topics)
+        core.on_loaded(self.now)
         return core
 
     @property
@@ -75,19 +82,25 @@ class Shell:
         self.core = self._load()
 
     def run(self, result: Result[Any]) -> Any:
-        """Appends, commits, delivers. Returns the answer, or the handle that it will come under."""
+        """Appends, commits, delivers. Returns the answer, or the id that it will come under."""
         if result.records and self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
-            result = self.core.rollback(result, error)
-            assert not result.records
-        elif result.records or result.on_commit:
-            base_offset = len(self.log)
-            self.log += [encode(record) for record in result.records]
-            self.core.commit(result, base_offset)
-        for handle, response in result.completions:
-            assert handle not in self.answers, "a request is answered once"
-            self.answers[handle] = response
-        return result.response.handle if isinstance(result.response, Pending) else result.response
+            result = self.core.rollback(result.step, error, self.now) or result
+        else:
+            for record in result.records:
+                self.log.append(encode(record))
+                self.core.replay(record, len(self.log) - 1)
+            result = dataclasses.replace(result, completions=(*result.completions, *self._commit(result)))
+        for request_id, response in result.completions:
+            assert request_id not in self.answers, "a request is answered once"
+            self.answers[request_id] = response
+        self.core.validate_state()
+        if isinstance(result.response, Pending):
+            return self.answers.pop(result.response.request_id, result.response.request_id)
+        return result.response
+
+    def _commit(self, result: Result[Any]) -> tuple[Completion, ...]:
+        return () if result.step is None else self.core.commit(result.step, self.now)
 
     def advance(self, ms: int) -> None:
         """Lets time pass; everything happens at its time."""
@@ -110,12 +123,12 @@ class Shell:
         while (result := self.core.expire(self.now)) is not None:
             self.run(result)
 
-    def answer(self, handle: int) -> Any:
+    def answer(self, request_id: int) -> Any:
         """The answer to a request that waited."""
-        return self.answers.pop(handle)
+        return self.answers.pop(request_id)
 
     def join(self, group_id: str = "g", member_id: str = "", **changes: Any) -> Any:
-        """A join; changes are fields of the request. Returns the answer or a handle."""
+        """A join; changes are fields of the request. Returns the answer or a request id."""
         return self.run(
             self.core.join_group(join_request(group_id, member_id, f"{next(self._ids)}", **changes), self.now)
         )
@@ -157,9 +170,21 @@ class Shell:
         response: OffsetFetchResponse = self.core.offset_fetch(request)
         return response.offsets[0].offset
 
+    def list_groups(self, *filters: tuple[str, ...]) -> tuple[ListedGroup, ...]:
+        """The groups, of some states and of some types."""
+        return self.core.list_groups(ListGroupsRequest(*filters)).groups
+
+    def describe_classic(self, group_id: str = "g") -> DescribedGroup:
+        """A group as DescribeGroups shows it."""
+        return self.core.describe_groups(DescribeGroupsRequest((group_id,))).groups[0]
+
+    def describe(self, group_id: str = "g") -> DescribedConsumerGroup:
+        """A group as ConsumerGroupDescribe shows it."""
+        return self.core.consumer_group_describe(ConsumerGroupDescribeRequest((group_id,))).groups[0]
+
     def state(self, group_id: str = "g") -> str:
         """The group's state as it is listed; "" if it is not there."""
-        return next((g.group_state for g in self.core.list_groups() if g.group_id == group_id), "")
+        return next((g.group_state for g in self.list_groups() if g.group_id == group_id), "")
 
     def known_member(self, group_id: str = "g", **changes: Any) -> str:
         """A member id from a first join that was sent back."""
@@ -197,7 +222,7 @@ def join_request(group_id: str, member_id: str, new_id: str, **changes: Any) -> 
         client_id="client",
         client_host="/127.0.0.1",
     )
-    return request._replace(**changes)
+    return dataclasses.replace(request, **changes)
 
 
 def protocols(*names: str, topics: tuple[str, ...] = ("t",)) -> tuple[Protocol, ...]:

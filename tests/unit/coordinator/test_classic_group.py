@@ -101,7 +101,7 @@ def test_members_get_what_the_leader_assigns() -> None:
     assert leader.members
     assert not follower.members
     assert shell.state() == "Stable"
-    described = shell.core.describe_groups(["g"])[0]
+    described = shell.describe_classic()
     assert (described.protocol_type, described.protocol_data) == ("consumer", "range")
     assert {m.member_id: m.assignment for m in described.members} == {leader.member_id: b"0", follower.member_id: b"1"}
 
@@ -323,4 +323,4 @@ def test_a_group_that_moves_away_tells_all_who_wait() -> None:
     shell = Shell()
     a, _b = shell.settled(2)
     handle = shell.join(member_id=a.member_id)
-    assert [(c.handle, c.response.error) for c in shell.core.unload()] == [(handle, E.NOT_COORDINATOR)]
+    assert [(c.request_id, c.response.error) for c in shell.core.unload()] == [(handle, E.NOT_COORDINATOR)]

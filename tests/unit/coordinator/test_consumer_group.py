@@ -10,6 +10,7 @@ from rayka.coordinator.groups.coordinator import GroupCoordinator
 from rayka.coordinator.groups.records import ConsumerGroupRegularExpressionKey, TargetPartitions
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, OffsetFetchRequest
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ConsumerClient, topic_id, topics
 from tests.unit.coordinator.shell import Shell
@@ -140,7 +141,7 @@ def test_what_a_leaver_had_goes_to_the_others() -> None:
     assert owned(a) == [[0, 1, 2, 3]]
     a.leave()
     assert shell.state() == "Empty"
-    assert ConsumerClient(shell, "c").join().member_epoch == shell.core.registry.groups["g"].epoch  # type: ignore[union-attr]
+    assert ConsumerClient(shell, "c").join().member_epoch == shell.core.state.groups["g"].epoch  # type: ignore[union-attr]
 
 
 def test_a_silent_member_is_out_after_its_session() -> None:
@@ -193,7 +194,8 @@ def test_a_member_that_was_late_and_came_is_no_longer_waited_for() -> None:
 
 def test_the_session_of_one_group_can_be_set() -> None:
     shell = new_shell()
-    shell.core.configure("g", {"consumer.session.timeout.ms": 50_000, "consumer.heartbeat.interval.ms": 9_000})
+    own = {"consumer.session.timeout.ms": 50_000, "consumer.heartbeat.interval.ms": 9_000}
+    shell.core.on_new_configs(CoordinatorConfigs({}, {"g": own}))
     a = ConsumerClient(shell, "a")
     a.join()
     shell.advance(48_000)
@@ -232,11 +234,11 @@ def test_assignments_are_computed_together_for_members_that_come_together() -> N
     a.join()
     for client in others:
         client.join()
-    assert shell.core.consumer_group_describe(["g"])[0].assignment_epoch == 1
+    assert shell.describe().assignment_epoch == 1
     assert shell.state() == "Assigning"
     shell.advance(1_000)
     settle(*clients)
-    assert shell.core.consumer_group_describe(["g"])[0].assignment_epoch == 4
+    assert shell.describe().assignment_epoch == 4
     assert sorted(map(len, owned(*clients))) == [1, 1, 1, 1]
 
 
@@ -299,7 +301,7 @@ def test_the_assignor_that_most_want_is_taken() -> None:
     a.join()
     b.join()
     settle(a, b)
-    assert shell.core.consumer_group_describe(["g"])[0].assignor_name == "range"
+    assert shell.describe().assignor_name == "range"
     assert sorted(a.owned[T]) == sorted(a.owned[topic_id("u")]) == [0, 1]
 
 
@@ -372,10 +374,10 @@ def test_a_failed_append_leaves_no_trace() -> None:
     assert a.join().error is E.COORDINATOR_NOT_AVAILABLE
     assert shell.state() == ""
     a.join()
-    before = shell.core.registry.durable()
+    before = shell.core.state.durable()
     shell.fail_next = E.KAFKA_STORAGE_ERROR
     assert b.join().error is E.NOT_COORDINATOR
-    assert shell.core.registry.durable() == before
+    assert shell.core.state.durable() == before
 
 
 def test_a_restarted_coordinator_goes_on_from_its_log() -> None:
@@ -396,7 +398,7 @@ def test_what_is_described() -> None:
     shell = new_shell()
     a = ConsumerClient(shell, "a", instance_id="i", rack_id="r")
     a.join()
-    (group,) = shell.core.consumer_group_describe(["g"])
+    group = shell.describe()
     assert (group.group_state, group.group_epoch, group.assignment_epoch, group.assignor_name) == (
         "Stable",
         1,
@@ -407,12 +409,12 @@ def test_what_is_described() -> None:
     assert (member.member_id, member.instance_id, member.rack_id, member.member_epoch) == ("a", "i", "r", 1)
     assert (member.subscribed_topic_names, member.member_type) == (("t",), 1)
     assert member.assignment == member.target_assignment == ((T, "t", (0, 1, 2, 3)),)
-    assert shell.core.describe_groups(["g"])[0].error is E.GROUP_ID_NOT_FOUND
-    assert shell.core.consumer_group_describe(["none"])[0].error is E.GROUP_ID_NOT_FOUND
-    assert [(g.group_type, g.protocol_type) for g in shell.core.list_groups(["STABLE"], ["consumer"])] == [
-        ("Consumer", "consumer")
+    assert shell.describe_classic().error is E.GROUP_ID_NOT_FOUND
+    assert shell.describe("none").error is E.GROUP_ID_NOT_FOUND
+    assert [(g.group_type, g.protocol_type) for g in shell.list_groups(("STABLE",), ("CONSUMER",))] == [
+        ("consumer", "consumer")
     ]
-    assert shell.core.list_groups(types=["classic"]) == ()
+    assert shell.list_groups((), ("classic",)) == ()
 
 
 def test_an_empty_group_of_either_kind_becomes_what_its_next_member_speaks() -> None:
@@ -423,7 +425,7 @@ def test_an_empty_group_of_either_kind_becomes_what_its_next_member_speaks() -> 
     assert a.join().error is E.NONE
     a.leave()
     (again,) = shell.settled()
-    assert shell.core.list_groups()[0].group_type == "Classic"
+    assert shell.list_groups()[0].group_type == "classic"
     shell.restart()
     assert shell.heartbeat(again.member_id, again.generation_id) is E.NONE
 
@@ -434,7 +436,7 @@ def test_a_heartbeat_that_changes_nothing_has_no_records() -> None:
     a.join()
     request = ConsumerGroupHeartbeatRequest("g", "a", 1, client_id="client", client_host="/127.0.0.1")
     result = shell.core.consumer_group_heartbeat(request, shell.now)
-    assert (result.records, result.on_commit) == ((), None)
+    assert result.records == ()
 
 
 def test_without_metadata_nobody_loses_what_it_has() -> None:
@@ -444,9 +446,9 @@ def test_without_metadata_nobody_loses_what_it_has() -> None:
     core = GroupCoordinator(SETTINGS)
     for record in shell.records:
         core.replay(record)
-    core.loaded(shell.now)
+    core.on_loaded(shell.now)
     request = ConsumerGroupHeartbeatRequest("g", "a", 1)
     loading = core.consumer_group_heartbeat(request, shell.now)
     assert (loading.response.error, loading.records) == (E.COORDINATOR_LOAD_IN_PROGRESS, ())  # type: ignore[union-attr]
-    core.metadata_changed(topics("t"))
+    core.on_new_metadata_image(topics("t"))
     assert core.consumer_group_heartbeat(request, shell.now).response.error is E.NONE  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rayka.coordinator.groups.requests import DeleteGroupsRequest
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ConsumerClient, topics
 from tests.unit.coordinator.shell import SESSION_MS, Shell
@@ -16,11 +17,11 @@ def test_the_leaders_assignment_is_lost() -> None:
     shell.settle()
     joined = sorted((shell.answer(handle) for handle in handles), key=lambda j: j.member_id != j.leader)
     waiting = shell.sync(joined[1])
-    before = shell.core.registry.durable()
+    before = shell.core.state.durable()
     shell.fail_next = E.NOT_ENOUGH_REPLICAS
     assert shell.sync(joined[0], {joined[0].member_id: b"all"}).error is E.COORDINATOR_NOT_AVAILABLE
     assert shell.answer(waiting).error is E.COORDINATOR_NOT_AVAILABLE
-    assert (shell.core.registry.durable(), shell.state()) == (before, "PreparingRebalance")
+    assert (shell.core.state.durable(), shell.state()) == (before, "PreparingRebalance")
     handles = [shell.join(member_id=member_id) for member_id in ids]
     again = [shell.answer(handle) if isinstance(handle, int) else handle for handle in handles]
     shell.finish(again)
@@ -43,10 +44,10 @@ def test_an_empty_consumer_group_stays_one() -> None:
     consumer = ConsumerClient(shell, "c")
     consumer.join()
     consumer.leave()
-    before = shell.core.registry.durable()
+    before = shell.core.state.durable()
     shell.fail_next = E.NOT_ENOUGH_REPLICAS
     assert shell.join().error is E.COORDINATOR_NOT_AVAILABLE
-    assert shell.core.registry.durable() == before
+    assert shell.core.state.durable() == before
 
 
 def test_who_has_left_has_left() -> None:
@@ -83,7 +84,7 @@ def test_deletions_that_failed() -> None:
     shell = Shell()
     shell.commit()
     shell.fail_next = E.NOT_ENOUGH_REPLICAS
-    assert shell.run(shell.core.delete_groups(["g", "none"])).errors == (
+    assert shell.run(shell.core.delete_groups(DeleteGroupsRequest(("g", "none")), shell.now)).errors == (
         E.COORDINATOR_NOT_AVAILABLE,
         E.GROUP_ID_NOT_FOUND,
     )

@@ -32,7 +32,7 @@ def run(shell: Shell, *clients: Client, rounds: int = 20) -> None:
 
 
 def group_type(shell: Shell) -> str:
-    return shell.core.list_groups()[0].group_type
+    return shell.list_groups()[0].group_type
 
 
 def counts(*clients: Client) -> list[int]:
@@ -46,11 +46,11 @@ def test_a_consumer_joins_a_classic_group_and_all_go_on() -> None:
     assert counts(*old) == [2, 2]
     new = ConsumerClient(shell, "new")
     assert new.join().error is E.NONE
-    assert group_type(shell) == "Consumer"
+    assert group_type(shell) == "consumer"
     run(shell, *old, new)
     assert counts(*old, new) == [1, 1, 2]
     assert [client.commit(partition=next(iter(client.owned))[1]) for client in old] == [E.NONE, E.NONE]
-    described = shell.core.consumer_group_describe(["g"])[0].members
+    described = shell.describe().members
     assert sorted(member.member_type for member in described) == [0, 0, 1]
 
 
@@ -62,7 +62,7 @@ def test_when_the_last_consumer_leaves_the_group_is_classic_again() -> None:
     new.join()
     run(shell, *old, new)
     new.leave()
-    assert group_type(shell) == "Classic"
+    assert group_type(shell) == "classic"
     assert shell.state() == "PreparingRebalance"
     run(shell, *old)
     assert (counts(*old), shell.state()) == ([2, 2], "Stable")
@@ -74,7 +74,7 @@ def test_when_the_last_consumer_dies_the_group_is_classic_again() -> None:
     run(shell, old)
     ConsumerClient(shell, "new").join()
     run(shell, old, rounds=100)
-    assert (counts(old), group_type(shell)) == ([4], "Classic")
+    assert (counts(old), group_type(shell)) == ([4], "classic")
 
 
 def test_members_move_over_one_by_one() -> None:
@@ -89,7 +89,7 @@ def test_members_move_over_one_by_one() -> None:
         new.append(client)
         run(shell, *old, *new)
         assert counts(*old, *new) == [1, 1, 2]
-    assert {member.member_type for member in shell.core.consumer_group_describe(["g"])[0].members} == {1}
+    assert {member.member_type for member in shell.describe().members} == {1}
 
 
 def test_a_classic_member_joins_a_consumer_group() -> None:
@@ -114,7 +114,7 @@ def test_a_static_member_changes_its_protocol_up_and_down() -> None:
     run(shell, new, old[1])
     back = ClassicClient(shell, group_instance_id="i")
     run(shell, back, old[1])
-    assert group_type(shell) == "Classic"
+    assert group_type(shell) == "classic"
     assert (counts(back, old[1]), shell.state()) == ([2, 2], "Stable")
 
 
@@ -124,7 +124,7 @@ def test_a_classic_group_stays_classic(policy: MigrationPolicy) -> None:
     old = ClassicClient(shell)
     run(shell, old)
     assert ConsumerClient(shell, "new").join().error is E.GROUP_ID_NOT_FOUND
-    assert (group_type(shell), shell.state()) == ("Classic", "Stable")
+    assert (group_type(shell), shell.state()) == ("classic", "Stable")
 
 
 def test_a_group_that_may_not_go_back_stays_a_consumer_group() -> None:
@@ -135,7 +135,7 @@ def test_a_group_that_may_not_go_back_stays_a_consumer_group() -> None:
     run(shell, old, new)
     new.leave()
     run(shell, old)
-    assert (group_type(shell), counts(old)) == ("Consumer", [4])
+    assert (group_type(shell), counts(old)) == ("consumer", [4])
 
 
 def test_groups_that_are_no_consumers_are_left_alone() -> None:
@@ -211,10 +211,10 @@ def test_a_failed_conversion_leaves_no_trace() -> None:
     shell = new_shell()
     old = ClassicClient(shell)
     run(shell, old)
-    before = shell.core.registry.durable()
+    before = shell.core.state.durable()
     shell.fail_next = E.NOT_ENOUGH_REPLICAS
     assert ConsumerClient(shell, "new").join().error is E.COORDINATOR_NOT_AVAILABLE
-    assert shell.core.registry.durable() == before
+    assert shell.core.state.durable() == before
     assert shell.heartbeat(old.member_id, old.generation_id) is E.NONE
 
 
@@ -224,12 +224,12 @@ def test_conversions_outlive_a_crash() -> None:
     run(shell, old)
     new.join()
     shell.restart()
-    assert group_type(shell) == "Consumer"
+    assert group_type(shell) == "consumer"
     run(shell, old, new)
     assert counts(old, new) == [2, 2]
     new.leave()
     shell.restart()
-    assert group_type(shell) == "Classic"
+    assert group_type(shell) == "classic"
     run(shell, old)
     assert counts(old) == [4]
 
@@ -244,6 +244,6 @@ def test_a_partition_that_a_leader_gave_to_two_has_one_owner_after_the_conversio
         )
     run(shell, a, b)
     ConsumerClient(shell, "new").join()
-    members = shell.core.registry.groups["g"].members.values()
+    members = shell.core.state.groups["g"].members.values()
     held = [(t, p) for m in members if isinstance(m, ConsumerMember) for t, ps in m.assigned.items() for p in ps]
     assert len(held) == len(set(held))

@@ -8,6 +8,7 @@ import pytest
 
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
+    DeleteGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
@@ -140,7 +141,7 @@ def test_a_failed_append_leaves_no_trace(failure: ErrorCode, error: ErrorCode) -
 
 def delete(shell: Shell, *topics: str, group_id: str = "g") -> list[ErrorCode]:
     request = OffsetDeleteRequest(group_id, tuple((topic, 0) for topic in topics))
-    response = shell.run(shell.core.offset_delete(request))
+    response = shell.run(shell.core.offset_delete(request, shell.now))
     return list(response.errors) or [response.error]
 
 
@@ -169,7 +170,7 @@ def test_groups_are_deleted_with_their_offsets() -> None:
     shell = Shell()
     shell.settled(group_id="busy")
     shell.commit(group_id="idle")
-    response = shell.run(shell.core.delete_groups(["busy", "idle", "none"]))
+    response = shell.run(shell.core.delete_groups(DeleteGroupsRequest(("busy", "idle", "none")), shell.now))
     assert response.errors == (E.NON_EMPTY_GROUP, E.NONE, E.GROUP_ID_NOT_FOUND)
     assert (shell.state("idle"), shell.committed("idle")) == ("", -1)
     shell.restart()
@@ -228,8 +229,8 @@ def test_offsets_of_a_deleted_topic_go() -> None:
     shell = Shell()
     for topic in ("t", "u"):
         shell.commit(topic=topic)
-    shell.run(shell.core.metadata_changed(topics("t", "u")))
-    shell.run(shell.core.metadata_changed(topics("u")))
+    shell.run(shell.core.on_new_metadata_image(topics("t", "u")))
+    shell.run(shell.core.on_new_metadata_image(topics("u")))
     assert (shell.committed(), shell.committed(topic="u")) == (-1, 7)
 
 

@@ -26,7 +26,7 @@ from rayka.coordinator.groups.records import (
     Record,
 )
 from rayka.coordinator.groups.settings import GroupSettings
-from rayka.coordinator.groups.state import Registry
+from rayka.coordinator.groups.state import GroupState
 
 KAFKA_RECORDS = [
     (bytes.fromhex(key), None if value is None else bytes.fromhex(value))
@@ -45,19 +45,19 @@ def test_every_record_of_kafka_is_read_and_written_as_it_was() -> None:
 
 
 def test_a_log_of_kafka_loads() -> None:
-    registry = Registry(GroupSettings())
+    state = GroupState(GroupSettings())
     for offset, (key, value) in enumerate(KAFKA_RECORDS):
         record = decode(key, value)
         assert record is not None
-        registry.replay(record, offset)
-    groups = registry.groups
+        state.replay(record, offset)
+    groups = state.groups
     assert {group_id: group.state.value for group_id, group in groups.items()} == {
         "g-classic": "Empty",
         "g-consumer": "Empty",
         "g-mig": "Empty",
         "g-simple": "Empty",
     }
-    assert registry.offsets.committed["g-simple"]["orders", 0].value.metadata.startswith("meta")
+    assert state.offsets.committed["g-simple"]["orders", 0].value.metadata.startswith("meta")
 
 
 KEY = OffsetCommitKey("g", "t", 1)
@@ -110,9 +110,9 @@ def test_old_groups_have_no_rebalance_timeout() -> None:
     assert record is not None
     assert isinstance(record.value, GroupMetadataValue)
     assert (record.value.members[0].rebalance_timeout, record.value.current_state_timestamp) == (-1, -1)
-    registry = Registry(GroupSettings())
-    registry.replay(record)
-    (member,) = registry.groups["g"].members.values()
+    state = GroupState(GroupSettings())
+    state.replay(record)
+    (member,) = state.groups["g"].members.values()
     assert member.rebalance_timeout_ms == 6000
 
 

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from rayka.coordinator.groups.coordinator import java_hash, partition_for_group
+from rayka.coordinator.spec import java_hash, partition_for
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError
 
@@ -71,4 +71,4 @@ def test_what_re2_cannot_read_is_refused(pattern: str) -> None:
     ],
 )
 def test_groups_have_their_partitions_as_in_kafka(group_id: str, java: int, partition: int) -> None:
-    assert (java_hash(group_id), partition_for_group(group_id, 50)) == (java, partition)
+    assert (java_hash(group_id), partition_for(group_id, 50)) == (java, partition)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rayka.coordinator.groups.requests import ListGroupsRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey, schema
 from rayka.metadata.commands import NewTopic
@@ -98,7 +99,7 @@ def test_a_join_that_waits_holds_up_nobody_else(tmp_path: Path) -> None:
     async def main() -> None:
         async with connected(tmp_path) as (client, broker):
             waiting = asyncio.ensure_future(ask(client, ApiKey.JOIN_GROUP, 0, **join_values(0)))
-            while not broker.groups.core.list_groups():
+            while not broker.groups.core.list_groups(ListGroupsRequest()).groups:
                 await asyncio.sleep(0)
             port = broker.image.brokers[1].port
             neighbour = await WireClient.connect(port)
@@ -147,8 +148,8 @@ def test_list_groups(key: ApiKey, version: int, tmp_path: Path) -> None:
         await create(broker, NewTopic("a"))
         await ask(client, ApiKey.OFFSET_COMMIT, 8, **committing(8, "a", 1, group_id="old"))
         await heartbeat(client, 1, group_id="new")
-        old = ("old", "", "Empty" if version >= 4 else None, "Classic" if version >= 5 else None)
-        new = ("new", "consumer", "Stable" if version >= 4 else None, "Consumer" if version >= 5 else None)
+        old = ("old", "", "Empty" if version >= 4 else None, "classic" if version >= 5 else None)
+        new = ("new", "consumer", "Stable" if version >= 4 else None, "consumer" if version >= 5 else None)
         assert {one[0] for one in await listed(client)} == {"old", "new"}
         assert old in await listed(client)
         if version >= 4:

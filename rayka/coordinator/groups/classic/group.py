@@ -1,12 +1,14 @@
-"""A classic group: the members, their votes, and where the group is in its rebalance.
+"""A classic group: its members, their votes, and the state of its rebalance.
 
 Theory of operation. The coordinator gathers the members (PreparingRebalance: every member has to join again), gives
 the list to one of them, the leader, and waits for the leader's assignment (CompletingRebalance: every member asks for
-its part with a sync). Only when the assignment is in the log does the new generation begin (Stable). All of a rebalance
-is soft state; durable is the last generation that was completed, `persisted`, and a coordinator that restarts goes on
-from there. A generation that never completed gave nobody a partition, so its number can be used again.
+its part with a sync). The new generation begins when the assignment is in the log (Stable). A rebalance under way is
+soft state. Durable is the last generation that was completed, `persisted`; a coordinator that restarts continues from
+there. A generation that never completed assigned no partition, so its number can be used again.
 
-The transitions are the table below; `rebalance.py` moves a group along them.
+A command works on a draft (`changes.py`), which replaces the group when the records of the command are in the log.
+Members are immutable, so a draft shares them with the group. The transitions are the table below; `rebalance.py` moves
+a group along them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
 from rayka.coordinator.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, Record
@@ -47,9 +49,9 @@ TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ClassicMember:
-    """One member. `awaiting_join` and `awaiting_sync` are the handles of its requests that wait.
+    """One member. `awaiting_join` and `awaiting_sync` are the ids of its requests that wait.
 
     `is_new`: it joined since the last rebalance completed, so waiting does not keep it alive.
     """
@@ -77,7 +79,7 @@ class ClassicMember:
 
 
 class ClassicGroup:
-    """The live state of one group. Methods change soft state only; `persisted` follows the log."""
+    """The state of one group, or a draft of it. Methods change soft state only; `persisted` follows the log."""
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
@@ -104,7 +106,7 @@ class ClassicGroup:
         group = cls(group_id, value.current_state_timestamp)
         group.protocol_type = value.protocol_type or None
         for member in value.members:
-            group.add(_loaded(member, value.protocol), None)
+            group.add(_loaded(member, value.protocol))
         group.state = STABLE if value.members else EMPTY
         group.generation_id = value.generation
         group.protocol_name = value.protocol
@@ -112,6 +114,13 @@ class ClassicGroup:
         group.subscribed_topics = group.compute_subscribed_topics()
         group.persisted = value
         return group
+
+    def draft(self) -> ClassicGroup:
+        """A copy to make changes to."""
+        draft = ClassicGroup.__new__(ClassicGroup)
+        copies = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set)}
+        vars(draft).update(vars(self) | copies)
+        return draft
 
     @property
     def is_empty(self) -> bool:
@@ -153,28 +162,33 @@ class ClassicGroup:
         return state in TRANSITIONS[self.state]
 
     def move_to(self, state: ClassicGroupState, now_ms: int) -> None:
-        """Makes a transition of the table."""
+        """Make a transition of the table."""
         assert self.can_move_to(state), f"group {self.group_id} cannot go from {self.state.value} to {state.value}"
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = now_ms
 
-    def add(self, member: ClassicMember, handle: int | None) -> None:
-        """Takes a member in; the first one sets the protocol type before and becomes the leader."""
+    def put(self, member: ClassicMember) -> None:
+        """Replace the member of this id, or add it."""
+        before = self.members.get(member.member_id)
+        if before is not None:
+            self._count(before, -1)
+        self._count(member, 1)
+        self.members[member.member_id] = member
+
+    def add(self, member: ClassicMember) -> None:
+        """Take in a new member. The first becomes the leader."""
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         if self.leader_id is None:
             self.leader_id = member.member_id
-        self.members[member.member_id] = member
-        self._count(member, 1)
-        self._set_awaiting_join(member, handle)
+        self.put(member)
         self.pending_join_members.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Forgets a member or a pending one; another becomes the leader if it was that."""
+        """Remove a member or a pending one. If it was the leader another member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
-            self._awaiting_join -= member.awaiting_join is not None
             if member.group_instance_id is not None:
                 self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member_id:
@@ -182,55 +196,18 @@ class ClassicGroup:
         self.pending_join_members.discard(member_id)
         self.pending_sync_members.discard(member_id)
 
-    def update(
-        self, member: ClassicMember, protocols: tuple[Protocol, ...], rebalance_ms: int, session_ms: int
-    ) -> None:
-        """What a member says of itself when it joins again."""
-        self._count(member, -1)
-        member.supported_protocols = protocols
-        self._count(member, 1)
-        member.rebalance_timeout_ms = rebalance_ms
-        member.session_timeout_ms = session_ms
-
-    def replace_static_member(self, instance_id: str, new_member_id: str) -> tuple[ClassicMember, ClassicMember]:
-        """Puts a new member id in the place of an instance's old one; returns the old member and the new one."""
+    def replace_static_member(self, instance_id: str, new: ClassicMember) -> ClassicMember:
+        """Give an instance a new member in place of its old one, which is returned."""
         old = self.members.pop(self.static_members[instance_id])
-        self._awaiting_join -= old.awaiting_join is not None
-        new = replace(old, member_id=new_member_id, awaiting_join=None, awaiting_sync=None)
-        self._put_static(new, was=old.member_id)
-        return old, new
-
-    def restore_static_member(self, old: ClassicMember, new: ClassicMember) -> None:
-        """Undoes `replace_static_member`."""
-        self._count(new, -1)
-        self._awaiting_join -= new.awaiting_join is not None
-        del self.members[new.member_id]
-        self._count(old, 1)
-        self._awaiting_join += old.awaiting_join is not None
-        self._put_static(old, was=new.member_id)
-
-    def _put_static(self, member: ClassicMember, was: str) -> None:
-        assert member.group_instance_id is not None
-        self.members[member.member_id] = member
-        self.static_members[member.group_instance_id] = member.member_id
-        if self.leader_id == was:
-            self.leader_id = member.member_id
-
-    def await_join(self, member: ClassicMember, handle: int) -> int | None:
-        """Lets the member wait for the end of the join phase; returns the handle of a request it gave up for this."""
-        abandoned = member.awaiting_join
-        self._set_awaiting_join(member, handle)
-        return abandoned
-
-    def take_awaiting_join(self, member: ClassicMember) -> int | None:
-        """The handle of the join that waits, which is about to be answered."""
-        handle = member.awaiting_join
-        self._set_awaiting_join(member, None)
-        return handle
-
-    def _set_awaiting_join(self, member: ClassicMember, handle: int | None) -> None:
-        self._awaiting_join += (handle is not None) - (member.awaiting_join is not None)
-        member.awaiting_join = handle
+        self._count(old, -1)
+        self.put(new)
+        self.static_members[instance_id] = new.member_id
+        if self.leader_id == old.member_id:
+            self.leader_id = new.member_id
+        if old.member_id in self.pending_sync_members:
+            self.pending_sync_members.remove(old.member_id)
+            self.pending_sync_members.add(new.member_id)
+        return old
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance has another member id by now."""
@@ -254,7 +231,7 @@ class ClassicGroup:
         return voted_protocol([member.supported_protocols for member in self.members.values()])
 
     def elect_joined_leader(self) -> bool:
-        """Sees to it that the leader is one that joined; False if nobody did."""
+        """Make sure that the leader is a member that joined; False if nobody joined."""
         leader = self.members.get(self.leader_id or "")
         if leader is None:
             return False
@@ -266,7 +243,7 @@ class ClassicGroup:
         return True
 
     def begin_generation(self, now_ms: int) -> None:
-        """Ends the join phase: the next generation, waiting for its assignment, or empty."""
+        """End the join phase: start the next generation, which waits for its assignment or is empty."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self.compute_subscribed_topics()
@@ -274,7 +251,7 @@ class ClassicGroup:
         self.pending_sync_members.clear()
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """The topics of all members; None if they are not consumers or cannot be understood."""
+        """The topics of all members; None if they are not consumers or their subscriptions are malformed."""
         if not self.uses_consumer_protocol:
             return None
         try:
@@ -284,7 +261,7 @@ class ClassicGroup:
             return None
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member may be reading the topic; consumers that cannot be understood may read any."""
+        """Whether a member may be reading the topic; if subscriptions are malformed it may be any."""
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
@@ -309,8 +286,28 @@ class ClassicGroup:
         return Record(GroupMetadataKey(self.group_id), value)
 
     def _count(self, member: ClassicMember, change: int) -> None:
-        for protocol in member.supported_protocols:
-            self._supported[protocol.name] += change
+        for name in {protocol.name for protocol in member.supported_protocols}:
+            self._supported[name] += change
+        if member.awaiting_join is not None:
+            self._awaiting_join += change
+
+    def validate_state(self) -> None:
+        """Check what must always hold. Raises AssertionError."""
+        members = self.members
+        assert all(member.member_id == member_id for member_id, member in members.items())
+        instances = {m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id is not None}
+        assert instances == self.static_members
+        assert not members or self.leader_id in members
+        assert self.pending_sync_members <= members.keys()
+        assert self.pending_join_members.isdisjoint(members)
+        assert self._awaiting_join == sum(member.awaiting_join is not None for member in members.values())
+        supported = Counter(n for m in members.values() for n in {p.name for p in m.supported_protocols})
+        assert +self._supported == supported
+        assert not (self.is_empty and members), "an empty group has no members"
+        assert self.state not in (STABLE, COMPLETING_REBALANCE) or members
+        awaits_sync = any(member.awaiting_sync is not None for member in members.values())
+        assert self.state is COMPLETING_REBALANCE or not awaits_sync
+        assert self.state is PREPARING_REBALANCE or not self._awaiting_join
 
 
 def voted_protocol(supported: Sequence[Iterable[Protocol]]) -> str:

@@ -1,13 +1,15 @@
 """JoinGroup in a classic group.
 
-A new dynamic member first gets an id and comes back with it (KIP-394). A static member that comes without an id takes
-the place of the instance's old id (KIP-345): while the group is Stable and its choice of protocol does not change,
-without a rebalance. A known member that joins again starts a rebalance if it is the leader or has changed its mind.
+A new dynamic member first gets an id and comes back with it (KIP-394). A static member that comes without an id
+replaces the old id of its instance (KIP-345): without a rebalance, if the group is Stable and its choice of protocol
+does not change. A known member that joins again starts a rebalance if it is the leader or its protocols have changed.
 """
 
 from __future__ import annotations
 
-from rayka.coordinator.clock import Now
+from dataclasses import replace
+
+from rayka.coordinator.groups.classic.changes import ClassicChanges
 from rayka.coordinator.groups.classic.group import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -16,35 +18,36 @@ from rayka.coordinator.groups.classic.group import (
     ClassicGroup,
     ClassicMember,
 )
-from rayka.coordinator.groups.classic.rebalance import Rebalance, Timer, TimerKey, joined
+from rayka.coordinator.groups.classic.rebalance import Rebalance, answer_waiting, joined
+from rayka.coordinator.groups.deadlines import Timer
 from rayka.coordinator.groups.requests import UNKNOWN_MEMBER_ID, JoinGroupRequest, JoinGroupResponse
 from rayka.coordinator.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
-from rayka.coordinator.result import Outcome, append_error
-from rayka.coordinator.timers import TimerQueue
+from rayka.coordinator.groups.steps import ReplaceStaticMember
+from rayka.coordinator.result import Result
 from rayka.errors import ErrorCode
 
 
 class ClassicJoin:
-    """Takes members into classic groups. `handle` names the request; its answer goes to the outcome."""
+    """Takes members into classic groups. `request_id` names the request; its response is among the changes."""
 
-    def __init__(self, rebalance: Rebalance, timers: TimerQueue[TimerKey]) -> None:
+    def __init__(self, rebalance: Rebalance) -> None:
         self._rebalance = rebalance
-        self._timers = timers
 
-    def join(self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now: Now, outcome: Outcome) -> None:
-        """Answers at once or lets the request wait for the end of the join phase."""
-        member_id = request.member_id
+    def join(self, changes: ClassicChanges, request: JoinGroupRequest, request_id: int) -> Result[JoinGroupResponse]:
+        """Answer at once, or let the request wait for the end of the join phase."""
+        group, member_id = changes.group, request.member_id
         if not self._has_room(group, member_id):
             group.remove(member_id)
-            outcome.complete(handle, JoinGroupResponse(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID))
+            changes.complete(request_id, JoinGroupResponse(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID))
         elif not group.supports(request.protocol_type, request.protocols):
-            outcome.complete(handle, JoinGroupResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+            changes.complete(request_id, JoinGroupResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
         elif member_id == UNKNOWN_MEMBER_ID:
-            self._join_new(group, request, handle, now, outcome)
+            return self._join_new(changes, request, request_id)
         elif member_id in group.pending_join_members and request.group_instance_id is None:
-            self._add(group, member_id, request, handle, now, outcome)
+            self._add(changes, member_id, request, request_id)
         else:
-            self._join_again(group, request, handle, now, outcome)
+            self._join_again(changes, request, request_id)
+        return changes.result(request_id)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         max_size = self._rebalance.settings.max_size
@@ -57,29 +60,26 @@ class ClassicJoin:
         return True
 
     def _join_new(
-        self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now: Now, outcome: Outcome
-    ) -> None:
+        self, changes: ClassicChanges, request: JoinGroupRequest, request_id: int
+    ) -> Result[JoinGroupResponse]:
         instance_id = request.group_instance_id
         member_id = f"{request.client_id if instance_id is None else instance_id}-{request.new_id}"
-        if instance_id is not None and instance_id in group.static_members:
-            self._replace_static(group, member_id, request, handle, now, outcome)
-        elif instance_id is None and request.require_known_member_id:
-            group.pending_join_members.add(member_id)
-            key = TimerKey(Timer.SESSION, group.group_id, member_id)
-            self._timers.schedule(key, now.ms + request.session_timeout_ms)
-            outcome.complete(handle, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        if instance_id is not None and instance_id in changes.group.static_members:
+            return self._replace_static(changes, member_id, request, request_id)
+        if instance_id is None and request.require_known_member_id:
+            changes.group.pending_join_members.add(member_id)
+            changes.schedule(Timer.SESSION, request.session_timeout_ms, member_id=member_id)
+            changes.complete(request_id, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
-            self._add(group, member_id, request, handle, now, outcome)
+            self._add(changes, member_id, request, request_id)
+        return changes.result(request_id)
 
-    def _add(
-        self,
-        group: ClassicGroup,
-        member_id: str,
-        request: JoinGroupRequest,
-        handle: int,
-        now: Now,
-        outcome: Outcome,
-    ) -> None:
+    def _add(self, changes: ClassicChanges, member_id: str, request: JoinGroupRequest, request_id: int) -> None:
+        group = changes.group
+        if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
+            group.new_member_added = True
+        if not group.members:
+            group.protocol_type = request.protocol_type
         member = ClassicMember(
             member_id,
             request.group_instance_id,
@@ -88,31 +88,28 @@ class ClassicJoin:
             request.rebalance_timeout_ms,
             request.session_timeout_ms,
             request.protocols,
+            awaiting_join=request_id,
             is_new=True,
         )
-        if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
-            group.new_member_added = True
-        if not group.members:
-            group.protocol_type = request.protocol_type
-        group.add(member, handle)
-        key = TimerKey(Timer.SESSION, group.group_id, member_id)
-        self._timers.schedule(key, now.ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalance.prepare_or_complete(group, now, outcome)
+        group.add(member)
+        changes.schedule(Timer.SESSION, NEW_MEMBER_JOIN_TIMEOUT_MS, member_id=member_id)
+        self._rebalance.prepare_or_complete(changes)
 
-    def _join_again(
-        self, group: ClassicGroup, request: JoinGroupRequest, handle: int, now: Now, outcome: Outcome
-    ) -> None:
+    def _join_again(self, changes: ClassicChanges, request: JoinGroupRequest, request_id: int) -> None:
+        group = changes.group
         error = group.check_member(request.member_id, request.group_instance_id)
         if error is not ErrorCode.NONE:
-            outcome.complete(handle, JoinGroupResponse(error, request.member_id))
+            changes.complete(request_id, JoinGroupResponse(error, request.member_id))
             return
         member = group.members[request.member_id]
         if self._needs_rebalance(group, member, request):
-            self._update(group, member, request, handle, outcome)
-            self._rebalance.prepare_or_complete(group, now, outcome)
+            in_progress = JoinGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+            changes.complete(member.awaiting_join, in_progress)
+            group.put(_updated(member, request, request_id))
+            self._rebalance.prepare_or_complete(changes)
         else:
             answer = joined(group, member)
-            outcome.complete(handle, answer if group.state is COMPLETING_REBALANCE else answer._replace(members=()))
+            changes.complete(request_id, answer if group.state is COMPLETING_REBALANCE else replace(answer, members=()))
 
     def _needs_rebalance(self, group: ClassicGroup, member: ClassicMember, request: JoinGroupRequest) -> bool:
         """Not if the member only asks again because it missed the answer."""
@@ -120,63 +117,49 @@ class ClassicJoin:
             return True
         return group.state is STABLE and group.leader_id == member.member_id
 
-    def _update(
-        self, group: ClassicGroup, member: ClassicMember, request: JoinGroupRequest, handle: int, outcome: Outcome
-    ) -> None:
-        group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
-        abandoned = group.await_join(member, handle)
-        if abandoned is not None:
-            outcome.complete(abandoned, JoinGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-
     def _replace_static(
-        self,
-        group: ClassicGroup,
-        new_member_id: str,
-        request: JoinGroupRequest,
-        handle: int,
-        now: Now,
-        outcome: Outcome,
-    ) -> None:
-        assert request.group_instance_id is not None
-        leader_before = group.leader_id or ""
-        old, new = group.replace_static_member(request.group_instance_id, new_member_id)
-        self._rebalance.fence(old, outcome)
-        self._rebalance.forget_session(group, old.member_id)
-        self._rebalance.keep_alive(group, new, now)
-        self._update(group, new, request, handle, outcome)
+        self, changes: ClassicChanges, new_member_id: str, request: JoinGroupRequest, request_id: int
+    ) -> Result[JoinGroupResponse]:
+        group, instance_id = changes.group, request.group_instance_id
+        assert instance_id is not None
+        previous_leader = group.leader_id or ""
+        old = group.members[group.static_members[instance_id]]
+        new = replace(_updated(old, request, request_id), member_id=new_member_id, awaiting_sync=None)
+        group.replace_static_member(instance_id, new)
+        answer_waiting(changes, old, ErrorCode.FENCED_INSTANCE_ID)
+        changes.cancel_session(old.member_id)
+        changes.renew_session(new)
         if group.state is STABLE and group.select_protocol() == group.protocol_name:
-            self._replace_silently(group, old, new, request, leader_before, now, outcome)
-        else:
-            if old.member_id in group.pending_sync_members:
-                group.pending_sync_members.discard(old.member_id)
-                group.pending_sync_members.add(new.member_id)
-            self._rebalance.prepare_or_complete(group, now, outcome)
+            return self._keep_generation(changes, new, request, request_id, previous_leader)
+        self._rebalance.prepare_or_complete(changes)
+        return changes.result(request_id)
 
-    def _replace_silently(
+    def _keep_generation(
         self,
-        group: ClassicGroup,
-        old: ClassicMember,
+        changes: ClassicChanges,
         new: ClassicMember,
         request: JoinGroupRequest,
-        leader_before: str,
-        now: Now,
-        outcome: Outcome,
-    ) -> None:
-        """The new id goes into the log and the generation goes on; the old answer to it is taken back on failure."""
-        handle = group.take_awaiting_join(new)
-        assert handle is not None
-        outcome.records.append(group.metadata_record())
-        answer = joined(group, new)
+        request_id: int,
+        previous_leader: str,
+    ) -> Result[JoinGroupResponse]:
+        """The new id goes into the log and the generation continues (KIP-345)."""
+        group = changes.group
+        answer = joined(group, changes.update(new, awaiting_join=None))
         if request.supports_skipping_assignment:
-            answer = answer._replace(skip_assignment=group.leader_id == new.member_id)
+            answer = replace(answer, skip_assignment=group.leader_id == new.member_id)
         else:
-            answer = answer._replace(leader=leader_before, members=())
-        outcome.complete(handle, answer)
+            answer = replace(answer, leader=previous_leader, members=())
+        changes.records.append(group.metadata_record())
+        changes.complete(request_id, answer)
+        return changes.result(request_id, ReplaceStaticMember(changes.update_step(), previous_leader))
 
-        def undo(error: ErrorCode, failed: Outcome) -> None:
-            group.restore_static_member(old, new)
-            self._rebalance.forget_session(group, new.member_id)
-            self._rebalance.keep_alive(group, old, now)
-            failed.complete(handle, JoinGroupResponse(append_error(error), UNKNOWN_MEMBER_ID, leader=leader_before))
 
-        outcome.rollbacks.append(undo)
+def _updated(member: ClassicMember, request: JoinGroupRequest, request_id: int) -> ClassicMember:
+    """A member that joins again, with what its request says."""
+    return replace(
+        member,
+        supported_protocols=request.protocols,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+        awaiting_join=request_id,
+    )

@@ -1,8 +1,8 @@
 """Members of a consumer group that speak the classic protocol (KIP-848).
 
-They are members like the others; only the way they are told is theirs. A heartbeat says REBALANCE_IN_PROGRESS where
-there is a step to take, the join takes it, and the sync fetches what the member has now. There is no leader. A member
-that does not come to join, or to sync, within its rebalance timeout is out.
+They are members like the others, but learn of their assignment differently. A heartbeat answers REBALANCE_IN_PROGRESS
+when there is a step to take, the join takes it, and the sync fetches the member's assignment. There is no leader. A
+member that does not join, or does not sync, within its rebalance timeout is removed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.groups.classic.rebalance import Timer, TimerKey
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
-from rayka.coordinator.groups.consumer.heartbeat import ConsumerHeartbeat, check_instance, take_over, unknown_member
+from rayka.coordinator.groups.consumer.heartbeat import (
+    ConsumerHeartbeat,
+    check_instance,
+    replace_static_member,
+    unknown_member,
+)
 from rayka.coordinator.groups.consumer.member import Assignment, ConsumerMember, MemberState
 from rayka.coordinator.groups.consumer.target_assignment import is_due
-from rayka.coordinator.groups.consumer.update import ConsumerChanges
+from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
+from rayka.coordinator.groups.deadlines import Timer, TimerKey
 from rayka.coordinator.groups.migration import classic_assignment, classic_metadata, protocols_of
 from rayka.coordinator.groups.requests import (
     UNKNOWN_MEMBER_ID,
@@ -34,14 +39,14 @@ from rayka.errors import ErrorCode, RaykaError
 
 
 class ClassicConsumer:
-    """Serves classic members of consumer groups. What must not be raises the error that the member gets."""
+    """Serves classic members of consumer groups. Raises the error that a member gets if its request is refused."""
 
     def __init__(self, heartbeats: ConsumerHeartbeat, timers: TimerQueue[TimerKey]) -> None:
         self._heartbeats = heartbeats
         self._timers = timers
 
     def check_join(self, group: ConsumerGroup, request: JoinGroupRequest, member_id: str) -> None:
-        """Raises if the group does not take this member."""
+        """Raises if the group does not accept this member."""
         if self._heartbeats.settings.migration_policy is MigrationPolicy.DISABLED:
             reason = (
                 f"Cannot join the consumer group {group.group_id} with the classic protocol: migration is disabled."
@@ -57,9 +62,9 @@ class ClassicConsumer:
             )
 
     def join(
-        self, changes: ConsumerChanges, request: JoinGroupRequest, member_id: str, own: ConsumerGroupSettings
+        self, changes: ConsumerGroupUpdate, request: JoinGroupRequest, member_id: str, own: ConsumerGroupSettings
     ) -> ConsumerMember:
-        """Takes a member in, or one step on."""
+        """Admit a member, or move it one step towards its target."""
         subscription = _subscription(request)
         member = replace(
             self._member(changes, request, member_id),
@@ -77,7 +82,7 @@ class ClassicConsumer:
         changes.assign(own.assignment_interval_ms)
         return changes.reconcile(member_id, _owned(subscription, changes.topics))
 
-    def _member(self, changes: ConsumerChanges, request: JoinGroupRequest, member_id: str) -> ConsumerMember:
+    def _member(self, changes: ConsumerGroupUpdate, request: JoinGroupRequest, member_id: str) -> ConsumerMember:
         instance_id = request.group_instance_id
         current = changes.group.static_member(instance_id)
         if instance_id is None or (current is None and request.member_id == UNKNOWN_MEMBER_ID):
@@ -85,21 +90,20 @@ class ClassicConsumer:
         if current is None:
             raise RaykaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
         if request.member_id == UNKNOWN_MEMBER_ID:
-            return take_over(changes, current, member_id)
+            return replace_static_member(changes, current, member_id)
         check_instance(current, member_id)
         return current
 
     def joined(self, group_id: str, member: ConsumerMember, now: Now) -> None:
-        """The join is in the log: now the sync is waited for."""
-        assert member.classic is not None
+        """The join is in the log: wait for the sync."""
         self._timers.cancel(TimerKey(Timer.MEMBER_JOIN, group_id, member.member_id))
         self._timers.cancel(TimerKey(Timer.REBALANCE, group_id, member.member_id))
-        self._heartbeats.keep_alive(group_id, member.member_id, member.classic.session_timeout_ms, now)
+        self._heartbeats.renew_classic_session(group_id, member, now)
         key = TimerKey(Timer.MEMBER_SYNC, group_id, member.member_id)
         self._timers.schedule(key, now.ms + member.rebalance_timeout_ms)
 
     def answer(self, member: ConsumerMember) -> JoinGroupResponse:
-        """A generation is the member's epoch here."""
+        """The generation of a classic member is its member epoch."""
         return JoinGroupResponse(
             member_id=member.member_id,
             generation_id=member.member_epoch,
@@ -115,7 +119,7 @@ class ClassicConsumer:
         own: ConsumerGroupSettings,
         now: Now,
     ) -> SyncGroupResponse:
-        """What the member has now."""
+        """The assignment of the member."""
         member = self._known(group, request.member_id, request.group_instance_id, request.generation_id)
         name = protocols_of(member)[0].name
         asked = (request.protocol_type or consumer_protocol.PROTOCOL_TYPE, request.protocol_name or name)
@@ -128,7 +132,7 @@ class ClassicConsumer:
             reason = f"A new rebalance is triggered in group {group.group_id}."
             raise RaykaError(ErrorCode.REBALANCE_IN_PROGRESS, reason)
         self._timers.cancel(TimerKey(Timer.MEMBER_SYNC, group.group_id, member.member_id))
-        self._keep_alive(group, member, now)
+        self._heartbeats.renew_classic_session(group.group_id, member, now)
         return SyncGroupResponse(
             protocol_type=asked[0], protocol_name=asked[1], assignment=classic_assignment(member, topics)
         )
@@ -136,9 +140,9 @@ class ClassicConsumer:
     def heartbeat(
         self, group: ConsumerGroup, request: HeartbeatRequest, own: ConsumerGroupSettings, now: Now
     ) -> ErrorCode:
-        """REBALANCE_IN_PROGRESS where the member can take a step."""
+        """REBALANCE_IN_PROGRESS if the member can take a step."""
         member = self._known(group, request.member_id, request.group_instance_id, request.generation_id)
-        self._keep_alive(group, member, now)
+        self._heartbeats.renew_classic_session(group.group_id, member, now)
         if (
             member.member_epoch < _next_epoch(group, own, now.wall_ms)
             or member.state is MemberState.UNREVOKED_PARTITIONS
@@ -165,10 +169,6 @@ class ClassicConsumer:
             member_id = current.member_id
         return _classic_member(group, member_id, instance_id)
 
-    def _keep_alive(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
-        assert member.classic is not None
-        self._heartbeats.keep_alive(group.group_id, member.member_id, member.classic.session_timeout_ms, now)
-
     def _call_to_join(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         key = TimerKey(Timer.MEMBER_JOIN, group.group_id, member.member_id)
         if key not in self._timers:
@@ -191,7 +191,7 @@ def _next_epoch(group: ConsumerGroup, own: ConsumerGroupSettings, now_ms: int) -
 
 
 def _can_get_more(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether all that the member waits for is free by now."""
+    """Whether all partitions that the member waits for have been released."""
     return not any(
         (topic_id, partition) in group.owners
         for topic_id, partitions in group.targets.get(member.member_id, {}).items()

@@ -1,12 +1,13 @@
 """A consumer group (KIP-848): all of it is durable, and changes only by applying records.
 
-Theory of operation. The group epoch counts the changes that call for a new assignment: who is in, what they subscribe
-to, what topics look like. The target assignment says for its epoch who shall have what. Each member walks to its target
-by itself (`reconciliation.py`): it gives up what is not its own any more, says so, moves to the target's epoch and
-gets what the others have given up. A partition has one owner at every moment, `owners`.
+Theory of operation. The group epoch counts the changes that need a new assignment: of members, of subscriptions, of
+topics. The target assignment says for its epoch which member is to have which partitions. Each member moves to its
+target by itself (`reconciliation.py`): it revokes what is no longer its own, reports that, moves to the target's epoch
+and gets what the others have revoked. A partition has one owner at every moment, `owners`.
 
-A command works on a draft, a copy to which it applies its records as it makes them, so that each step sees the one
-before. The group itself follows when they are in the log.
+A command works on a draft, to which it applies its records as it makes them, so that each step sees the one before.
+The draft keeps its changes beside the group (`Overlay`), so that making one costs the same for a group of any size. The
+group itself follows when the records are in the log.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from __future__ import annotations
 import enum
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, MutableMapping
+from typing import NamedTuple, TypeVar
 
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
 from rayka.coordinator.groups.consumer.member import (
@@ -39,7 +40,10 @@ from rayka.coordinator.groups.records import (
     ConsumerGroupTargetAssignmentMetadataValue,
     Record,
 )
+from rayka.coordinator.overlay import Overlay
 from rayka.coordinator.topics import Topics
+
+T = TypeVar("T")
 
 
 class ConsumerGroupState(enum.Enum):
@@ -69,20 +73,28 @@ class ConsumerGroup:
         self.has_partition_metadata = False
         self.assignment_epoch = 0
         self.assignment_timestamp_ms = 0
-        self.members: dict[str, ConsumerMember] = {}
-        self.static_members: dict[str, str] = {}
-        self.targets: dict[str, Assignment] = {}
-        self.regexes: dict[str, ResolvedRegex] = {}
-        self.owners: dict[tuple[uuid.UUID, int], str] = {}
+        self.members: MutableMapping[str, ConsumerMember] = {}
+        self.static_members: MutableMapping[str, str] = {}
+        self.targets: MutableMapping[str, Assignment] = {}
+        self.regexes: MutableMapping[str, ResolvedRegex] = {}
+        self.owners: MutableMapping[tuple[uuid.UUID, int], str] = {}
+        self._names: MutableMapping[str, int] = {}
+        self._patterns: MutableMapping[str, int] = {}
+        self._assignors: MutableMapping[str, int] = {}
+        self._classic_members = 0
         self.checked_version = -1
-        """Soft: the metadata version that the group is known to be in step with."""
+        """Soft: the metadata version that the group's patterns and epoch are known to agree with."""
 
     def draft(self) -> ConsumerGroup:
-        """A copy to try records on."""
-        draft = ConsumerGroup(self.group_id)
-        for name, value in vars(self).items():
-            setattr(draft, name, value.copy() if isinstance(value, dict) else value)
+        """The group with changes of its own."""
+        draft = ConsumerGroup.__new__(ConsumerGroup)
+        overlays = {n: Overlay(value) for n, value in vars(self).items() if isinstance(value, MutableMapping)}
+        vars(draft).update(vars(self) | overlays)
         return draft
+
+    def durable(self) -> dict[str, object]:
+        """All that must outlive a crash, to be compared."""
+        return {name: value for name, value in vars(self).items() if name != "checked_version"}
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -102,7 +114,7 @@ class ConsumerGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody is in the group or about to be."""
+        """Whether nobody is in the group or about to join."""
         return not self.members
 
     @property
@@ -121,22 +133,31 @@ class ConsumerGroup:
 
     def subscribed_topics(self) -> frozenset[str]:
         """The names of the topics that anybody in the group subscribes to."""
-        return frozenset().union(
-            *(member.subscribed_topic_names for member in self.members.values()),
-            *(regex.topics for regex in self.regexes.values()),
-        )
+        return frozenset(self._names).union(*(regex.topics for regex in self.regexes.values()))
 
-    def subscribed_regexes(self) -> set[str]:
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member may be reading the topic."""
+        return topic in self._names or any(topic in regex.topics for regex in self.regexes.values())
+
+    def subscribed_regexes(self) -> frozenset[str]:
         """The patterns that members subscribe to."""
-        return {member.subscribed_topic_regex for member in self.members.values() if member.subscribed_topic_regex}
+        return frozenset(self._patterns)
+
+    def has_pattern(self, pattern: str) -> bool:
+        """Whether a member subscribes to this pattern."""
+        return pattern in self._patterns
 
     def preferred_assignor(self, default: str) -> str:
-        """The assignor that most members who want one want."""
-        wishes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
-        return wishes.most_common(1)[0][0] if wishes else default
+        """The assignor that most members ask for, of those who ask for one."""
+        return max(self._assignors, key=lambda name: (self._assignors[name], name), default=default)
+
+    @property
+    def classic_member_count(self) -> int:
+        """How many members speak the classic protocol."""
+        return self._classic_members
 
     def classic_members(self) -> Iterator[ConsumerMember]:
-        """Those who speak the classic protocol."""
+        """The members that speak the classic protocol."""
         return (member for member in self.members.values() if member.classic is not None)
 
     def is_in_step_with(self, topics: Topics) -> bool:
@@ -144,7 +165,7 @@ class ConsumerGroup:
         return self.metadata_hash == topics.group_hash(self.subscribed_topics())
 
     def apply(self, record: Record) -> None:
-        """Changes the group as a record says. What a record takes away may be gone already."""
+        """Change the group as a record says. What a tombstone removes may be gone already."""
         match record.key:
             case ConsumerGroupMetadataKey():
                 value: ConsumerGroupMetadataValue = record.value or ConsumerGroupMetadataValue(0)
@@ -168,10 +189,10 @@ class ConsumerGroup:
             del self.static_members[old.instance_id]
         if record.value is None:
             self._disown(member_id)
-            self.members.pop(member_id, None)
+            self._put(member_id, None)
             return
         member = (old or ConsumerMember(member_id)).with_metadata(record.value)
-        self.members[member_id] = member
+        self._put(member_id, member)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member_id
 
@@ -190,17 +211,38 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if record.value is not None:
             member = (member or ConsumerMember(member_id)).with_current(record.value)
-            self.members[member_id] = member
+            self._put(member_id, member)
             self._own(member)
         elif member is not None:
             gone = ConsumerMember(member_id, member_epoch=LEAVE_EPOCH, previous_member_epoch=LEAVE_EPOCH)
-            self.members[member_id] = gone.with_metadata(member.metadata_record(self.group_id).value)
+            self._put(member_id, gone.with_metadata(member.metadata_record(self.group_id).value))
 
     def _apply_regex(self, pattern: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
         if value is None:
             self.regexes.pop(pattern, None)
         else:
             self.regexes[pattern] = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+
+    def _put(self, member_id: str, member: ConsumerMember | None) -> None:
+        """Replace or remove a member; the counts of what members subscribe to follow."""
+        before = self.members.get(member_id)
+        if before is not None:
+            self._count(before, -1)
+        if member is None:
+            self.members.pop(member_id, None)
+        else:
+            self.members[member_id] = member
+            self._count(member, 1)
+
+    def _count(self, member: ConsumerMember, change: int) -> None:
+        for name in member.subscribed_topic_names:
+            _add(self._names, name, change)
+        if member.subscribed_topic_regex:
+            _add(self._patterns, member.subscribed_topic_regex, change)
+        if member.server_assignor:
+            _add(self._assignors, member.server_assignor, change)
+        if member.classic is not None:
+            self._classic_members += change
 
     def _own(self, member: ConsumerMember) -> None:
         for partitions in (member.assigned, member.pending_revocation):
@@ -233,13 +275,13 @@ class ConsumerGroup:
         return Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id), value)
 
     def member_tombstones(self, member_id: str) -> Iterator[Record]:
-        """Takes a member out."""
+        """Remove a member."""
         yield Record(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id))
         yield Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id))
         yield Record(ConsumerGroupMemberMetadataKey(self.group_id, member_id))
 
     def tombstones(self) -> Iterator[Record]:
-        """Takes the whole group away."""
+        """Remove the whole group."""
         for member_id in self.members:
             yield Record(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id))
         for member_id in {*self.members, *self.targets}:
@@ -252,3 +294,35 @@ class ConsumerGroup:
         for pattern in self.regexes:
             yield Record(ConsumerGroupRegularExpressionKey(self.group_id, pattern))
         yield Record(ConsumerGroupMetadataKey(self.group_id))
+
+    def validate_state(self) -> None:
+        """Check what must always hold: one owner for each partition, and counts that agree. Raises AssertionError."""
+        held = [(at, member.member_id) for member in self.members.values() for at in _held(member)]
+        assert len(held) == len(dict(held)), "a partition has two owners"
+        assert dict(held) == self.owners
+        instances = {m.instance_id: m.member_id for m in self.members.values() if m.instance_id is not None}
+        assert instances == self.static_members
+        assert all(member.member_epoch <= self.epoch for member in self.members.values())
+        assert self.assignment_epoch <= self.epoch
+        members = self.members.values()
+        assert self._names == Counter(name for member in members for name in member.subscribed_topic_names)
+        patterns = Counter(m.subscribed_topic_regex for m in members if m.subscribed_topic_regex)
+        assert self._patterns == patterns
+        assert self._assignors == Counter(m.server_assignor for m in members if m.server_assignor)
+        assert self._classic_members == sum(member.classic is not None for member in members)
+
+
+def _held(member: ConsumerMember) -> Iterator[tuple[uuid.UUID, int]]:
+    """The partitions that a member has or is revoking."""
+    for partitions in (member.assigned, member.pending_revocation):
+        for topic_id, numbers in partitions.items():
+            yield from ((topic_id, number) for number in numbers)
+
+
+def _add(counts: MutableMapping[T, int], key: T, change: int) -> None:
+    """Change a count; a count of 0 is not kept."""
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

@@ -1,11 +1,10 @@
-"""ConsumerGroupHeartbeat: joining, staying, moving towards the target, and leaving a consumer group (KIP-848)."""
+"""ConsumerGroupHeartbeat: join a consumer group, stay, move towards the target, and leave (KIP-848)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.groups.classic.rebalance import Timer, TimerKey
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
 from rayka.coordinator.groups.consumer.member import (
     JOIN_EPOCH,
@@ -17,7 +16,8 @@ from rayka.coordinator.groups.consumer.member import (
     topic_partitions,
 )
 from rayka.coordinator.groups.consumer.target_assignment import has_passed
-from rayka.coordinator.groups.consumer.update import ConsumerChanges
+from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
+from rayka.coordinator.groups.deadlines import SessionWarning, Timer, TimerKey
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.timers import TimerQueue
@@ -64,9 +64,9 @@ class ConsumerHeartbeat:
     def __init__(self, settings: GroupSettings, timers: TimerQueue[TimerKey]) -> None:
         self.settings = settings
         self._timers = timers
-        self._late: dict[str, set[str]] = {}
+        self._overdue: dict[str, set[str]] = {}
 
-    def steady(
+    def unchanged_heartbeat(
         self,
         group: ConsumerGroup,
         request: ConsumerGroupHeartbeatRequest,
@@ -74,7 +74,7 @@ class ConsumerHeartbeat:
         own: ConsumerGroupSettings,
         now: Now,
     ) -> ConsumerGroupHeartbeatResponse | None:
-        """The answer to a heartbeat that changes nothing, as nearly all do; None if it has to be looked at."""
+        """The answer to a heartbeat that changes nothing, as nearly all do; None if it may change something."""
         member = group.members.get(request.member_id)
         if (
             member is None
@@ -91,17 +91,17 @@ class ConsumerHeartbeat:
             != (member.instance_id, member.client_id, member.client_host, member.classic)
         ):
             return None
-        self.keep_consumer_alive(group.group_id, request.member_id, own, now)
+        self.renew_session(group.group_id, request.member_id, own, now)
         return self.answer(group, member, own, now)
 
     def heartbeat(
         self,
-        changes: ConsumerChanges,
+        changes: ConsumerGroupUpdate,
         request: ConsumerGroupHeartbeatRequest,
         own: ConsumerGroupSettings,
         now: Now,
     ) -> ConsumerGroupHeartbeatResponse:
-        """A member joins or goes on. Raises the error of the member that must not."""
+        """A member joins or moves on. Raises the error that a member gets that is not allowed to."""
         group = changes.group
         owned = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
         before = self._member(changes, request, owned)
@@ -110,14 +110,14 @@ class ConsumerHeartbeat:
         changes.assign(own.assignment_interval_ms)
         moved = changes.reconcile(member.member_id, owned)
         answer = self.answer(group, moved, own, now)
-        if _tells_all(request) or _numbers(moved) != _numbers(before):
-            return answer._replace(assignment=topic_partitions(moved.assigned))
+        if _is_full(request) or _numbers(moved) != _numbers(before):
+            return replace(answer, assignment=topic_partitions(moved.assigned))
         return answer
 
     def _member(
-        self, changes: ConsumerChanges, request: ConsumerGroupHeartbeatRequest, owned: Assignment | None
+        self, changes: ConsumerGroupUpdate, request: ConsumerGroupHeartbeatRequest, owned: Assignment | None
     ) -> ConsumerMember:
-        """The member that sent the request, new or known. Raises the error of one that must not go on."""
+        """The member that sent the request, new or known. Raises the error of one that is not allowed."""
         self.check_room(changes.group, request.member_id, request.instance_id)
         if request.instance_id is not None:
             return self._static_member(changes, request.instance_id, request, owned)
@@ -139,7 +139,7 @@ class ConsumerHeartbeat:
 
     def _static_member(
         self,
-        changes: ConsumerChanges,
+        changes: ConsumerGroupUpdate,
         instance_id: str,
         request: ConsumerGroupHeartbeatRequest,
         owned: Assignment | None,
@@ -159,16 +159,16 @@ class ConsumerHeartbeat:
                 f"instance id is owned by {current.member_id} member."
             )
             raise RaykaError(ErrorCode.UNRELEASED_INSTANCE_ID, reason)
-        return take_over(changes, current, request.member_id)
+        return replace_static_member(changes, current, request.member_id)
 
     def answer(
         self, group: ConsumerGroup, member: ConsumerMember, own: ConsumerGroupSettings, now: Now
     ) -> ConsumerGroupHeartbeatResponse:
-        """Where the member is. While the group changes, or is about to, its members come back soon to learn of it."""
+        """The member's epoch and when to come back: soon while the group changes or is about to change."""
         interval_ms = own.heartbeat_interval_ms
         is_settled = (
             group.epoch == group.assignment_epoch
-            and group.group_id not in self._late
+            and group.group_id not in self._overdue
             and member.is_reconciled_to(group.assignment_epoch)
             and has_passed(interval_ms, group.assignment_timestamp_ms, now.wall_ms)
         )
@@ -178,13 +178,13 @@ class ConsumerHeartbeat:
             member_id=member.member_id, member_epoch=member.member_epoch, heartbeat_interval_ms=interval_ms
         )
 
-    def leave_for_now(self, changes: ConsumerChanges, member: ConsumerMember) -> None:
-        """A static member that will be back within its session keeps what it has."""
+    def leave_static_member(self, changes: ConsumerGroupUpdate, member: ConsumerMember) -> None:
+        """A static member that left keeps its partitions until its session is over."""
         gone = replace(member, member_epoch=LEAVE_STATIC_EPOCH, pending_revocation={})
         changes.add(gone.current_record(changes.group.group_id))
 
     def leaving(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-        """The member that wants to leave. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        """The member that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         if request.instance_id is None:
             member = group.members.get(request.member_id)
             if member is None:
@@ -196,37 +196,39 @@ class ConsumerHeartbeat:
         check_instance(member, request.member_id)
         return member
 
-    def keep_alive(self, group_id: str, member_id: str, session_timeout_ms: int, now: Now) -> None:
-        """Starts the session of a member anew that speaks the classic protocol."""
-        self._timers.schedule(TimerKey(Timer.SESSION, group_id, member_id), now.ms + session_timeout_ms)
+    def renew_classic_session(self, group_id: str, member: ConsumerMember, now: Now) -> None:
+        """Restart the session timer of a member that speaks the classic protocol."""
+        assert member.classic is not None
+        key = TimerKey(Timer.SESSION, group_id, member.member_id)
+        self._timers.schedule(key, now.ms + member.classic.session_timeout_ms)
 
-    def keep_consumer_alive(self, group_id: str, member_id: str, own: ConsumerGroupSettings, now: Now) -> None:
-        """Starts the member's session anew, in two parts: in the second the member is late.
+    def renew_session(self, group_id: str, member_id: str, own: ConsumerGroupSettings, now: Now) -> None:
+        """Restart the session timer. It fires twice: a warning, then the expiry `grace_ms` later.
 
-        It lasts so long that all others send a heartbeat in it; they are told to come back soon, and so they
-        are there to take over when the session is over.
+        After the warning the other members use the short heartbeat interval, so that they rebalance at once on expiry.
         """
-        self._in_time(group_id, member_id)
-        session_ms, interval_ms = own.session_timeout_ms, own.heartbeat_interval_ms
-        unsettled_ms = self.settings.unsettled_heartbeat_interval_ms
-        first_ms = min(max(session_ms - interval_ms, interval_ms + 2 * unsettled_ms) - unsettled_ms, session_ms)
+        self._clear_overdue(group_id, member_id)
+        short_ms, interval_ms = self.settings.unsettled_heartbeat_interval_ms, own.heartbeat_interval_ms
+        longest_ms = max(own.session_timeout_ms - interval_ms, interval_ms + 2 * short_ms) - short_ms
+        warning_ms = min(longest_ms, own.session_timeout_ms)
+        grace_ms = own.session_timeout_ms - warning_ms
         key = TimerKey(Timer.SESSION, group_id, member_id)
-        self._timers.schedule(key, now.ms + first_ms, session_ms - first_ms or None)
+        self._timers.schedule(key, now.ms + warning_ms, SessionWarning(grace_ms) if grace_ms else None)
 
-    def missed(self, key: TimerKey, remaining_ms: int, now: Now) -> None:
-        """The first part of the member's session is over."""
-        self._late.setdefault(key.group_id, set()).add(key.member_id)
-        self._timers.schedule(key, now.ms + remaining_ms)
+    def warn(self, key: TimerKey, warning: SessionWarning, now: Now) -> None:
+        """The session of a member is nearly over."""
+        self._overdue.setdefault(key.group_id, set()).add(key.member_id)
+        self._timers.schedule(key, now.ms + warning.grace_ms)
 
-    def _in_time(self, group_id: str, member_id: str) -> None:
-        late = self._late.get(group_id)
-        if late is not None:
-            late.discard(member_id)
-            if not late:
-                del self._late[group_id]
+    def _clear_overdue(self, group_id: str, member_id: str) -> None:
+        overdue = self._overdue.get(group_id)
+        if overdue is not None:
+            overdue.discard(member_id)
+            if not overdue:
+                del self._overdue[group_id]
 
     def watch_revocation(self, group_id: str, member: ConsumerMember, now: Now) -> None:
-        """A member that has to give partitions up has its rebalance timeout for it, then it is out."""
+        """A member that has to revoke partitions has its rebalance timeout for it; then it is removed."""
         key = TimerKey(Timer.REBALANCE, group_id, member.member_id)
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._timers.cancel(key)
@@ -234,14 +236,14 @@ class ConsumerHeartbeat:
             self._timers.schedule(key, now.ms + member.rebalance_timeout_ms, member.member_epoch)
 
     def forget(self, group_id: str, member_id: str) -> None:
-        """Cancels all deadlines of a member."""
-        self._in_time(group_id, member_id)
+        """Cancel all deadlines of a member."""
+        self._clear_overdue(group_id, member_id)
         for timer in MEMBER_TIMERS:
             self._timers.cancel(TimerKey(timer, group_id, member_id))
 
 
-def take_over(changes: ConsumerChanges, current: ConsumerMember, member_id: str) -> ConsumerMember:
-    """A static member that comes back has what it had, mostly under a new id."""
+def replace_static_member(changes: ConsumerGroupUpdate, current: ConsumerMember, member_id: str) -> ConsumerMember:
+    """A static member that comes back keeps its partitions, mostly under a new id."""
     member = replace(current, member_id=member_id, member_epoch=0, previous_member_epoch=0)
     changes.replace(current, member)
     return member
@@ -278,8 +280,8 @@ def _is_subset(owned: Assignment | None, member: ConsumerMember) -> bool:
     return all(numbers <= member.assigned.get(topic_id, {}).keys() for topic_id, numbers in owned.items())
 
 
-def _tells_all(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the member may know nothing, as after a join or a lost answer: then it is told its assignment anew."""
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the member may have lost its state, after a join or a lost answer; it then gets its whole assignment."""
     return request.member_epoch == JOIN_EPOCH or (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -288,23 +290,23 @@ def _tells_all(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def _updated(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-    """The member with what it tells of itself; what it leaves out is as before."""
+    """The member with what its request says; fields that the request leaves out stay as they were."""
     names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
     return replace(
         member,
-        instance_id=_told(request.instance_id, member.instance_id),
-        rack_id=_told(request.rack_id, member.rack_id),
+        instance_id=_or_before(request.instance_id, member.instance_id),
+        rack_id=_or_before(request.rack_id, member.rack_id),
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
-        server_assignor=_told(request.server_assignor, member.server_assignor),
+        server_assignor=_or_before(request.server_assignor, member.server_assignor),
         subscribed_topic_names=member.subscribed_topic_names if names is None else frozenset(names),
-        subscribed_topic_regex=_told(request.subscribed_topic_regex, member.subscribed_topic_regex),
+        subscribed_topic_regex=_or_before(request.subscribed_topic_regex, member.subscribed_topic_regex),
         client_id=request.client_id,
         client_host=request.client_host,
         classic=None,
     )
 
 
-def _told(text: str | None, before: str | None) -> str | None:
+def _or_before(text: str | None, before: str | None) -> str | None:
     return before if text is None else text
 
 

@@ -1,12 +1,13 @@
-"""The target assignment of a consumer group: computed by an assignor, kept as what changed."""
+"""The target assignment of a consumer group: an assignor computes it, and only what has changed is stored."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 from rayka.coordinator.groups.consumer.assignors import ASSIGNORS, AssignorMember
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
-from rayka.coordinator.groups.consumer.member import Assignment, ConsumerMember
+from rayka.coordinator.groups.consumer.member import Assignment
 from rayka.coordinator.groups.records import Record
 from rayka.coordinator.topics import Topics
 
@@ -18,12 +19,12 @@ def is_due(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
 
 
 def has_passed(interval_ms: int, since_ms: int, now_ms: int) -> bool:
-    """Whether so much wall time has gone by. If the clock was set back, nobody waits until it is there again."""
+    """Whether `interval_ms` of wall time have passed. A clock that was set back counts as passed."""
     return not since_ms <= now_ms < since_ms + interval_ms
 
 
 def target_records(group: ConsumerGroup, assignor: str, topics: Topics, now_ms: int) -> Iterator[Record]:
-    """The targets that change, and the epoch that the target is of now."""
+    """The targets that change, and the new epoch of the target assignment."""
     for member_id, target in compute_targets(group, assignor, topics).items():
         if group.targets.get(member_id) != target:
             yield group.target_record(member_id, target)
@@ -31,12 +32,13 @@ def target_records(group: ConsumerGroup, assignor: str, topics: Topics, now_ms: 
 
 
 def compute_targets(group: ConsumerGroup, assignor: str, topics: Topics) -> dict[str, Assignment]:
-    """Everybody's target, from what they subscribe to and what their targets were."""
-    members = {member_id: _as_assigned(group, member, topics) for member_id, member in group.members.items()}
-    topic_ids = frozenset().union(*(member.topics for member in members.values()))
+    """The targets of all members, from their subscriptions and from what their targets were."""
+    subscriptions: dict[frozenset[str], frozenset[uuid.UUID]] = {}
+    members = {}
+    for member_id, member in group.members.items():
+        names = group.topics_of(member)
+        if names not in subscriptions:
+            subscriptions[names] = topics.ids_of(names)
+        members[member_id] = AssignorMember(member.instance_id, subscriptions[names], group.targets.get(member_id, {}))
+    topic_ids = frozenset().union(*subscriptions.values())
     return ASSIGNORS[assignor](members, topics.partition_counts(sorted(topic_ids)))
-
-
-def _as_assigned(group: ConsumerGroup, member: ConsumerMember, topics: Topics) -> AssignorMember:
-    subscribed = topics.ids_of(group.topics_of(member))
-    return AssignorMember(member.instance_id, subscribed, group.targets.get(member.member_id, {}))

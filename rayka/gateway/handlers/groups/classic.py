@@ -1,7 +1,7 @@
 """JoinGroup 0-9, SyncGroup 0-5, Heartbeat 0-4 and LeaveGroup 0-5: members of classic groups.
 
-A new member gets its id from the coordinator; the part of it that must be unique is made here. From JoinGroup 4
-on a new member has to come back with that id before it is let in (KIP-394).
+A new member gets its id from the coordinator; the unique part of it is generated here. From JoinGroup 4
+on a new member has to come back with that id before it is admitted (KIP-394).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FIRST_LEAVE_OF_MANY = 3
 
 
 async def handle_join(call: Call) -> Any:
-    """Let a member in; answered when the group's rebalance is."""
+    """JoinGroup. The response comes at the end of the join phase."""
     try:
-        joined = await call.broker.groups.execute(call.request.group_id, "join_group", _join(call))
+        joined = await call.broker.groups.execute(_join(call))
     except RaykaError as error:
         joined = JoinGroupResponse(error.code, call.request.member_id)
     return _joined(call, joined)
@@ -81,9 +81,9 @@ def _joined(call: Call, joined: JoinGroupResponse) -> Any:
 
 
 async def handle_sync(call: Call) -> Any:
-    """Take the leader's assignments, or give a member its own; answered when the leader has assigned."""
+    """SyncGroup. The response comes when the leader has sent the assignments."""
     try:
-        synced = await call.broker.groups.execute(call.request.group_id, "sync_group", _sync(call))
+        synced = await call.broker.groups.execute(_sync(call))
     except RaykaError as error:
         synced = SyncGroupResponse(error.code)
     return call.types.SyncGroupResponse(
@@ -112,20 +112,20 @@ def _sync(call: Call) -> SyncGroupRequest:
 
 
 async def handle_heartbeat(call: Call) -> Any:
-    """Keep a member's session alive."""
+    """Renew a member's session."""
     request = call.request
     heartbeat = HeartbeatRequest(
         request.group_id, request.generation_id, request.member_id, call.field("group_instance_id", None)
     )
     try:
-        answer = await call.broker.groups.execute(request.group_id, "heartbeat", heartbeat)
+        answer = await call.broker.groups.execute(heartbeat)
     except RaykaError as error:
         answer = HeartbeatResponse(error.code)
     return call.types.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=answer.error)
 
 
 async def handle_leave(call: Call) -> Any:
-    """Let members go. Versions 0 to 2 name one member and answer with its error."""
+    """Remove members. Versions 0 to 2 name one member and answer with its error."""
     request = call.request
     identities = request.members if call.version >= _FIRST_LEAVE_OF_MANY else (request,)
     members = tuple(
@@ -136,7 +136,7 @@ async def handle_leave(call: Call) -> Any:
     )
     leave = LeaveGroupRequest(request.group_id, members)
     try:
-        left = await call.broker.groups.execute(request.group_id, "leave_group", leave)
+        left = await call.broker.groups.execute(leave)
     except RaykaError as error:
         left = LeaveGroupResponse(error.code)
     return _left(call, left)

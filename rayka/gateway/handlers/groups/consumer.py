@@ -13,6 +13,7 @@ from typing import Any
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.records import TargetPartitions
 from rayka.coordinator.groups.requests import (
+    ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     DescribedConsumer,
@@ -40,7 +41,7 @@ async def handle_heartbeat(call: Call) -> Any:
     request = _heartbeat(call)
     try:
         _check_enabled(call)
-        answer = await call.broker.groups.execute(request.group_id, "consumer_group_heartbeat", request)
+        answer = await call.broker.groups.execute(request)
     except RaykaError as error:
         answer = ConsumerGroupHeartbeatResponse(error.code, error.message)
     return _answer(call, answer)
@@ -98,7 +99,7 @@ def _answer(call: Call, answer: ConsumerGroupHeartbeatResponse) -> Any:
 async def handle_describe(call: Call) -> Any:
     """Describe consumer groups: each member's topics, what it has and what it is to have."""
     asked = call.request.group_ids
-    answers = await answers_by_group(call.broker.groups, "consumer_group_describe", filter(None, asked))
+    answers = await answers_by_group(call.broker.groups, ConsumerGroupDescribeRequest, filter(None, asked))
     unnamed = RaykaError(ErrorCode.INVALID_GROUP_ID, "a group's id must not be empty")
     return call.types.ConsumerGroupDescribeResponse(
         throttle_time=NO_THROTTLE,

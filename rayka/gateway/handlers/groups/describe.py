@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayka.coordinator.groups.requests import DescribedGroup
+from rayka.coordinator.groups.requests import (
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    ListedGroup,
+    ListGroupsRequest,
+)
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.groups.find_coordinator import answers_by_group
 from rayka.gateway.handlers.responses import GROUP_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, message_of
@@ -15,7 +21,7 @@ _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 
 async def handle_describe(call: Call) -> Any:
     """Describe classic groups. Before version 6 one that is not there is Dead, without an error."""
-    answers = await answers_by_group(call.broker.groups, "describe_groups", call.request.groups)
+    answers = await answers_by_group(call.broker.groups, DescribeGroupsRequest, call.request.groups)
     return call.types.DescribeGroupsResponse(
         throttle_time=NO_THROTTLE,
         groups=tuple(_described(call, group_id, answers[group_id]) for group_id in call.request.groups),
@@ -55,10 +61,11 @@ def _member(member: Any) -> dict[str, Any]:
 async def handle_list(call: Call) -> Any:
     """The groups of all coordinators, of some states (KIP-518) and types (KIP-848) if asked."""
     states, kinds = call.field("states_filter", ()), call.field("types_filter", ())
-    error, listed = ErrorCode.NONE, []
+    error = ErrorCode.NONE
+    listed: list[ListedGroup] = []
     try:
-        for groups in await call.broker.groups.execute_all("list_groups", states, kinds):
-            listed += groups
+        for answer in await call.broker.groups.execute_all(ListGroupsRequest(tuple(states), tuple(kinds))):
+            listed += answer.groups
     except RaykaError as refusal:
         error = refusal.code
     types = call.types
@@ -79,7 +86,7 @@ async def handle_list(call: Call) -> Any:
 
 async def handle_delete(call: Call) -> Any:
     """Delete empty groups with their offsets."""
-    answers = await answers_by_group(call.broker.groups, "delete_groups", call.request.groups_names)
+    answers = await answers_by_group(call.broker.groups, DeleteGroupsRequest, call.request.groups_names)
     return call.types.DeleteGroupsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(_deleted(call, group_id, answer) for group_id, answer in answers.items()),

@@ -7,9 +7,11 @@ have no coordinators here: their clients are told at once, rather than left to t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rayka.coordinator.groups.requests import DeleteGroupsResponse
+from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.ports import Groups
@@ -57,19 +59,26 @@ def _check_key_type(key_type: int) -> None:
         raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are no coordinators of key type {key_type}")
 
 
-async def answers_by_group(groups: Groups, command: str, group_ids: Iterable[str]) -> Mapping[str, Any | RaykaError]:
-    """Carry out a command that takes group ids at each of their coordinators; for every group its part of the
-    answer, or why there is none."""
+async def answers_by_group(
+    groups: Groups, request_type: Callable[[tuple[str, ...]], Request[Any]], group_ids: Iterable[str]
+) -> Mapping[str, Any | RaykaError]:
+    """Send a request that names many groups to each of their coordinators.
+
+    Returns for every group its part of the response, or the error of its coordinator.
+    """
     by_partition: dict[int, list[str]] = {}
     for group_id in dict.fromkeys(group_ids):
         by_partition.setdefault(groups.partition_of(group_id), []).append(group_id)
-    parts = await asyncio.gather(*(_answers(groups, command, part) for part in by_partition.values()))
+    parts = await asyncio.gather(*(_answers(groups, request_type(tuple(part)), part) for part in by_partition.values()))
     return {group_id: answer for part in parts for group_id, answer in part}
 
 
-async def _answers(groups: Groups, command: str, group_ids: Sequence[str]) -> list[tuple[str, Any | RaykaError]]:
+async def _answers(
+    groups: Groups, request: Request[Any], group_ids: Sequence[str]
+) -> list[tuple[str, Any | RaykaError]]:
     try:
-        answer = await groups.execute(group_ids[0], command, group_ids)
+        response = await groups.execute(request)
     except RaykaError as error:
         return [(group_id, error) for group_id in group_ids]
-    return list(zip(group_ids, getattr(answer, "errors", answer), strict=True))
+    answers = response.errors if isinstance(response, DeleteGroupsResponse) else response.groups
+    return list(zip(group_ids, answers, strict=True))

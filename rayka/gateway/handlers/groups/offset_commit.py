@@ -24,25 +24,20 @@ _FIRST_BY_ID = 10
 _FIRST_WITH_MEMBER_EPOCHS = 9
 
 
-class _Asked(NamedTuple):
-    """A partition of the request, and the topic if there is one."""
+class _Requested(NamedTuple):
+    """A partition of the request and, if there are such, its topic and error NONE."""
 
     topic: TopicImage | None
     partition: Any
+    error: ErrorCode
 
 
 async def handle(call: Call) -> Any:
     """Commit offsets, each of which may be refused on its own."""
-    by_id = call.version >= _FIRST_BY_ID
-    image = call.broker.image
-    asked = [
-        _Asked(image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.name), partition)
-        for topic in call.request.topics
-        for partition in topic.partitions
-    ]
-    missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    committed = iter(await _commit(call, [_offset(one.topic, one.partition) for one in asked if one.topic is not None]))
-    errors = iter([missing if one.topic is None else next(committed) for one in asked])
+    requested = list(_requested(call))
+    existing = [_offset(one.topic, one.partition) for one in requested if one.topic is not None and not one.error]
+    committed = iter(await _commit(call, existing))
+    errors = iter([one.error or next(committed) for one in requested])
     types = call.types
     return types.OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
@@ -60,6 +55,20 @@ async def handle(call: Call) -> Any:
             for topic in call.request.topics
         ),
     )
+
+
+def _requested(call: Call) -> Iterator[_Requested]:
+    by_id, image = call.version >= _FIRST_BY_ID, call.broker.image
+    missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for one in call.request.topics:
+        topic = image.topic_by_id(one.topic_id) if by_id else image.topics.get(one.name)
+        for partition in one.partitions:
+            if topic is None:
+                yield _Requested(None, partition, missing)
+            elif 0 <= partition.partition_index < len(topic.partitions):
+                yield _Requested(topic, partition, ErrorCode.NONE)
+            else:
+                yield _Requested(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _offset(topic: TopicImage, partition: Any) -> CommittedOffset:
@@ -89,9 +98,7 @@ async def _commit(call: Call, offsets: Sequence[CommittedOffset]) -> Sequence[Er
         call.version >= _FIRST_WITH_MEMBER_EPOCHS,
     )
     try:
-        errors: Sequence[ErrorCode] = (
-            await call.broker.groups.execute(request.group_id, "offset_commit", request)
-        ).errors
+        errors: Sequence[ErrorCode] = (await call.broker.groups.execute(request)).errors
     except RaykaError as error:
         errors = [error.code] * len(offsets)
     return errors
@@ -116,9 +123,7 @@ async def _delete(call: Call, partitions: tuple[tuple[str, int], ...]) -> Offset
     """What the coordinator says; its errors are in the order of the partitions."""
     group_id = call.request.group_id
     try:
-        answer: OffsetDeleteResponse = await call.broker.groups.execute(
-            group_id, "offset_delete", OffsetDeleteRequest(group_id, partitions)
-        )
+        answer = await call.broker.groups.execute(OffsetDeleteRequest(group_id, partitions))
     except RaykaError as error:
         return OffsetDeleteResponse(error.code)
     return answer

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -56,21 +57,22 @@ async def _fetch(call: Call, group: Any) -> OffsetFetchResponse:
         call.field("require_stable", False),
     )
     try:
-        fetched: OffsetFetchResponse = await call.broker.groups.execute(group.group_id, "offset_fetch", request)
+        fetched = await call.broker.groups.execute(request)
     except RaykaError as error:
         fetched = OffsetFetchResponse(group.group_id, error.code)
     if fetched.error != ErrorCode.NONE:
         return _failed(call, fetched, asked or ())
     offsets = iter(fetched.offsets)
     if asked is None:
-        return fetched._replace(offsets=tuple(_of_current_topics(call, offsets)))
-    return fetched._replace(
+        return replace(fetched, offsets=tuple(_of_current_topics(call, offsets)))
+    return replace(
+        fetched,
         offsets=tuple(
             next(offsets)._replace(topic_id=place.topic_id)
             if place.topic
             else FetchedOffset("", place.partition, error=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=place.topic_id)
             for place in asked
-        )
+        ),
     )
 
 
@@ -87,9 +89,9 @@ def _places(call: Call, topic: Any) -> Iterator[OffsetPartition]:
 
 def _failed(call: Call, fetched: OffsetFetchResponse, asked: Iterable[OffsetPartition]) -> OffsetFetchResponse:
     if call.version >= _FIRST_WITH_GROUP_ERROR:
-        return fetched._replace(offsets=())
-    return fetched._replace(
-        offsets=tuple(FetchedOffset(place.topic, place.partition, error=fetched.error) for place in asked)
+        return replace(fetched, offsets=())
+    return replace(
+        fetched, offsets=tuple(FetchedOffset(place.topic, place.partition, error=fetched.error) for place in asked)
     )
 
 

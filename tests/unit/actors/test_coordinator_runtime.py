@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rayka.actors import background
+from rayka.actors.coordinator.context import CoordinatorContext
+from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig
-from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.coordinator.groups.requests import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ListGroupsRequest,
+)
+from rayka.coordinator.groups.spec import GROUPS
+from rayka.coordinator.spec import CoordinatorConfigs
+from rayka.coordinator.topics import Topics
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigResource, ResourceType
 from tests.unit.actors.test_coordinator_log import open_partition
@@ -28,7 +36,9 @@ class Groups:
 
     def __init__(self, path: Path, configs: dict[ConfigResource, dict[str, str]]) -> None:
         partition, server = open_partition(path)
-        self.replicas = CoordinatorRuntime(server, BrokerConfig.parse({"group.consumer.max.size": "100"}), BROKER_ID)
+        self.replicas = CoordinatorRuntime(
+            GROUPS, server, BrokerConfig.parse({"group.consumer.max.size": "100"}), BROKER_ID
+        )
         self.image = MetadataImage()
         self.configure(configs)
         self.replicas.leads(partition)
@@ -41,10 +51,9 @@ class Groups:
         """A member's first heartbeat."""
         fields: dict[str, Any] = {"subscribed_topic_names": ("t",), "topic_partitions": (), "rebalance_timeout_ms": 1}
         request = ConsumerGroupHeartbeatRequest("g", member_id, 0, client_id="c", client_host="h", **fields)
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.replicas.execute(0, "consumer_group_heartbeat", pickle.dumps((request,)), future.set_result)
-        response: ConsumerGroupHeartbeatResponse = pickle.loads(await asyncio.wait_for(future, 5))
-        return response
+        future: asyncio.Future[ConsumerGroupHeartbeatResponse] = asyncio.get_running_loop().create_future()
+        self.replicas.execute(0, request, future.set_result)
+        return await asyncio.wait_for(future, 5)
 
     async def epochs(self, *member_ids: str) -> list[int]:
         return [(await self.join(member_id)).member_epoch for member_id in member_ids]
@@ -77,9 +86,10 @@ def test_the_assignment_interval_of_all_brokers_of_this_one_and_of_the_group(tmp
 
 def test_a_resigned_coordinator_stops_loading(tmp_path: Path) -> None:
     async def check() -> None:
-        groups = Groups(tmp_path, {})
-        (load,) = groups.replicas._loads.values()
-        groups.replicas.resign()
+        log = CoordinatorLog(*open_partition(tmp_path))
+        coordinator = CoordinatorContext(GROUPS, log, Topics, lambda: CoordinatorConfigs({}))
+        load = coordinator.start()
+        coordinator.resign()
         await asyncio.wait([load], timeout=5)
         assert load.cancelled()
 
@@ -88,19 +98,22 @@ def test_a_resigned_coordinator_stops_loading(tmp_path: Path) -> None:
 
 def test_a_load_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "FIRST_PAUSE_S", 0.0001)
+    read = CoordinatorLog.read
+
+    def fail_once(log: CoordinatorLog) -> Any:
+        monkeypatch.setattr(CoordinatorLog, "read", read)
+        raise KeyError("unexpected")
 
     async def check() -> None:
-        groups = Groups(tmp_path, {})
-        (load,) = groups.replicas._loads.values()
-        failing = groups.replicas._coordinators[0]
-        monkeypatch.setattr(failing, "load", lambda topics: failure())
+        monkeypatch.setattr(CoordinatorLog, "read", fail_once)
         before = background.failures["load of __consumer_offsets-0"]
-        await asyncio.wait([load], timeout=5)
+        log = CoordinatorLog(*open_partition(tmp_path))
+        coordinator = CoordinatorContext(GROUPS, log, Topics, lambda: CoordinatorConfigs({}))
+        await asyncio.wait_for(coordinator.start(), 5)
         assert background.failures["load of __consumer_offsets-0"] == before + 1
-        assert await groups.epochs("a") == [1]
-        groups.replicas.resign()
-
-    async def failure() -> None:
-        raise KeyError("unexpected")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        coordinator.execute(ListGroupsRequest(), future.set_result)
+        assert (await asyncio.wait_for(future, 5)).groups == ()
+        coordinator.resign()
 
     asyncio.run(check())

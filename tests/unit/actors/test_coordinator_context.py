@@ -1,38 +1,41 @@
-"""The shell of a coordinator: a process that stood still hears its members before it counts them out."""
+"""The shell of a coordinator: what waits in its socket counts before deadlines, and a bad request fails alone."""
 
 from __future__ import annotations
 
 import asyncio
-import pickle
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import uvloop
 
 from rayka.actors.channel.frames import Operation, encode
+from rayka.actors.channel.messages import MessageCodec
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelServer, LocalChannel
-from rayka.actors.coordinator.context import CoordinatorContext
-from rayka.actors.coordinator.log import CoordinatorLog
+from rayka.actors.coordinator.runtime import CoordinatorRuntime
+from rayka.config import BrokerConfig
 from rayka.coordinator.groups.requests import (
-    DescribedGroup,
+    DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
+    ListGroupsRequest,
     Protocol,
     SyncGroupRequest,
 )
-from rayka.coordinator.groups.settings import GroupSettings
-from rayka.coordinator.topics import Topics
-from rayka.errors import ErrorCode
+from rayka.coordinator.groups.spec import GROUPS
+from rayka.coordinator.request import Request
+from rayka.errors import ErrorCode, RaykaError
 from tests.unit.actors.test_coordinator_log import open_partition
 
 SESSION_MS = 400
-SETTINGS = GroupSettings(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)
+SETTINGS = {"group.min.session.timeout.ms": "1", "group.initial.rebalance.delay.ms": "0"}
+CODEC = MessageCodec(GROUPS.message_types())
+R = TypeVar("R")
 
 
 class Coordinator:
@@ -40,40 +43,54 @@ class Coordinator:
 
     def __init__(self, path: Path) -> None:
         partition, server = open_partition(path / "log")
-        self.replica = CoordinatorContext(CoordinatorLog(partition, server), SETTINGS, {})
-        server.offer("group", self._serve)
+        self.runtime = CoordinatorRuntime(GROUPS, server, BrokerConfig.parse(SETTINGS), 1)
+        server.offer(GROUPS.name, self.runtime.execute)
+        self.partition = partition
         self.path = str(path / "c.sock")
         self.server = ChannelServer(self.path, FrameService(server).serve)
         self.client = LocalChannel(self.path)
 
-    def _serve(self, command: str, pickled: bytes, done: Callable[[bytes], None]) -> None:
-        self.replica.execute(command, pickle.loads(pickled), lambda response: done(pickle.dumps(response)))
-
     async def start(self) -> None:
-        await self.replica.load(Topics)
+        self.runtime.leads(self.partition)
         await self.server.start()
 
+        async def is_loaded() -> bool:
+            try:
+                await self.send(ListGroupsRequest())
+            except RaykaError:
+                return False
+            return True
+
+        await until(is_loaded)
+
     async def stop(self) -> None:
-        self.replica.resign()
+        self.runtime.resign()
         self.client.close()
         await self.server.stop()
 
-    def send(self, command: str, request: Any) -> asyncio.Future[Any]:
-        """Writes the request to the socket before it returns, once there is a connection."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        control = ("group", (command, pickle.dumps((request,))))
-        self.client.request(Operation.CALL, control, lambda answer: future.set_result(pickle.loads(answer)))
+    async def send(self, request: Request[R]) -> R:
+        """The response, as another process gets it. Raises the RaykaError that comes instead."""
+        response = CODEC.decode(await self.send_bytes(CODEC.encode(request)))
+        if isinstance(response, RaykaError):
+            raise response
+        found: R = response
+        return found
+
+    def send_bytes(self, message: bytes) -> asyncio.Future[bytes]:
+        """Written to the socket before this returns, once there is a connection."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.client.request(Operation.CALL, (GROUPS.name, (0, message)), future.set_result)
         return future
 
     async def join(self, instance_id: str) -> JoinGroupResponse:
         """A static member, since its join takes one step."""
         protocols = (Protocol("range", b""),)
         request = JoinGroupRequest("g", "", SESSION_MS, 60_000, "consumer", protocols, "new", instance_id)
-        joined: JoinGroupResponse = await self.send("join_group", request)
+        joined = await self.send(request)
         assert joined.error is ErrorCode.NONE
         return joined
 
-    async def stand_still(self, command: str, request: Any) -> None:
+    async def stand_still(self, request: Request[Any]) -> None:
         """The whole process does nothing for two sessions. Meanwhile a request comes, on a connection of its own.
 
         As after SIGSTOP, the loop finds its timers due before it looks at its sockets.
@@ -84,7 +101,7 @@ class Coordinator:
 
         def sleep() -> None:
             loop.remove_reader(woken)
-            peer.sendall(encode(Operation.CALL, 1, ("group", (command, pickle.dumps((request,))))))
+            peer.sendall(encode(Operation.CALL, 1, (GROUPS.name, (0, CODEC.encode(request)))))
             time.sleep(2 * SESSION_MS / 1000)
             stood_still.set()
 
@@ -98,8 +115,7 @@ class Coordinator:
             assert await loop.sock_recv(peer, 1)
 
     async def members(self) -> int:
-        described: tuple[DescribedGroup, ...] = await self.send("describe_groups", ("g",))
-        return len(described[0].members)
+        return len((await self.send(DescribeGroupsRequest(("g",)))).groups[0].members)
 
 
 def check(path: Path, test: Callable[[Coordinator], Awaitable[None]]) -> None:
@@ -119,12 +135,12 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_heartbeat_that_waits_in_the_socket_counts_before_the_deadline(tmp_path: Path) -> None:
+def test_pending_heartbeats_count_after_a_pause(tmp_path: Path) -> None:
     async def standing_still(coordinator: Coordinator) -> None:
         joined = await coordinator.join("i")
         sync = SyncGroupRequest("g", 1, joined.member_id, assignments=((joined.member_id, b""),))
-        assert (await coordinator.send("sync_group", sync)).error is ErrorCode.NONE
-        await coordinator.stand_still("heartbeat", HeartbeatRequest("g", 1, joined.member_id))
+        assert (await coordinator.send(sync)).error is ErrorCode.NONE
+        await coordinator.stand_still(HeartbeatRequest("g", 1, joined.member_id))
         assert await coordinator.members() == 1
 
         async def is_gone() -> bool:
@@ -136,17 +152,17 @@ def test_a_heartbeat_that_waits_in_the_socket_counts_before_the_deadline(tmp_pat
 
 
 @pytest.mark.parametrize("jump_s", [3600, -3600])
-def test_a_clock_that_is_set_ends_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
+def test_setting_the_clock_expires_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
     wall = time.time_ns
 
     async def setting_the_clock(coordinator: Coordinator) -> None:
         joined = await coordinator.join("i")
         sync = SyncGroupRequest("g", 1, joined.member_id, assignments=((joined.member_id, b""),))
-        assert (await coordinator.send("sync_group", sync)).error is ErrorCode.NONE
+        assert (await coordinator.send(sync)).error is ErrorCode.NONE
         monkeypatch.setattr(time, "time_ns", lambda: wall() + jump_s * 1_000_000_000)
         for _ in range(4):
             await asyncio.sleep(SESSION_MS / 3000)
-            answer = await coordinator.send("heartbeat", HeartbeatRequest("g", 1, joined.member_id))
+            answer = await coordinator.send(HeartbeatRequest("g", 1, joined.member_id))
             assert answer.error is ErrorCode.NONE
 
     check(tmp_path, setting_the_clock)

@@ -1,0 +1,74 @@
+"""The changes that one command makes to a classic group: on a draft, with records, responses and deadlines beside it.
+
+Nothing of it counts before the coordinator commits the step, so a command that fails leaves the group as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rayka.coordinator.clock import Now
+from rayka.coordinator.groups.classic.group import ClassicGroup, ClassicMember
+from rayka.coordinator.groups.deadlines import Timer, TimerKey
+from rayka.coordinator.groups.records import Record
+from rayka.coordinator.groups.steps import UpdateClassicGroup
+from rayka.coordinator.result import Completion, Pending, Result
+from rayka.coordinator.timers import TimerChange
+
+NO_REQUEST = 0
+"""An id that no request has."""
+
+
+class ClassicChanges:
+    """Changes to `group`, a draft."""
+
+    def __init__(self, group: ClassicGroup, now: Now) -> None:
+        self.group = group.draft()
+        self.now = now
+        self.records: list[Record] = []
+        self.completions: list[Completion] = []
+        self._timers: list[TimerChange] = []
+
+    def update(self, member: ClassicMember, **changes: Any) -> ClassicMember:
+        """Change fields of a member."""
+        member = replace(member, **changes)
+        self.group.put(member)
+        return member
+
+    def complete(self, request_id: int | None, response: Any) -> None:
+        """Answer a request; there may be none."""
+        if request_id is not None:
+            self.completions.append(Completion(request_id, response))
+
+    def schedule(self, timer: Timer, delay_ms: int, argument: Any = None, member_id: str = "") -> None:
+        """Set a deadline, `delay_ms` from now."""
+        key = TimerKey(timer, self.group.group_id, member_id)
+        self._timers.append(TimerChange(key, self.now.ms + delay_ms, argument))
+
+    def cancel(self, timer: Timer, member_id: str = "") -> None:
+        """Cancel a deadline."""
+        self._timers.append(TimerChange(TimerKey(timer, self.group.group_id, member_id)))
+
+    def renew_session(self, member: ClassicMember) -> None:
+        """Restart the session timer of a member."""
+        self.schedule(Timer.SESSION, member.session_timeout_ms, member_id=member.member_id)
+
+    def cancel_session(self, member_id: str) -> None:
+        """The session of a member does not expire."""
+        self.cancel(Timer.SESSION, member_id)
+
+    def update_step(self) -> UpdateClassicGroup:
+        """The step that makes the draft the group."""
+        return UpdateClassicGroup(self.group, tuple(self._timers))
+
+    def result(self, request_id: int = NO_REQUEST, step: object | None = None) -> Result[Any]:
+        """The result for a request: its own response if there is one by now, else it waits."""
+        own = next((completion for completion in self.completions if completion.request_id == request_id), None)
+        response = Pending(request_id) if own is None else own.response
+        return self.respond(response if request_id != NO_REQUEST else None, step, own)
+
+    def respond(self, response: Any, step: object | None = None, own: Completion | None = None) -> Result[Any]:
+        """The result with a response of its own; `own` is that response among the completions."""
+        others = tuple(completion for completion in self.completions if completion is not own)
+        return Result(response, tuple(self.records), others, step or self.update_step())

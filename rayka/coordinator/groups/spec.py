@@ -1,0 +1,62 @@
+"""The group coordinator as the shell, the router and the codec see it: one table of commands and one of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayka.coordinator.groups.coordinator import GroupCoordinator
+from rayka.coordinator.groups.record_formats import decode, encode
+from rayka.coordinator.groups.requests import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.request import Request
+from rayka.coordinator.spec import Command, CoordinatorConfigs, CoordinatorSpec, Query
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+COMMANDS: Mapping[type[Request[Any]], Command[GroupCoordinator]] = {
+    JoinGroupRequest: GroupCoordinator.join_group,
+    SyncGroupRequest: GroupCoordinator.sync_group,
+    HeartbeatRequest: GroupCoordinator.heartbeat,
+    LeaveGroupRequest: GroupCoordinator.leave_group,
+    ConsumerGroupHeartbeatRequest: GroupCoordinator.consumer_group_heartbeat,
+    OffsetCommitRequest: GroupCoordinator.offset_commit,
+    OffsetDeleteRequest: GroupCoordinator.offset_delete,
+    DeleteGroupsRequest: GroupCoordinator.delete_groups,
+}
+QUERIES: Mapping[type[Request[Any]], Query[GroupCoordinator]] = {
+    OffsetFetchRequest: GroupCoordinator.offset_fetch,
+    ListGroupsRequest: GroupCoordinator.list_groups,
+    DescribeGroupsRequest: GroupCoordinator.describe_groups,
+    ConsumerGroupDescribeRequest: GroupCoordinator.consumer_group_describe,
+}
+
+
+def _create(configs: CoordinatorConfigs) -> GroupCoordinator:
+    coordinator = GroupCoordinator(GroupSettings.parse(configs.broker))
+    coordinator.on_new_configs(configs)
+    return coordinator
+
+
+GROUPS: CoordinatorSpec[GroupCoordinator] = CoordinatorSpec(
+    name="group",
+    topic=OFFSETS_TOPIC,
+    create=_create,
+    encode=encode,
+    decode=decode,
+    commands=COMMANDS,
+    queries=QUERIES,
+)

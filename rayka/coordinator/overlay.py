@@ -1,0 +1,50 @@
+"""A mapping with changes on top of another mapping, which they leave as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_GONE: Any = object()
+
+
+class Overlay(MutableMapping[K, V]):
+    """Reads from `base` what was not changed. Making one costs the same however large the base is."""
+
+    __slots__ = ("_base", "_changes", "_size")
+
+    def __init__(self, base: Mapping[K, V]) -> None:
+        self._base = base
+        self._changes: dict[K, V] = {}
+        self._size = len(base)
+
+    def __getitem__(self, key: K) -> V:
+        value = self._changes[key] if key in self._changes else self._base[key]
+        if value is _GONE:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._size += key not in self
+        self._changes[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._size -= 1
+        self._changes[key] = _GONE
+
+    def __contains__(self, key: object) -> bool:
+        if key in self._changes:
+            return self._changes[key] is not _GONE
+        return key in self._base
+
+    def __iter__(self) -> Iterator[K]:
+        yield from (key for key in self._base if self._changes.get(key) is not _GONE)
+        yield from (key for key, value in self._changes.items() if value is not _GONE and key not in self._base)
+
+    def __len__(self) -> int:
+        return self._size

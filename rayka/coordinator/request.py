@@ -1,0 +1,28 @@
+"""What every request to a coordinator has: the type of its response, and the key that its coordinator is found by."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R")
+
+
+class Request(Generic[R]):
+    """A request whose response is an `R`. Requests are frozen dataclasses, which travel between processes."""
+
+    __slots__ = ()
+
+    @property
+    def coordinator_key(self) -> str:
+        """What chooses the partition of the coordinator's topic; "" if the request is for every coordinator."""
+        return ""
+
+
+def response_type(request_type: type[Request[Any]]) -> type[Any]:
+    """The response of a request type, from its declaration as `Request[Response]`."""
+    for base in getattr(request_type, "__orig_bases__", ()):
+        for argument in typing.get_args(base):
+            if isinstance(argument, type):
+                return argument
+    raise TypeError(f"{request_type.__name__} does not declare its response")
