@@ -62,7 +62,7 @@ class CoordinatorContext(Generic[C]):
         self._not_before = 0
         self._error: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self.skipped_records = 0
-        """Records of the log that could not be decoded."""
+        """Records and batches of the log that could not be applied."""
 
     def start(self) -> asyncio.Task[None]:
         """Load in the background, again after a failure."""
@@ -92,22 +92,21 @@ class CoordinatorContext(Generic[C]):
             duration_s = time.monotonic() - started
             logger.info("%s: loaded %d records in %.2f s", self._name, count, duration_s)
         if self.skipped_records:
-            logger.error("%s: skipped %d records that can't be decoded", self._name, self.skipped_records)
+            logger.error("%s: skipped %d malformed records", self._name, self.skipped_records)
 
     def _replay(self, entry: Entry | Marker) -> None:
-        """Apply one entry of the log; one that is malformed is skipped, so that it can't disable the partition."""
+        """Apply one entry of the log; a malformed one is skipped, so that it can't disable the whole partition."""
         if isinstance(entry, Marker):
             self._core.end_transaction(*entry)
             return
         try:
             record = self._spec.decode(entry.key, entry.value)
-        except ValueError as error:
+            if record is not None:
+                self._core.replay(record, entry.offset, entry.producer_id)
+        except Exception as error:
             self.skipped_records += 1
             if self.skipped_records <= _LOGGED_RECORDS:
-                logger.error("%s: skipped the record at offset %d: %s", self._name, entry.offset, error)
-            return
-        if record is not None:
-            self._core.replay(record, entry.offset, entry.producer_id)
+                logger.error("%s: skipped the record at offset %d: %r", self._name, entry.offset, error)
 
     def resign(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """The coordinator moves elsewhere: answer all who wait with the error."""

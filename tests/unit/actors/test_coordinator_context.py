@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,14 +17,18 @@ from rayka.actors.channel.frames import Operation, encode
 from rayka.actors.channel.messages import MessageCodec
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelServer, LocalChannel
+from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig
+from rayka.coordinator.groups.record_formats import encode as encode_record
+from rayka.coordinator.groups.records import OffsetCommitKey, OffsetCommitValue, Record
 from rayka.coordinator.groups.requests import (
     DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     ListGroupsRequest,
+    OffsetFetchRequest,
     Protocol,
     SyncGroupRequest,
 )
@@ -33,9 +38,14 @@ from rayka.errors import ErrorCode, RaykaError
 from tests.unit.actors.test_coordinator_log import open_partition
 
 SESSION_MS = 400
-SETTINGS = {"group.min.session.timeout.ms": "1", "group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "offsets.retention.check.interval.ms": "50",
+    "group.min.session.timeout.ms": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
 CODEC = MessageCodec(GROUPS.message_types())
 R = TypeVar("R")
+LogEntry = tuple[bytes, bytes | None]
 
 
 class Coordinator:
@@ -45,7 +55,7 @@ class Coordinator:
         partition, server = open_partition(path / "log")
         self.runtime = CoordinatorRuntime(GROUPS, server, BrokerConfig.parse(SETTINGS), 1)
         server.offer(GROUPS.name, self.runtime.execute)
-        self.partition = partition
+        self.partition, self.replicas = partition, server
         self.path = str(path / "c.sock")
         self.server = ChannelServer(self.path, FrameService(server).serve)
         self.client = LocalChannel(self.path)
@@ -118,9 +128,11 @@ class Coordinator:
         return len((await self.send(DescribeGroupsRequest(("g",)))).groups[0].members)
 
 
-def check(path: Path, test: Callable[[Coordinator], Awaitable[None]]) -> None:
+def check(path: Path, test: Callable[[Coordinator], Awaitable[None]], log: Sequence[LogEntry] = ()) -> None:
     async def run() -> None:
         coordinator = Coordinator(path)
+        for batch in batched(log, 1_000):
+            CoordinatorLog(coordinator.partition, coordinator.replicas).append(batch)
         await coordinator.start()
         try:
             await asyncio.wait_for(test(coordinator), 20)
@@ -128,6 +140,10 @@ def check(path: Path, test: Callable[[Coordinator], Awaitable[None]]) -> None:
             await coordinator.stop()
 
     uvloop.run(run())
+
+
+def batched(log: Sequence[LogEntry], size: int) -> Iterator[Sequence[LogEntry]]:
+    return (log[start : start + size] for start in range(0, len(log), size))
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -166,3 +182,42 @@ def test_setting_the_clock_expires_no_session(tmp_path: Path, monkeypatch: pytes
             assert answer.error is ErrorCode.NONE
 
     check(tmp_path, setting_the_clock)
+
+
+def test_a_malformed_record_does_not_disable_its_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    committed = Record(OffsetCommitKey("g", "t", 0), OffsetCommitValue(7, commit_timestamp=2**62))
+
+    async def loading(coordinator: Coordinator) -> None:
+        fetched = await coordinator.send(OffsetFetchRequest("g"))
+        assert [offset.offset for offset in fetched.offsets] == [7]
+        assert "skipped 3 malformed records" in caplog.text
+
+    entries = [(b"\0", b"x"), encode_record(committed), (b"\0\1\0", None), (b"\0\2\xff\xff", b"\0\3")]
+    check(tmp_path, loading, entries)
+
+
+def test_a_hundred_thousand_offsets_expire_at_once(tmp_path: Path) -> None:
+    async def expiring(coordinator: Coordinator) -> None:
+        async def are_gone() -> bool:
+            return not (await coordinator.send(ListGroupsRequest())).groups
+
+        await until(are_gone)
+        assert coordinator.partition.log.log_end_offset == 200_001, "the group is deleted too"
+
+    old = OffsetCommitValue(7, commit_timestamp=0)
+    check(tmp_path, expiring, [encode_record(Record(OffsetCommitKey("g", "t", n), old)) for n in range(100_000)])
+
+
+def test_bad_requests_fail_alone_on_a_shared_channel(tmp_path: Path) -> None:
+    async def refusing(coordinator: Coordinator) -> None:
+        too_long = CODEC.encode(HeartbeatRequest("g" * 100_000, 1, "m"))
+        for message in (b"", b"no request", CODEC.encode(ListGroupsRequest())[:-1], pickle.dumps(ListGroupsRequest())):
+            refused = CODEC.decode(await coordinator.send_bytes(message))
+            assert isinstance(refused, RaykaError)
+            assert refused.code is ErrorCode.INVALID_REQUEST
+        assert CODEC.decode(await coordinator.send_bytes(too_long)).error is ErrorCode.UNKNOWN_MEMBER_ID
+        request = JoinGroupRequest("g" * 100_000, "", 1_000, 1_000, "consumer", (Protocol("range", b""),), "n", "i")
+        assert (await coordinator.send(request)).error is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert (await coordinator.join("i")).generation_id == 1, "the channel is open and the coordinator serves"
+
+    check(tmp_path, refusing)

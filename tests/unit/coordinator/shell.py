@@ -53,6 +53,7 @@ class Shell:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.answers: dict[int, Any] = {}
         self.fail_next: ErrorCode | None = None
+        self.validates = True
         self._ids = itertools.count(1)
         self.topics = Topics(version=0)
         self.core = self._load()
@@ -94,7 +95,8 @@ class Shell:
         for request_id, response in result.completions:
             assert request_id not in self.answers, "a request is answered once"
             self.answers[request_id] = response
-        self.core.validate_state()
+        if self.validates:
+            self.core.validate_state()
         if isinstance(result.response, Pending):
             return self.answers.pop(result.response.request_id, result.response.request_id)
         return result.response

@@ -24,8 +24,8 @@ def test_offset_commit(key: ApiKey, version: int, tmp_path: Path) -> None:
         await create(broker, NewTopic("a", 2))
         known: Any = broker.image.topics["a"].topic_id if version >= 10 else "a"
         unknown: Any = uuid.uuid4() if version >= 10 else "gone"
-        done = await ask(client, key, version, **committing(version, known, 7, 8))
-        assert commit_errors(done) == [0, 0]
+        done = await ask(client, key, version, **committing(version, known, 7, 8, 9))
+        assert commit_errors(done) == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], "there is no partition 2"
         assert getattr(done.topics[0], "topic_id" if version >= 10 else "name") == known
         missing = await ask(client, key, version, **committing(version, unknown, 7))
         expected = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

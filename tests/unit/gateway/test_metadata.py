@@ -146,6 +146,18 @@ def test_metadata_creates_topics_where_client_and_settings_allow_it(
     run(tmp_path, check, auto_create_topics_enable=enabled, num_partitions="3")
 
 
+def test_metadata_creates_the_offsets_topic_with_its_own_settings(tmp_path: Path) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        request = metadata_request(8, ["__consumer_offsets"], allow_auto_topic_creation=True)
+        (topic,) = (await client.call(ApiKey.METADATA, 8, request)).topics
+        assert (topic.error_code, topic.is_internal, len(topic.partitions)) == (0, True, 7)
+        configs = broker.image.topic_configs("__consumer_offsets")
+        assert (configs["cleanup.policy"], configs["segment.bytes"]) == ("compact", "1048576")
+
+    settings = {"offsets_topic_num_partitions": "7", "offsets_topic_segment_bytes": "1048576"}
+    run(tmp_path, check, num_partitions="3", **settings)
+
+
 @pytest.mark.parametrize(("key", "version"), versions(ApiKey.DESCRIBE_CLUSTER))
 def test_describe_cluster(key: ApiKey, version: int, tmp_path: Path) -> None:
     async def check(client: WireClient, broker: LocalBroker) -> None:
