@@ -27,6 +27,11 @@ class Overlay(MutableMapping[K, V]):
             raise KeyError(key)
         return value
 
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of `key`, or `default`."""
+        value = self._changes[key] if key in self._changes else self._base.get(key, default)
+        return default if value is _GONE else value
+
     def __setitem__(self, key: K, value: V) -> None:
         self._size += key not in self
         self._changes[key] = value

@@ -106,9 +106,7 @@ class ConsumerClient:
             "instance_id": self.fields.get("instance_id"),
         }
         request = ConsumerGroupHeartbeatRequest(**fields | changes)
-        response: ConsumerGroupHeartbeatResponse = self.shell.run(
-            self.shell.core.consumer_group_heartbeat(request, self.shell.now)
-        )
+        response: ConsumerGroupHeartbeatResponse = self.shell.execute(request)
         self._says_all = self.loses_answers or response.error is not E.NONE
         if not self.loses_answers and request.member_epoch >= 0:
             self._follow(response)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from rayka.coordinator.clock import Now
@@ -36,6 +40,8 @@ from rayka.coordinator.groups.requests import (
     SyncGroupResponse,
 )
 from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.groups.spec import COMMANDS
+from rayka.coordinator.request import Request
 from rayka.coordinator.result import Completion, Pending, Result
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
@@ -54,6 +60,7 @@ class Shell:
         self.answers: dict[int, Any] = {}
         self.fail_next: ErrorCode | None = None
         self.validates = True
+        self.interrupt_after: int | None = None
         self._ids = itertools.count(1)
         self.topics = Topics(version=0)
         self.core = self._load()
@@ -81,6 +88,29 @@ class Shell:
         """kill -9: what is not in the log is gone, and with it the requests that waited."""
         self.answers.clear()
         self.core = self._load()
+
+    def execute(self, request: Request[Any]) -> Any:
+        """Carries out a request. With `interrupt_after`, an attempt that fails half-way comes first."""
+        if self.interrupt_after is not None:
+            after, self.interrupt_after = self.interrupt_after, None
+            self._interrupt(request, after)
+        return self.run(COMMANDS[type(request)](self.core, request, self.now))
+
+    def _interrupt(self, request: Request[Any], after: int) -> None:
+        """A command changes nothing before its commit, even if it ends with an error after some calls."""
+        before = self._snapshot()
+        with contextlib.suppress(Interrupted), raising_after(after):
+            COMMANDS[type(request)](self.core, request, self.now)
+        assert self._snapshot() == before
+        self.core.validate_state()
+
+    def _snapshot(self) -> Any:
+        """The state of groups and offsets, durable or not, without deadlines."""
+        groups = {
+            group_id: {k: v.copy() if isinstance(v, dict | set) else v for k, v in vars(group).items()}
+            for group_id, group in self.core.state.groups.items()
+        }
+        return groups, self.core.state.durable()["offsets"]
 
     def run(self, result: Result[Any]) -> Any:
         """Appends, commits, delivers. Returns the answer, or the id that it will come under."""
@@ -131,28 +161,28 @@ class Shell:
 
     def join(self, group_id: str = "g", member_id: str = "", **changes: Any) -> Any:
         """A join; changes are fields of the request. Returns the answer or a request id."""
-        return self.run(
-            self.core.join_group(join_request(group_id, member_id, f"{next(self._ids)}", **changes), self.now)
-        )
+        return self.execute(join_request(group_id, member_id, f"{next(self._ids)}", **changes))
+
+    def static_join(self) -> Any:
+        """A join of the static member `i`."""
+        return self.join(group_instance_id="i")
 
     def sync(self, member: JoinGroupResponse, assignments: dict[str, bytes] | None = None, **changes: Any) -> Any:
         """A sync of a member that joined."""
         fields: dict[str, Any] = {"group_id": "g", "generation_id": member.generation_id, "member_id": member.member_id}
         request = SyncGroupRequest(**fields | {"assignments": tuple((assignments or {}).items())} | changes)
-        return self.run(self.core.sync_group(request, self.now))
+        return self.execute(request)
 
     def heartbeat(self, member_id: str, generation_id: int, group_id: str = "g", **changes: Any) -> ErrorCode:
         """A heartbeat's error."""
         request = HeartbeatRequest(group_id, generation_id, member_id, **changes)
-        response: HeartbeatResponse = self.run(self.core.heartbeat(request, self.now))
+        response: HeartbeatResponse = self.execute(request)
         return response.error
 
     def leave(self, *members: str | MemberIdentity, group_id: str = "g") -> list[ErrorCode]:
         """The errors of leaving members."""
         identities = tuple(m if isinstance(m, MemberIdentity) else MemberIdentity(m) for m in members)
-        response: LeaveGroupResponse = self.run(
-            self.core.leave_group(LeaveGroupRequest(group_id, identities), self.now)
-        )
+        response: LeaveGroupResponse = self.execute(LeaveGroupRequest(group_id, identities))
         return [member.error for member in response.members] if response.error is ErrorCode.NONE else [response.error]
 
     def commit(self, offset: int = 7, group_id: str = "g", topic: str = "t", **changes: Any) -> ErrorCode:
@@ -163,7 +193,7 @@ class Shell:
             | {name: changes.pop(name) for name in list(changes) if name in names}
         )
         request = OffsetCommitRequest(group_id, (committed,), **changes)
-        response: OffsetCommitResponse = self.run(self.core.offset_commit(request, self.now))
+        response: OffsetCommitResponse = self.execute(request)
         return response.errors[0]
 
     def committed(self, group_id: str = "g", topic: str = "t", partition: int = 0) -> int:
@@ -209,6 +239,30 @@ class Shell:
         first: SyncGroupResponse = self.sync(members[0], parts, group_id=group_id)
         assert [first.assignment, *(self.answer(handle).assignment for handle in handles)] == list(parts.values())
         return members
+
+
+class Interrupted(Exception):
+    """An error that nobody expected."""
+
+
+@contextlib.contextmanager
+def raising_after(calls: int) -> Iterator[None]:
+    """Raises Interrupted when the coordinator's own functions have been called so often."""
+    remaining = calls
+
+    def trace(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal remaining
+        remaining -= "/rayka/coordinator/" in frame.f_code.co_filename
+        if not remaining:
+            remaining = -1
+            raise Interrupted
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def join_request(group_id: str, member_id: str, new_id: str, **changes: Any) -> JoinGroupRequest:

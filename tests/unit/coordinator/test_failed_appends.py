@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from rayka.coordinator.groups.requests import DeleteGroupsRequest
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ConsumerClient, topics
 from tests.unit.coordinator.shell import SESSION_MS, Shell
 
 E = ErrorCode
+T = TypeVar("T")
 
 
 def test_the_leaders_assignment_is_lost() -> None:
@@ -99,3 +103,24 @@ def test_expired_offsets_wait_for_the_next_check() -> None:
     assert shell.committed() == 7
     shell.advance(600_000)
     assert shell.committed() == -1
+
+
+def test_an_unexpected_error_anywhere_in_a_command_leaves_the_state_as_it_was() -> None:
+    """In groups of both kinds each command fails first, at any of its calls."""
+    for calls in range(1, 400, 3):
+        shell = Shell()
+        shell.set_topics(topics("t"))
+
+        def interrupted(command: Callable[[], T], shell: Shell = shell, calls: int = calls) -> T:
+            shell.interrupt_after = calls
+            return command()
+
+        request_id = interrupted(shell.static_join)
+        shell.settle()
+        (member,) = shell.finish([shell.answer(request_id)])
+        assert interrupted(shell.static_join).skip_assignment, member
+        assert interrupted(shell.commit) is E.UNKNOWN_MEMBER_ID
+        a, b = (ConsumerClient(shell, name, group_id="h") for name in "ab")
+        for command in (a.join, b.join, a.heartbeat, a.leave, b.heartbeat):
+            interrupted(command)
+        assert shell.state("h") == "Stable"
