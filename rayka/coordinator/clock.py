@@ -1,4 +1,4 @@
-"""Time as the coordinator takes it: two clocks, read together by the shell."""
+"""The time that a coordinator is given: two clocks, read together by the shell."""
 
 from __future__ import annotations
 

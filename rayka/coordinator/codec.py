@@ -57,12 +57,12 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not read yet."""
+        """How many bytes are left."""
         return len(self.data) - self.position
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
-    """Appends `value` as an unsigned varint."""
+    """Append `value` as an unsigned varint."""
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -209,7 +209,7 @@ class Schema(Generic[T]):
                 values[field.name] = field.type.read(content, version, True)
 
     def write(self, out: bytearray, value: T, version: int, flexible: bool) -> None:
-        """Appends `value` to `out`."""
+        """Append `value` to `out`."""
         for field in self._plain:
             if field.since <= version <= field.until:
                 field.type.write(out, getattr(value, field.name), version, flexible)

@@ -1,4 +1,4 @@
-"""The cluster's topics as group coordinators see them. The shell makes one whenever the metadata has changed."""
+"""The cluster's topics as coordinators see them. The shell creates a new one when the metadata changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Topics:
         self._matches: dict[str, frozenset[str]] = {}
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
-        """The name of a topic; None if it is gone."""
+        """The name of a topic; None if it does not exist."""
         topic = self.by_id.get(topic_id)
         return None if topic is None else topic.name
 

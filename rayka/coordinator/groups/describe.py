@@ -101,7 +101,7 @@ def _described_consumer(group: ConsumerGroup, member: ConsumerMember, topics: To
 
 
 def _named(partitions: Mapping[uuid.UUID, Iterable[int]], topics: Topics) -> tuple[NamedPartitions, ...]:
-    """Topics that are gone are left out."""
+    """Topics that no longer exist are left out."""
     return tuple(
         NamedPartitions(topic_id, topics.by_id[topic_id].name, tuple(sorted(numbers)))
         for topic_id, numbers in partitions.items()

@@ -69,7 +69,7 @@ def upgrade(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[Re
 
 
 def _consumer_members(group: ClassicGroup, topics: Topics) -> Iterator[ConsumerMember]:
-    """Leaders assign what they like: a partition that two members have stays with the first."""
+    """A leader may assign a partition to two members; it stays with the first."""
     taken: set[tuple[str, int]] = set()
     for member in group.members.values():
         subscription = consumer_protocol.read_subscription(member.metadata(group.protocol_name))
@@ -90,7 +90,7 @@ def _consumer_members(group: ClassicGroup, topics: Topics) -> Iterator[ConsumerM
 
 
 def _covers(members: Iterable[ConsumerMember], topics: Topics) -> bool:
-    """Whether the members have all partitions of the topics that they subscribe to."""
+    """Whether all partitions of the subscribed topics are assigned."""
     assigned: Counter[uuid.UUID] = Counter()
     wanted: dict[uuid.UUID, int] = {}
     for member in members:
@@ -160,7 +160,7 @@ def _classic_member(member: ConsumerMember, protocol: str, topics: Topics) -> Me
 
 
 def classic_assignment(member: ConsumerMember, topics: Topics) -> bytes:
-    """What a classic member has, in the bytes that its client reads."""
+    """The assignment of a classic member, in the bytes that its client reads."""
     assigned = tuple(
         consumer_protocol.TopicPartitions(topics.by_id[topic_id].name, tuple(sorted(partitions)))
         for topic_id, partitions in member.assigned.items()

@@ -172,7 +172,7 @@ class Offsets:
                 self._settle(group_id, offsets)
 
     def _settle(self, group_id: str, offsets: GroupOffsets) -> None:
-        """An offset committed outside the transaction and after it in the log wins."""
+        """An offset that was committed later in the log, outside the transaction, wins."""
         for partition, committed in offsets.items():
             settled = self.committed.setdefault(group_id, {})
             current = settled.get(partition)
@@ -195,7 +195,7 @@ def tombstone(group_id: str, partition: tuple[str, int]) -> Record:
 
 
 def utf16_length(text: str) -> int:
-    """The length as Java counts it, which is what limits mean."""
+    """The length in UTF-16 code units, which is how Java counts and how limits are meant."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

@@ -233,7 +233,7 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 
 @functools.lru_cache(maxsize=_KEYS_REMEMBERED, typed=True)
 def _encode_key(key: Any) -> bytes:
-    """The same keys are written again and again. By type as well: keys of two types with the same fields are equal."""
+    """Cached, since the same keys are written repeatedly; by type, since keys of two types may be equal."""
     form = FORMATS[type(key)]
     encoded = bytearray(_INT16.pack(form.type))
     form.key.write(encoded, key, 0, flexible=False)
@@ -246,7 +246,7 @@ def _written_version(form: _Format, value: Any) -> int:
 
 
 def decode(key: bytes, value: bytes | None) -> Record | None:
-    """The record of these bytes; None for a type that is not of classic or consumer groups.
+    """The record of these bytes; None for a type that does not belong to classic or consumer groups.
 
     Raises ValueError for bytes that are not a coordinator record, or of a version from the future.
     """

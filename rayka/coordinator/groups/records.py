@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: what a key stands for, and what is said of it. Their bytes: `record_formats.py`.
+"""The records of `__consumer_offsets`: keys and values. Their bytes: `record_formats.py`.
 
 Source: the message definitions of Kafka's group-coordinator module, 4.4.
 """
@@ -123,7 +123,7 @@ class ClassicMemberMetadata(NamedTuple):
 
 
 class ConsumerGroupMemberMetadataValue(NamedTuple):
-    """What a member told of itself."""
+    """What a member reported of itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -164,7 +164,7 @@ class TargetPartitions(NamedTuple):
 
 
 class ConsumerGroupTargetAssignmentMemberValue(NamedTuple):
-    """Where a member shall get to."""
+    """The target assignment of a member."""
 
     topic_partitions: tuple[TargetPartitions, ...]
 
@@ -185,7 +185,7 @@ class AssignedPartitions(NamedTuple):
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(NamedTuple):
-    """Where a member is on its way to the target. `state` is a `MemberState`."""
+    """The current assignment of a member on its way to the target. `state` is a `MemberState`."""
 
     member_epoch: int
     previous_member_epoch: int
@@ -223,7 +223,7 @@ Key: TypeAlias = (
 
 
 class Record(NamedTuple):
-    """One record: what a key stands for is now `value`, or is gone where `value` is None."""
+    """One record. A value of None deletes the key."""
 
     key: Key
     value: Any = None

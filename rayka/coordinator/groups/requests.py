@@ -100,7 +100,7 @@ class JoinGroupMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupResponse:
-    """What the member was assigned."""
+    """The assignment of the member."""
 
     error: ErrorCode = NONE
     protocol_type: str | None = None
@@ -123,14 +123,14 @@ class SyncGroupRequest(GroupRequest[SyncGroupResponse]):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
-    """REBALANCE_IN_PROGRESS calls the member to join again."""
+    """REBALANCE_IN_PROGRESS asks the member to join again."""
 
     error: ErrorCode = NONE
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest(GroupRequest[HeartbeatResponse]):
-    """A classic member is alive."""
+    """Renews the session of a classic member."""
 
     group_id: str
     generation_id: int
@@ -147,7 +147,7 @@ class MemberIdentity(NamedTuple):
 
 
 class LeftMember(NamedTuple):
-    """What became of one member that wanted to leave."""
+    """The outcome for one member that leaves."""
 
     member_id: str
     group_instance_id: str | None
@@ -203,7 +203,7 @@ class OffsetCommitRequest(GroupRequest[OffsetCommitResponse]):
 
 
 class OffsetPartition(NamedTuple):
-    """A partition to look up. With a `topic_id` (version 10) the offset of an earlier topic of that name is none."""
+    """A partition to look up. With a `topic_id` (version 10) offsets of earlier topics of that name do not count."""
 
     topic: str
     partition: int
@@ -211,7 +211,7 @@ class OffsetPartition(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """Offset -1: nothing is committed, which is no error. `topic_id` is zero where the commit did not know it."""
+    """Offset -1: nothing is committed, which is no error. `topic_id` is zero if the commit did not have it."""
 
     topic: str
     partition: int
@@ -255,7 +255,7 @@ class OffsetDeleteResponse:
 
 @dataclass(frozen=True, slots=True)
 class OffsetDeleteRequest(GroupRequest[OffsetDeleteResponse]):
-    """Offsets to forget."""
+    """Offsets to delete."""
 
     group_id: str
     partitions: tuple[tuple[str, int], ...]
@@ -350,7 +350,7 @@ class ConsumerGroupHeartbeatResponse:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeatRequest(GroupRequest[ConsumerGroupHeartbeatResponse]):
-    """A heartbeat of the consumer protocol. What did not change since the last one is None, -1 for the timeout.
+    """A heartbeat of the consumer protocol. A field that has not changed since the last one is None, the timeout -1.
 
     `member_id` is never empty: for version 0, whose new members have none, the handler makes one.
     """

@@ -15,7 +15,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 class MigrationPolicy(enum.Enum):
-    """Which conversions between classic and consumer groups may happen while members are in them (KIP-848)."""
+    """Which conversions between classic and consumer groups with members are allowed (KIP-848)."""
 
     DISABLED = "disabled"
     DOWNGRADE = "downgrade"
@@ -71,7 +71,7 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """All that the core needs to know of the configuration."""
+    """All settings that the core uses."""
 
     min_session_timeout_ms: int = 6000
     max_session_timeout_ms: int = 1800000
@@ -89,7 +89,7 @@ class GroupSettings:
 
     @classmethod
     def parse(cls, configs: Mapping[str, ConfigValue]) -> GroupSettings:
-        """The settings from typed broker settings; those that are not there have their defaults."""
+        """The settings from typed broker settings, with defaults for those that are missing."""
 
         def value(name: str) -> Any:
             return configs.get(name, GROUP_COORDINATOR_CONFIGS[name].default_value)

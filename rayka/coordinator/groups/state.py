@@ -33,7 +33,7 @@ class GroupState:
         self.is_loading = True
 
     def replay(self, record: Record, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Applies a record of the log."""
+        """Apply a record of the log."""
         match record.key:
             case OffsetCommitKey() as key:
                 self.offsets.replay(key, record.value, record_offset, producer_id)
@@ -55,7 +55,7 @@ class GroupState:
             self.groups[group_id] = ClassicGroup.load(group_id, value)
 
     def update_classic(self, draft: ClassicGroup) -> None:
-        """Replace a classic group by its draft. What `persisted` says has been replayed before."""
+        """Replace a classic group by its draft. `persisted` comes from the group, which has replayed the records."""
         current = self.groups.get(draft.group_id)
         if isinstance(current, ClassicGroup):
             draft.persisted = current.persisted
@@ -87,7 +87,7 @@ class GroupState:
         return (Record(GroupMetadataKey(group_id)),)
 
     def durable(self) -> dict[str, Any]:
-        """All that must outlive a crash, to be compared."""
+        """All state that must outlive a crash, for comparison."""
         groups: dict[str, Any] = {}
         for group_id, group in self.groups.items():
             if isinstance(group, ConsumerGroup):

@@ -25,7 +25,7 @@ from rayka.errors import ErrorCode
 
 
 class ClassicGroupState(enum.Enum):
-    """The state of a classic group, as DescribeGroups spells it. One that was deleted, or never was, is Dead."""
+    """The state of a classic group, as DescribeGroups spells it. A group that does not exist is Dead."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -70,7 +70,7 @@ class ClassicMember:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether the session may run out without harm, because the coordinator owes the member an answer."""
+        """Whether the session may expire without effect, because a request of the member is waiting."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -129,12 +129,12 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody is in the group or about to be."""
+        """Whether nobody is in the group or about to join."""
         return self.is_empty and not self.pending_join_members
 
     @property
     def is_unled(self) -> bool:
-        """Whether the generation was never led, since it comes from a conversion: it has to rebalance."""
+        """Whether the generation comes from a conversion and has no leader yet, so that it has to rebalance."""
         return self.persisted is not None and self.persisted.leader is None and bool(self.members)
 
     @property
@@ -144,7 +144,7 @@ class ClassicGroup:
 
     @property
     def has_all_members_joined(self) -> bool:
-        """Whether nobody is missing in the join phase."""
+        """Whether all members have joined in the join phase."""
         return len(self.members) == self._awaiting_join and not self.pending_join_members
 
     @property
@@ -220,7 +220,7 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports(self, protocol_type: str, protocols: Iterable[Protocol]) -> bool:
-        """Whether a member with these protocols has one in common with all who are here."""
+        """Whether one of these protocols is supported by all members."""
         names = [protocol.name for protocol in protocols]
         if self.is_empty:
             return bool(protocol_type and names)
@@ -311,7 +311,7 @@ class ClassicGroup:
 
 
 def voted_protocol(supported: Sequence[Iterable[Protocol]]) -> str:
-    """The protocol that all members support and most like best; each names those that it supports in that order."""
+    """The protocol that all members support and most prefer; each lists its protocols in order of preference."""
     wishes = [[protocol.name for protocol in protocols] for protocols in supported]
     candidates = set(wishes[0]).intersection(*wishes[1:])
     votes = Counter(next(name for name in names if name in candidates) for names in wishes)

@@ -1,8 +1,8 @@
-"""The server-side assignors of consumer groups (KIP-848): who shall read which partitions.
+"""The server-side assignors of consumer groups (KIP-848), which decide who reads which partitions.
 
-`uniform` gives everybody as many partitions as everybody else, as far as subscriptions allow, and moves as few as it
-can from where they were. `range` gives each member a row of neighbouring partitions of each topic, so that topics with
-the same number of partitions are read in pairs.
+`uniform` gives all members the same number of partitions, as far as subscriptions allow, and moves as few of them as
+possible. `range` gives each member consecutive partitions of each topic, so that partitions of the same number of
+different topics are read by the same member.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Partition: TypeAlias = tuple[uuid.UUID, int]
 
 
 class AssignorMember(NamedTuple):
-    """What an assignor knows of a member: the topics it subscribes to (those that exist) and its present target."""
+    """What an assignor knows of a member: the existing topics that it subscribes to, and its present target."""
 
     instance_id: str | None
     topics: frozenset[uuid.UUID]
@@ -32,7 +32,7 @@ Assignor: TypeAlias = Callable[[Members, PartitionCounts], dict[str, Assignment]
 
 
 def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Rows of neighbouring partitions, the first members getting one more; static members come first."""
+    """Ranges of consecutive partitions. The first members get one more; static members come first."""
     ordered = sorted(members, key=lambda m: (members[m].instance_id is None, members[m].instance_id or "", m))
     assigned: dict[str, dict[uuid.UUID, frozenset[int]]] = {member_id: {} for member_id in members}
     for topic_id, count in partition_counts.items():
@@ -53,7 +53,7 @@ def ranges(num_partitions: int, num_members: int) -> list[range]:
 
 
 def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Even and sticky."""
+    """Even, and with as few moves as possible."""
     if not members:
         return {}
     if len({member.topics for member in members.values()}) == 1:
@@ -65,7 +65,7 @@ ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_ran
 
 
 def _assign_alike(members: Members, partition_counts: PartitionCounts) -> dict[str, list[Partition]]:
-    """All subscribe to the same: everybody keeps what it has up to its share, the rest fills the gaps."""
+    """All subscribe to the same topics: members keep partitions up to their share, the rest fills the gaps."""
     free = {(topic_id, p) for topic_id in sorted(partition_counts) for p in range(partition_counts[topic_id])}
     share, extras = divmod(len(free), len(members))
     held: dict[str, list[Partition]] = {}
@@ -113,7 +113,7 @@ class _Balance:
         }
 
     def _keep(self) -> set[Partition]:
-        """Everybody takes what it has; returns what nobody has."""
+        """Members keep what they have; returns the partitions that nobody has."""
         free = {(t, p) for t, subscribers in self._subscribers.items() if subscribers for p in range(self._counts[t])}
         for member_id in sorted(self._members):
             for topic_id, number in _partitions(self._members[member_id].target):
@@ -140,7 +140,7 @@ class _Balance:
         return number
 
     def _improve_all(self) -> bool:
-        """Relieves every member that can be relieved, the most loaded first."""
+        """Move partitions away from members with too many, the most loaded first."""
         improved = False
         for member_id in sorted(self._load, key=self._load.__getitem__, reverse=True):
             while chain := self._chain(member_id):

@@ -186,7 +186,7 @@ def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | Non
 
 
 def _next_epoch(group: ConsumerGroup, own: ConsumerGroupSettings, now_ms: int) -> int:
-    """The epoch that a join can lead to now: not yet the group's, while its target may not be computed."""
+    """The epoch that a join can reach now: not yet the group epoch while its target may not be computed."""
     return group.epoch if is_due(group, own.assignment_interval_ms, now_ms) else group.assignment_epoch
 
 

@@ -93,12 +93,12 @@ class ConsumerGroup:
         return draft
 
     def durable(self) -> dict[str, object]:
-        """All that must outlive a crash, to be compared."""
+        """All state that must outlive a crash, for comparison."""
         return {name: value for name, value in vars(self).items() if name != "checked_version"}
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Where the group is as a whole."""
+        """The state of the group as a whole."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -119,15 +119,15 @@ class ConsumerGroup:
 
     @property
     def protocol_type(self) -> str:
-        """All members are consumers."""
+        """The protocol type, which is that of consumers."""
         return consumer_protocol.PROTOCOL_TYPE
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        """The member that an instance is now."""
+        """The present member of an instance."""
         return self.members.get(self.static_members.get(instance_id or "", ""))
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """The names of the topics that a member subscribes to, one by one and by its pattern."""
+        """The names of the topics that a member subscribes to, by name and by pattern."""
         resolved = self.regexes.get(member.subscribed_topic_regex or "")
         return member.subscribed_topic_names if resolved is None else member.subscribed_topic_names | resolved.topics
 
@@ -161,7 +161,7 @@ class ConsumerGroup:
         return (member for member in self.members.values() if member.classic is not None)
 
     def is_in_step_with(self, topics: Topics) -> bool:
-        """Whether topics look as they did at the last group epoch."""
+        """Whether the topics are unchanged since the last group epoch."""
         return self.metadata_hash == topics.group_hash(self.subscribed_topics())
 
     def apply(self, record: Record) -> None:
@@ -261,16 +261,16 @@ class ConsumerGroup:
                         del self.owners[topic_id, number]
 
     def epoch_record(self, epoch: int, metadata_hash: int) -> Record:
-        """A new group epoch."""
+        """The record of a new group epoch."""
         return Record(ConsumerGroupMetadataKey(self.group_id), ConsumerGroupMetadataValue(epoch, metadata_hash))
 
     def target_epoch_record(self, epoch: int, timestamp_ms: int) -> Record:
-        """The target assignment is of this group epoch now."""
+        """The record of the group epoch that the target assignment belongs to."""
         value = ConsumerGroupTargetAssignmentMetadataValue(epoch, timestamp_ms)
         return Record(ConsumerGroupTargetAssignmentMetadataKey(self.group_id), value)
 
     def target_record(self, member_id: str, target: Assignment) -> Record:
-        """A member's target."""
+        """The record of a member's target."""
         value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions(target))
         return Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id), value)
 

@@ -243,7 +243,7 @@ class ConsumerHeartbeat:
 
 
 def replace_static_member(changes: ConsumerGroupUpdate, current: ConsumerMember, member_id: str) -> ConsumerMember:
-    """A static member that comes back keeps its partitions, mostly under a new id."""
+    """A static member that comes back keeps its partitions, usually with a new member id."""
     member = replace(current, member_id=member_id, member_epoch=0, previous_member_epoch=0)
     changes.replace(current, member)
     return member

@@ -1,4 +1,4 @@
-"""A member of a consumer group: what it told of itself, and where it is on the way to its target."""
+"""A member of a consumer group: what it reported of itself, and how far it is from its target."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEAVE_STATIC_EPOCH = -2
 
 
 class MemberState(enum.IntEnum):
-    """How far a member is: as it should be, asked to give partitions up, or waiting for others to give theirs up."""
+    """How far a member is: at its target, asked to revoke partitions, or waiting for others to revoke theirs."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -63,15 +63,15 @@ class ConsumerMember:
     pending_revocation: Partitions = field(default_factory=dict)
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """Whether the member has what the target of this epoch gives it."""
+        """Whether the member has reached its target of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     def at_epoch(self, member_epoch: int) -> ConsumerMember:
-        """The member with a new epoch; the old one is remembered, for a member that missed the answer."""
+        """The member with a new epoch; the previous one stays valid for a member that missed the response."""
         return replace(self, member_epoch=member_epoch, previous_member_epoch=self.member_epoch)
 
     def epoch_of(self, topic_id: uuid.UUID, partition: int) -> int | None:
-        """In which epoch the member got a partition that it has or is giving up."""
+        """The epoch in which the member got a partition that it has or is revoking."""
         for partitions in (self.assigned, self.pending_revocation):
             epoch = partitions.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -79,7 +79,7 @@ class ConsumerMember:
         return None
 
     def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerMember:
-        """The member as a record says."""
+        """The member with the metadata of a record."""
         return replace(
             self,
             instance_id=value.instance_id,
@@ -94,7 +94,7 @@ class ConsumerMember:
         )
 
     def with_current(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerMember:
-        """The member where a record says that it is."""
+        """The member with the assignment of a record."""
         return replace(
             self,
             member_epoch=value.member_epoch,
@@ -105,7 +105,7 @@ class ConsumerMember:
         )
 
     def metadata_record(self, group_id: str) -> Record:
-        """What the member told of itself."""
+        """The record of what the member reported of itself."""
         value = ConsumerGroupMemberMetadataValue(
             instance_id=self.instance_id,
             rack_id=self.rack_id,
@@ -120,7 +120,7 @@ class ConsumerMember:
         return Record(ConsumerGroupMemberMetadataKey(group_id, self.member_id), value)
 
     def current_record(self, group_id: str) -> Record:
-        """Where the member is."""
+        """The record of the member's current assignment."""
         value = ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=self.member_epoch,
             previous_member_epoch=self.previous_member_epoch,
@@ -132,7 +132,7 @@ class ConsumerMember:
 
 
 def _partitions(topics: Iterable[AssignedPartitions], member_epoch: int) -> Partitions:
-    """Before Kafka 4.3 partitions had no epochs: then the member's own is the best guess, and a safe one."""
+    """Before Kafka 4.3 partitions had no epochs. The member's own epoch is a safe substitute."""
     return {
         topic.topic_id: dict(
             zip(topic.partitions, topic.assignment_epochs or (member_epoch,) * len(topic.partitions), strict=True)
@@ -155,7 +155,7 @@ def assignment_of(partitions: Iterable[TargetPartitions]) -> Assignment:
 
 
 def topic_partitions(assignment: Mapping[uuid.UUID, Iterable[int]]) -> tuple[TargetPartitions, ...]:
-    """An assignment as it goes into records and answers, in a fixed order."""
+    """An assignment in the form of records and responses, in a fixed order."""
     return tuple(
         TargetPartitions(topic_id, numbers)
         for topic_id in sorted(assignment)

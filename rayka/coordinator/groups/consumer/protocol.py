@@ -1,4 +1,4 @@
-"""The protocol embedded in the classic one by consumers: what a member subscribes to, what the leader assigns.
+"""The protocol that consumers embed in the classic one: what a member subscribes to, what the leader assigns.
 
 Type `consumer`. The coordinator reads it to know a classic group's topics and to carry members over between the classic
 and the consumer protocol (KIP-848). A value is an int16 version and fields that never changed their place.
@@ -24,7 +24,7 @@ class TopicPartitions(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """What a member wants and, since version 1, what it holds (KIP-429, KIP-792, KIP-881)."""
+    """What a member subscribes to and, since version 1, what it owns (KIP-429, KIP-792, KIP-881)."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -34,7 +34,7 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """What a member shall read."""
+    """What a member is to read."""
 
     assigned_partitions: tuple[TopicPartitions, ...]
     user_data: bytes | None = None
@@ -61,7 +61,7 @@ def version_of(data: bytes) -> int:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Raises ValueError if `data` is malformed. Of a later version what is known is read."""
+    """Raises ValueError if `data` is malformed. Unknown fields of later versions are ignored."""
     reader = Reader(data, 2)
     return _SUBSCRIPTION.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
 
@@ -74,7 +74,7 @@ def read_topics(data: bytes) -> tuple[str, ...]:
 
 
 def read_assignment(data: bytes) -> Assignment:
-    """Empty data is the assignment of nothing. Raises ValueError if `data` is malformed."""
+    """Empty data is an empty assignment. Raises ValueError if `data` is malformed."""
     if not data:
         return Assignment(())
     reader = Reader(data, 2)

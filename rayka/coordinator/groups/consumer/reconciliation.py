@@ -1,8 +1,8 @@
 """One step of a member towards its target assignment.
 
-The rules keep a partition with one owner: a member first gives up what it must not have any more and stays in its epoch
-until its heartbeat shows that it no longer owns it; then it moves to the target's epoch and gets those new partitions
-that nobody else holds; the rest it gets when the others have released it.
+The rules give a partition one owner at a time. A member first revokes partitions that are not in its target, and stays
+in its epoch until its heartbeat shows that it no longer owns them. Then it moves to the target's epoch and gets the new
+partitions that nobody else owns. It gets the others when their owners have revoked them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Reconciliation:
         self._topics = topics
 
     def step(self, member: ConsumerMember) -> ConsumerMember:
-        """The member after the step, or as it was. Raises FENCED_MEMBER_EPOCH for a state from the future."""
+        """The member after the step, or unchanged. Raises FENCED_MEMBER_EPOCH for an unknown state."""
         match member.state:
             case MemberState.STABLE:
                 if member.member_epoch != self._group.assignment_epoch:
@@ -58,7 +58,7 @@ class Reconciliation:
         return self._topics.ids_of(self._group.topics_of(member))
 
     def _strip(self, member: ConsumerMember) -> ConsumerMember:
-        """Takes away topics that the member gave up, without waiting for the next target."""
+        """Remove topics that the member has unsubscribed from, without waiting for the next target."""
         subscribed = self._subscribed(member)
         dropped = {topic_id: ps for topic_id, ps in member.assigned.items() if topic_id not in subscribed}
         if not dropped:
@@ -83,7 +83,7 @@ class Reconciliation:
         return _moved(member, state, epoch, _merged(kept, _at_epoch(free, epoch)), {})
 
     def _is_free(self, partition: tuple[uuid.UUID, int], member_id: str) -> bool:
-        """Held by nobody, or by this member itself, which has given it up just now."""
+        """Whether nobody owns the partition, except this member, which has just revoked it."""
         return self._group.owners.get(partition, member_id) == member_id
 
 

@@ -1,7 +1,7 @@
 """FindCoordinator 0-6, and how a request about many groups is spread over their coordinators.
 
 Version 0 knows groups only; from version 4 on one request asks for many keys. Transactions and share groups
-have no coordinators here: their clients are told at once, rather than left to try again.
+have no coordinators here. Their clients get an error that they do not retry.
 """
 
 from __future__ import annotations

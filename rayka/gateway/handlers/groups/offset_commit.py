@@ -1,7 +1,7 @@
 """OffsetCommit 0-10 and OffsetDelete 0.
 
-Version 0, which once wrote to ZooKeeper, is stored in Kafka's topic like all others. From version 10 on topics
-go by their ids.
+Version 0, which wrote to ZooKeeper in old Kafka, is stored in `__consumer_offsets` like all others. From version 10 on
+topics are identified by their ids.
 """
 
 from __future__ import annotations

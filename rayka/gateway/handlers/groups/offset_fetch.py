@@ -1,8 +1,8 @@
 """OffsetFetch 0-10.
 
-Version 0 answers a partition without an offset with an error, later ones with offset -1. The error of a whole
-group is told for each partition before version 2. Null stands for all partitions from version 2 on; many groups
-can be asked for from version 8 on; topics go by their ids from version 10 on.
+Version 0 answers a partition without an offset with an error, later ones with offset -1. Before version 2 the
+error of a group is repeated for each partition. From version 2 on null stands for all partitions, from version 8 on a
+request can name many groups, and from version 10 on topics are identified by their ids.
 """
 
 from __future__ import annotations
