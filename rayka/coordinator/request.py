@@ -19,6 +19,32 @@ class Request(Generic[R]):
         return ""
 
 
+class GroupRequest(Request[R]):
+    """A request about one group; its coordinator is the group's."""
+
+    __slots__ = ()
+
+    group_id: str
+
+    @property
+    def coordinator_key(self) -> str:
+        """The id of the group."""
+        return self.group_id
+
+
+class GroupsRequest(Request[R]):
+    """A request about groups that have one coordinator; the first names it."""
+
+    __slots__ = ()
+
+    group_ids: tuple[str, ...]
+
+    @property
+    def coordinator_key(self) -> str:
+        """The id of the first group."""
+        return self.group_ids[0] if self.group_ids else ""
+
+
 def response_type(request_type: type[Request[Any]]) -> type[Any]:
     """The response of a request type, from its declaration as `Request[Response]`."""
     for base in getattr(request_type, "__orig_bases__", ()):

@@ -253,5 +253,5 @@ def test_groups_of_one_protocol_are_not_disturbed_by_offsets_of_the_other() -> N
         assert isinstance(world.shell.core.state.groups["g"], kind)
 
 
-def test_settings_of_the_histories_are_those_of_kafka_but_for_speed() -> None:
+def test_histories_use_default_settings_except_for_speed() -> None:
     assert dataclasses.replace(SETTINGS, initial_rebalance_delay_ms=3000) == GroupSettings()

@@ -21,8 +21,9 @@ from rayka.coordinator.groups.classic.rebalance import Rebalance
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
 from rayka.coordinator.groups.consumer.members import ConsumerMembers
 from rayka.coordinator.groups.deadlines import Timer, TimerKey
+from rayka.coordinator.groups.expiry import expired_records
 from rayka.coordinator.groups.offset_rules import CommitCheck
-from rayka.coordinator.groups.offsets import NO_PRODUCER_ID, tombstone
+from rayka.coordinator.groups.offsets import NO_PRODUCER_ID
 from rayka.coordinator.groups.records import Record
 from rayka.coordinator.groups.requests import (
     UNKNOWN_MEMBER_ID,
@@ -397,12 +398,7 @@ class GroupCoordinator:
         self._timers.schedule(TimerKey(Timer.OFFSETS), now.ms + interval_ms)
 
     def _expire_offsets(self, now: Now) -> Result[None] | None:
-        """Delete offsets that have expired, and empty groups that have none left."""
+        """Delete what has expired, in as many batches as that needs."""
         self._schedule_offset_expiry(now)
-        records: list[Record] = []
-        for group_id, group in self.state.groups.items():
-            expired = set(self.state.offsets.expired(group_id, self.state.rules(group), now.wall_ms))
-            records.extend(tombstone(group_id, partition) for partition in sorted(expired))
-            if group.is_unused and self.state.offsets.has_only(group_id, expired):
-                records.extend(self.state.tombstones(group_id))
-        return Result(None, tuple(records), is_atomic=False) if records else None
+        records = tuple(expired_records(self.state, now.wall_ms))
+        return Result(None, records, is_atomic=False) if records else None

@@ -7,43 +7,15 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.records import TargetPartitions
-from rayka.coordinator.request import Request
+from rayka.coordinator.request import GroupRequest, GroupsRequest, Request
 from rayka.errors import ErrorCode
 
 NONE = ErrorCode.NONE
 UNKNOWN_MEMBER_ID = ""
-
-R = TypeVar("R")
-
-
-class GroupRequest(Request[R]):
-    """A request about one group; its coordinator is the group's."""
-
-    __slots__ = ()
-
-    group_id: str
-
-    @property
-    def coordinator_key(self) -> str:
-        """The id of the group."""
-        return self.group_id
-
-
-class GroupsRequest(Request[R]):
-    """A request about groups that have one coordinator; the first names it."""
-
-    __slots__ = ()
-
-    group_ids: tuple[str, ...]
-
-    @property
-    def coordinator_key(self) -> str:
-        """The id of the first group."""
-        return self.group_ids[0] if self.group_ids else ""
 
 
 class Protocol(NamedTuple):

@@ -143,7 +143,7 @@ def shown(assignment: Any) -> str:
     return ";".join(sorted(f"{name}:{','.join(map(str, sorted(numbers)))}" for name, numbers in assignment))
 
 
-def test_members_and_what_they_have(ask: Any) -> None:
+def test_members_and_their_assignments(ask: Any) -> None:
     (classic,) = describe(ask, "classic-stable")
     (consumer,) = describe_consumers(ask, "consumer-stable")
     found = {}
@@ -161,7 +161,7 @@ def test_members_and_what_they_have(ask: Any) -> None:
     assert len(expected) == 4
 
 
-def test_the_leader_of_a_generation_is_still_its_leader(ask: Any) -> None:
+def test_the_generation_of_a_classic_group_is_kept(ask: Any) -> None:
     group: DescribedGroup = describe(ask, "classic-stable")[0]
     assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
 

@@ -25,7 +25,7 @@ def test_a_new_member_gets_an_id_and_comes_back_with_it() -> None:
     assert shell.state() == "CompletingRebalance"
 
 
-def test_old_versions_join_at_once_and_have_no_member_id_to_know() -> None:
+def test_old_versions_join_without_a_known_member_id() -> None:
     shell = Shell()
     handle = shell.join(require_known_member_id=False)
     shell.settle()
@@ -130,7 +130,7 @@ def test_a_sync_is_refused(changes: dict[str, object], error: ErrorCode) -> None
     assert shell.sync(member, **changes).error is error
 
 
-def test_a_new_member_calls_the_others_to_join_again() -> None:
+def test_a_new_member_makes_the_others_join_again() -> None:
     shell = Shell()
     (old,) = shell.settled()
     new_id = shell.known_member()
@@ -145,7 +145,7 @@ def test_a_new_member_calls_the_others_to_join_again() -> None:
     assert shell.state() == "Stable"
 
 
-def test_a_follower_that_joins_again_unchanged_hears_the_same_generation() -> None:
+def test_a_follower_that_joins_again_unchanged_gets_the_same_generation() -> None:
     shell = Shell()
     leader, follower = shell.settled(2)
     again = shell.join(member_id=follower.member_id)
@@ -173,7 +173,7 @@ def test_a_member_that_missed_the_answer_to_its_join_gets_it_again() -> None:
     assert shell.state() == "CompletingRebalance"
 
 
-def test_who_does_not_join_again_in_time_is_out() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     shell = Shell()
     stays, goes = (
         member.member_id for member in shell.settled(2, session_timeout_ms=600_000, rebalance_timeout_ms=20_000)
@@ -186,7 +186,7 @@ def test_who_does_not_join_again_in_time_is_out() -> None:
     assert shell.heartbeat(goes, 1) is E.UNKNOWN_MEMBER_ID
 
 
-def test_when_the_leader_does_not_come_another_leads() -> None:
+def test_another_member_leads_when_the_leader_does_not_rejoin() -> None:
     shell = Shell()
     _leader, follower = shell.settled(2, session_timeout_ms=600_000)
     handle = shell.join(member_id=follower.member_id, protocols=protocols("range", topics=("u",)))
@@ -195,7 +195,7 @@ def test_when_the_leader_does_not_come_another_leads() -> None:
     assert joined.leader == follower.member_id
 
 
-def test_who_never_syncs_is_out() -> None:
+def test_a_member_that_never_syncs_is_removed() -> None:
     shell = Shell()
     ids = [shell.known_member(session_timeout_ms=600_000) for _ in range(2)]
     handles = [shell.join(member_id=i, session_timeout_ms=600_000) for i in ids]
@@ -208,7 +208,7 @@ def test_who_never_syncs_is_out() -> None:
     assert shell.heartbeat(leader.member_id, 1) is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_silent_member_is_out_after_its_session_and_the_others_rebalance() -> None:
+def test_a_member_whose_session_expires_is_removed_and_the_others_rebalance() -> None:
     shell = Shell()
     stays, goes = (member.member_id for member in shell.settled(2))
     for _ in range(3):
@@ -229,7 +229,7 @@ def test_waiting_for_the_others_keeps_a_member_alive() -> None:
     assert shell.answer(handle).error is E.NONE
 
 
-def test_a_new_member_whose_connection_is_lost_does_not_stay_for_ever() -> None:
+def test_a_new_member_whose_connection_is_lost_is_removed() -> None:
     shell = Shell()
     (old,) = shell.settled(rebalance_timeout_ms=3_600_000)
     shell.join(member_id=shell.known_member())
@@ -240,7 +240,7 @@ def test_a_new_member_whose_connection_is_lost_does_not_stay_for_ever() -> None:
     assert [member.member_id for member in again.members] == [old.member_id]
 
 
-def test_a_pending_member_that_never_comes_back_holds_nobody_up_for_long() -> None:
+def test_a_pending_member_that_never_comes_back_does_not_block_the_group() -> None:
     shell = Shell()
     (old,) = shell.settled(session_timeout_ms=30_000)
     shell.known_member()
@@ -266,7 +266,7 @@ def test_heartbeats(member_id: str, generation_id: int, group_id: str, error: Er
     assert shell.heartbeat(member_id.replace("m", member.member_id), generation_id, group_id) is error
 
 
-def test_the_last_to_leave_empties_the_group() -> None:
+def test_the_group_is_empty_when_the_last_member_leaves() -> None:
     shell = Shell()
     a, b = shell.settled(2)
     assert shell.leave(a.member_id) == [E.NONE]
@@ -276,7 +276,7 @@ def test_the_last_to_leave_empties_the_group() -> None:
     assert shell.leave(b.member_id) == [E.UNKNOWN_MEMBER_ID]
 
 
-def test_many_leave_in_one_request() -> None:
+def test_several_members_leave_in_one_request() -> None:
     shell = Shell()
     members = shell.settled(3)
     errors = shell.leave(members[0].member_id, "nobody", MemberIdentity("", "no-instance"), members[2].member_id)
@@ -285,12 +285,12 @@ def test_many_leave_in_one_request() -> None:
     assert [member.member_id for member in again.members] == [members[1].member_id]
 
 
-def test_leaving_a_group_that_is_not_there() -> None:
+def test_leaving_a_group_that_does_not_exist() -> None:
     assert Shell().leave("m") == [E.UNKNOWN_MEMBER_ID]
     assert Shell().leave("m", group_id="") == [E.INVALID_GROUP_ID]
 
 
-def test_a_member_that_leaves_while_it_waits_is_told() -> None:
+def test_a_waiting_join_is_answered_when_its_member_leaves() -> None:
     shell = Shell()
     a, _b = shell.settled(2)
     handle = shell.join(member_id=a.member_id)
@@ -298,14 +298,14 @@ def test_a_member_that_leaves_while_it_waits_is_told() -> None:
     assert shell.answer(handle).error is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_takes_nobody() -> None:
+def test_a_full_group_refuses_new_members() -> None:
     shell = Shell(GroupSettings(initial_rebalance_delay_ms=0, initial_rebalance_quiet_ms=0, max_size=2))
     a, _ = shell.settled(2)
     assert shell.join().error is E.GROUP_MAX_SIZE_REACHED
     assert isinstance(shell.join(member_id=a.member_id), int), "a member may join again"
 
 
-def test_the_protocol_that_most_like_best_is_taken() -> None:
+def test_members_vote_for_the_protocol() -> None:
     shell = Shell()
     wishes = [("a", "b", "c"), ("b", "a"), ("b", "c", "a")]
     handles = [shell.join(require_known_member_id=False, protocols=protocols(*wish)) for wish in wishes]
@@ -313,13 +313,13 @@ def test_the_protocol_that_most_like_best_is_taken() -> None:
     assert {shell.answer(handle).protocol_name for handle in handles} == {"b"}
 
 
-def test_every_transition_ends_where_another_begins() -> None:
+def test_every_state_that_is_reached_can_be_left() -> None:
     assert set(TRANSITIONS) == set(ClassicGroupState)
     assert all(ClassicGroupState.DEAD in after for after in TRANSITIONS.values())
     assert set[ClassicGroupState]().union(*TRANSITIONS.values()) == set(ClassicGroupState)
 
 
-def test_a_group_that_moves_away_tells_all_who_wait() -> None:
+def test_waiting_requests_are_answered_when_the_coordinator_moves() -> None:
     shell = Shell()
     a, _b = shell.settled(2)
     handle = shell.join(member_id=a.member_id)

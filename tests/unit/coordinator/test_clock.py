@@ -15,7 +15,7 @@ JUMPS = pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
 
 
 @JUMPS
-def test_sessions_of_classic_members_go_on(jump_ms: int) -> None:
+def test_setting_the_clock_ends_no_session_of_classic_members(jump_ms: int) -> None:
     shell = Shell()
     first, second = shell.settled(2)
     shell.set_clock(jump_ms)
@@ -27,7 +27,7 @@ def test_sessions_of_classic_members_go_on(jump_ms: int) -> None:
 
 
 @JUMPS
-def test_sessions_of_consumers_go_on_and_newcomers_are_assigned_at_once(jump_ms: int) -> None:
+def test_setting_the_clock_ends_no_session_of_consumers_and_delays_no_assignment(jump_ms: int) -> None:
     shell = Shell()
     shell.set_topics(topics("t"))
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
@@ -45,7 +45,7 @@ def test_sessions_of_consumers_go_on_and_newcomers_are_assigned_at_once(jump_ms:
 
 
 @JUMPS
-def test_what_is_stored_has_the_time_of_the_wall(jump_ms: int) -> None:
+def test_stored_timestamps_are_wall_clock_time(jump_ms: int) -> None:
     shell = Shell()
     before_ms = shell.now.wall_ms
     shell.set_clock(jump_ms)

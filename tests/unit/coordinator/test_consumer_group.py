@@ -48,7 +48,7 @@ def test_the_first_member_gets_everything() -> None:
     assert a.heartbeat().assignment is None, "nothing new"
 
 
-def test_a_second_member_gets_its_half_when_the_first_has_let_go() -> None:
+def test_a_second_member_gets_its_half_when_the_first_has_revoked_it() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
     a.join()
@@ -117,20 +117,20 @@ def test_requests_are_checked(changes: dict[str, Any], error: ErrorCode) -> None
         ({}, E.NONE),
     ],
 )
-def test_heartbeats_of_strangers(changes: dict[str, Any], error: ErrorCode) -> None:
+def test_heartbeats_of_unknown_members_are_refused(changes: dict[str, Any], error: ErrorCode) -> None:
     a = ConsumerClient(new_shell(), "a")
     a.join()
     assert a.heartbeat(**changes).error is error
 
 
-def test_a_full_group_takes_nobody() -> None:
+def test_a_full_group_refuses_new_members() -> None:
     shell = new_shell(GroupSettings(consumer_max_size=1))
     ConsumerClient(shell, "a").join()
     assert ConsumerClient(shell, "b").join().error is E.GROUP_MAX_SIZE_REACHED
     assert ConsumerClient(shell, "a").join().error is E.NONE
 
 
-def test_what_a_leaver_had_goes_to_the_others() -> None:
+def test_the_partitions_of_a_member_that_leaves_go_to_the_others() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
     a.join()
@@ -144,7 +144,7 @@ def test_what_a_leaver_had_goes_to_the_others() -> None:
     assert ConsumerClient(shell, "c").join().member_epoch == shell.core.state.groups["g"].epoch  # type: ignore[union-attr]
 
 
-def test_a_silent_member_is_out_after_its_session() -> None:
+def test_a_member_is_removed_when_its_session_expires() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
     a.join()
@@ -157,7 +157,7 @@ def test_a_silent_member_is_out_after_its_session() -> None:
     assert b.heartbeat().error is E.UNKNOWN_MEMBER_ID
 
 
-def test_members_come_back_soon_when_the_session_of_another_is_about_to_end() -> None:
+def test_members_use_the_short_interval_when_the_session_of_another_is_nearly_over() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
     a.join()
@@ -175,7 +175,7 @@ def test_members_come_back_soon_when_the_session_of_another_is_about_to_end() ->
     assert a.heartbeat().heartbeat_interval_ms == 5_000
 
 
-def test_a_member_that_was_late_and_came_is_no_longer_waited_for() -> None:
+def test_an_overdue_member_that_returns_is_no_longer_overdue() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
     a.join()
@@ -202,7 +202,7 @@ def test_the_session_of_one_group_can_be_set() -> None:
     assert a.heartbeat().heartbeat_interval_ms == 9_000
 
 
-def test_who_does_not_let_go_in_time_is_out() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
     a.join()
@@ -217,7 +217,7 @@ def test_who_does_not_let_go_in_time_is_out() -> None:
     assert owned(b) == [[0, 1, 2, 3]]
 
 
-def test_while_a_group_changes_its_members_come_back_soon() -> None:
+def test_members_use_the_short_interval_while_the_group_changes() -> None:
     shell = new_shell()
     a = ConsumerClient(shell, "a")
     assert a.join().heartbeat_interval_ms == 500
@@ -228,7 +228,7 @@ def test_while_a_group_changes_its_members_come_back_soon() -> None:
     assert a.heartbeat().heartbeat_interval_ms == 500
 
 
-def test_assignments_are_computed_together_for_members_that_come_together() -> None:
+def test_members_that_join_together_are_assigned_together() -> None:
     shell = new_shell(GroupSettings())
     a, *others = clients = [ConsumerClient(shell, f"m{i}") for i in range(4)]
     a.join()
@@ -267,7 +267,7 @@ def test_metadata_that_changes_nothing_for_the_group_costs_no_rebalance() -> Non
     assert len(shell.log) == size
 
 
-def test_a_member_can_change_its_mind() -> None:
+def test_a_member_can_change_its_subscription() -> None:
     shell = new_shell()
     shell.set_topics(topics("t", "u", version=2))
     a = ConsumerClient(shell, "a")
@@ -277,7 +277,7 @@ def test_a_member_can_change_its_mind() -> None:
     assert a.owned == {topic_id("u"): frozenset(range(4))}
 
 
-def test_a_pattern_subscribes_to_what_matches_as_a_whole() -> None:
+def test_a_pattern_matches_whole_topic_names() -> None:
     shell = new_shell()
     shell.set_topics(topics("t", "tt", "at", version=2))
     a = ConsumerClient(shell, "a", subscribed_topic_regex="t+")
@@ -293,7 +293,7 @@ def test_a_pattern_subscribes_to_what_matches_as_a_whole() -> None:
     assert tombstone.value is None
 
 
-def test_the_assignor_that_most_want_is_taken() -> None:
+def test_members_vote_for_the_assignor() -> None:
     shell = new_shell()
     shell.set_topics(topics("t", "u", partitions=3, version=2))
     a = ConsumerClient(shell, "a", "t", "u", server_assignor="range")
@@ -305,7 +305,7 @@ def test_the_assignor_that_most_want_is_taken() -> None:
     assert sorted(a.owned[T]) == sorted(a.owned[topic_id("u")]) == [0, 1]
 
 
-def test_a_static_member_that_comes_back_has_what_it_had() -> None:
+def test_a_static_member_that_comes_back_keeps_its_partitions() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a", instance_id="i"), ConsumerClient(shell, "b")
     a.join()
@@ -323,7 +323,7 @@ def test_a_static_member_that_comes_back_has_what_it_had() -> None:
     assert a.heartbeat(member_epoch=2).error is E.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_does_not_come_back_is_out_after_its_session() -> None:
+def test_a_static_member_that_does_not_come_back_is_removed() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a", instance_id="i"), ConsumerClient(shell, "b")
     a.join()
@@ -336,7 +336,7 @@ def test_a_static_member_that_does_not_come_back_is_out_after_its_session() -> N
     assert owned(b) == [[0, 1, 2, 3]]
 
 
-def test_commits_need_the_epoch_in_which_the_partition_came() -> None:
+def test_commits_need_the_epoch_of_the_assignment_of_their_partition() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
     a.join()
@@ -380,7 +380,7 @@ def test_a_failed_append_leaves_no_trace() -> None:
     assert shell.core.state.durable() == before
 
 
-def test_a_restarted_coordinator_goes_on_from_its_log() -> None:
+def test_a_restarted_coordinator_continues_from_its_log() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a"), ConsumerClient(shell, "b")
     a.join()
@@ -439,7 +439,7 @@ def test_a_heartbeat_that_changes_nothing_has_no_records() -> None:
     assert result.records == ()
 
 
-def test_without_metadata_nobody_loses_what_it_has() -> None:
+def test_no_member_loses_partitions_before_the_first_metadata_image() -> None:
     shell = new_shell()
     a = ConsumerClient(shell, "a")
     a.join()

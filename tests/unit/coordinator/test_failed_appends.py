@@ -14,7 +14,7 @@ E = ErrorCode
 T = TypeVar("T")
 
 
-def test_the_leaders_assignment_is_lost() -> None:
+def test_a_lost_assignment_fails_the_generation() -> None:
     shell = Shell()
     ids = [shell.known_member() for _ in range(2)]
     handles = [shell.join(member_id=member_id) for member_id in ids]
@@ -32,7 +32,7 @@ def test_the_leaders_assignment_is_lost() -> None:
     assert shell.state() == "Stable"
 
 
-def test_a_new_group_is_not_there_after_all() -> None:
+def test_a_group_whose_creation_fails_does_not_exist() -> None:
     shell = Shell()
     shell.fail_next = E.KAFKA_STORAGE_ERROR
     assert shell.join().error is E.NOT_COORDINATOR
@@ -42,7 +42,7 @@ def test_a_new_group_is_not_there_after_all() -> None:
     assert (shell.state(), shell.core.next_deadline()) == ("", shell.now.ms + 600_000)
 
 
-def test_an_empty_consumer_group_stays_one() -> None:
+def test_an_empty_consumer_group_stays_one_if_its_conversion_fails() -> None:
     shell = Shell()
     shell.set_topics(topics("t"))
     consumer = ConsumerClient(shell, "c")
@@ -54,7 +54,7 @@ def test_an_empty_consumer_group_stays_one() -> None:
     assert shell.core.state.durable() == before
 
 
-def test_who_has_left_has_left() -> None:
+def test_a_member_has_left_even_if_that_could_not_be_written() -> None:
     shell = Shell()
     (member,) = shell.settled()
     shell.fail_next = E.NOT_ENOUGH_REPLICAS
@@ -62,7 +62,7 @@ def test_who_has_left_has_left() -> None:
     assert shell.state() == "Empty"
 
 
-def test_who_waits_hears_of_the_end_of_the_last_session() -> None:
+def test_waiting_requests_are_answered_even_if_the_end_of_the_group_could_not_be_written() -> None:
     shell = Shell()
     (member,) = shell.settled()
     pending = shell.known_member(session_timeout_ms=600_000)
@@ -72,7 +72,7 @@ def test_who_waits_hears_of_the_end_of_the_last_session() -> None:
     assert shell.answer(waiting).error is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_silent_consumer_is_taken_out_at_the_second_try() -> None:
+def test_removing_an_expired_consumer_is_tried_again() -> None:
     shell = Shell()
     shell.set_topics(topics("t"))
     ConsumerClient(shell, "c").join()
@@ -84,7 +84,7 @@ def test_a_silent_consumer_is_taken_out_at_the_second_try() -> None:
     assert shell.state() == "Empty"
 
 
-def test_deletions_that_failed() -> None:
+def test_failed_deletions_are_reported() -> None:
     shell = Shell()
     shell.commit()
     shell.fail_next = E.NOT_ENOUGH_REPLICAS

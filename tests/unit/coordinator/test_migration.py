@@ -39,7 +39,7 @@ def counts(*clients: Client) -> list[int]:
     return sorted(len(client.partitions) for client in clients)
 
 
-def test_a_consumer_joins_a_classic_group_and_all_go_on() -> None:
+def test_a_consumer_joins_a_classic_group_without_stopping_it() -> None:
     shell = new_shell()
     old = [ClassicClient(shell), ClassicClient(shell)]
     run(shell, *old)
@@ -127,7 +127,7 @@ def test_a_classic_group_stays_classic(policy: MigrationPolicy) -> None:
     assert (group_type(shell), shell.state()) == ("classic", "Stable")
 
 
-def test_a_group_that_may_not_go_back_stays_a_consumer_group() -> None:
+def test_a_group_that_must_not_be_downgraded_stays_a_consumer_group() -> None:
     shell = new_shell(MigrationPolicy.UPGRADE)
     old, new = ClassicClient(shell), ConsumerClient(shell, "new")
     run(shell, old)
@@ -138,7 +138,7 @@ def test_a_group_that_may_not_go_back_stays_a_consumer_group() -> None:
     assert (group_type(shell), counts(old)) == ("consumer", [4])
 
 
-def test_groups_that_are_no_consumers_are_left_alone() -> None:
+def test_groups_of_other_protocol_types_are_not_upgraded() -> None:
     shell = new_shell()
     handle = shell.join(protocol_type="connect", require_known_member_id=False)
     shell.settle()
@@ -163,7 +163,7 @@ def test_joins_of_classic_members(policy: MigrationPolicy, changes: dict[str, ob
     assert shell.join(**changes).error is error
 
 
-def test_classic_requests_of_strangers_to_a_consumer_group() -> None:
+def test_classic_requests_of_unknown_members_are_refused_by_a_consumer_group() -> None:
     shell = new_shell()
     new, old = ConsumerClient(shell, "new"), ClassicClient(shell)
     new.join()
@@ -176,7 +176,7 @@ def test_classic_requests_of_strangers_to_a_consumer_group() -> None:
     assert shell.heartbeat(old.member_id, old.generation_id) is E.NONE
 
 
-def test_a_classic_member_that_does_not_come_when_called_is_out() -> None:
+def test_a_classic_member_that_does_not_rejoin_in_time_is_removed_from_a_consumer_group() -> None:
     shell = new_shell()
     new, old = ConsumerClient(shell, "new"), ClassicClient(shell, session_timeout_ms=600_000)
     new.join()
@@ -194,7 +194,7 @@ def test_a_classic_member_that_does_not_come_when_called_is_out() -> None:
     assert shell.heartbeat(old.member_id, old.generation_id) is E.UNKNOWN_MEMBER_ID
 
 
-def test_all_who_wait_when_a_group_is_converted_join_again() -> None:
+def test_waiting_members_join_again_when_a_group_is_converted() -> None:
     shell = new_shell()
     a, b = ClassicClient(shell), ClassicClient(shell)
     run(shell, a, b)
@@ -234,7 +234,7 @@ def test_conversions_outlive_a_crash() -> None:
     assert counts(old) == [4]
 
 
-def test_a_partition_that_a_leader_gave_to_two_has_one_owner_after_the_conversion() -> None:
+def test_a_partition_assigned_twice_has_one_owner_after_the_conversion() -> None:
     shell = new_shell()
     a, b = ClassicClient(shell), ClassicClient(shell)
     for client in (a, b):

@@ -24,7 +24,7 @@ DAY_MS = 24 * 3600 * 1000
 WEEK_MS = 7 * DAY_MS
 
 
-def test_what_is_committed_is_found_also_after_a_crash() -> None:
+def test_committed_offsets_survive_a_crash() -> None:
     shell = Shell()
     assert shell.commit(42, leader_epoch=3, metadata="m") is E.NONE
     for _ in range(2):
@@ -45,7 +45,7 @@ def test_all_offsets_of_a_group_at_once() -> None:
     assert shell.core.offset_fetch(OffsetFetchRequest("other")).offsets == ()
 
 
-def test_an_offset_of_an_earlier_topic_of_that_name_is_none() -> None:
+def test_offsets_of_a_deleted_topic_do_not_count_for_a_new_one_of_that_name() -> None:
     shell = Shell()
     old, new = uuid.UUID(int=1), uuid.UUID(int=2)
     shell.commit(5, topic_id=old)
@@ -55,13 +55,13 @@ def test_an_offset_of_an_earlier_topic_of_that_name_is_none() -> None:
 
 
 @pytest.mark.parametrize(("length", "error"), [(4096, E.NONE), (4097, E.OFFSET_METADATA_TOO_LARGE)])
-def test_metadata_is_limited(length: int, error: ErrorCode) -> None:
+def test_metadata_of_commits_is_limited(length: int, error: ErrorCode) -> None:
     shell = Shell()
     assert shell.commit(metadata="x" * length) is error
     assert shell.committed() == (7 if error is E.NONE else -1)
 
 
-def test_one_bad_partition_does_not_spoil_the_others() -> None:
+def test_a_refused_partition_does_not_affect_the_others() -> None:
     shell = Shell()
     offsets = (CommittedOffset("t", 0, 1, metadata="x" * 5000), CommittedOffset("t", 1, 2))
     response = shell.run(shell.core.offset_commit(OffsetCommitRequest("g", offsets), shell.now))
@@ -77,7 +77,7 @@ def test_one_bad_partition_does_not_spoil_the_others() -> None:
         ({"generation_id_or_member_epoch": 0, "knows_member_epochs": False}, E.ILLEGAL_GENERATION),
     ],
 )
-def test_commits_to_no_group(changes: dict[str, object], error: ErrorCode) -> None:
+def test_commits_without_a_group(changes: dict[str, object], error: ErrorCode) -> None:
     assert Shell().commit(**changes) is error
 
 
@@ -204,7 +204,7 @@ def test_offsets_of_a_group_expire_a_while_after_it_became_empty() -> None:
     assert (shell.committed(), shell.state()) == (-1, "")
 
 
-def test_offsets_of_topics_that_a_running_group_gave_up_expire() -> None:
+def test_offsets_of_topics_that_a_running_group_no_longer_reads_expire() -> None:
     shell = Shell()
     (member,) = shell.settled(session_timeout_ms=1_800_000)
     for topic in ("t", "old"):
@@ -215,7 +215,7 @@ def test_offsets_of_topics_that_a_running_group_gave_up_expire() -> None:
     assert (shell.committed(), shell.committed(topic="old"), shell.state()) == (7, -1, "Stable")
 
 
-def test_a_commit_may_bring_its_own_retention() -> None:
+def test_a_commit_may_have_its_own_retention() -> None:
     shell = Shell(GroupSettings(offsets_retention_check_interval_ms=1000))
     shell.commit(retention_time_ms=5_000)
     shell.advance(4_500)
@@ -225,7 +225,7 @@ def test_a_commit_may_bring_its_own_retention() -> None:
     assert shell.committed() == -1
 
 
-def test_offsets_of_a_deleted_topic_go() -> None:
+def test_offsets_of_a_deleted_topic_are_deleted() -> None:
     shell = Shell()
     for topic in ("t", "u"):
         shell.commit(topic=topic)

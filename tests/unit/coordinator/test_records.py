@@ -34,7 +34,7 @@ KAFKA_RECORDS = [
 ]
 
 
-def test_every_record_of_kafka_is_read_and_written_as_it_was() -> None:
+def test_records_of_kafka_are_written_back_unchanged() -> None:
     seen: Counter[type] = Counter()
     for key, value in KAFKA_RECORDS:
         record = decode(key, value)
@@ -94,7 +94,7 @@ def test_all_versions_of_a_commit_are_read(value: str, expected: OffsetCommitVal
     ("value", "version"),
     [(OffsetCommitValue(1), 4), (OffsetCommitValue(1, expire_timestamp=5), 1)],
 )
-def test_a_commit_is_written_in_the_version_that_can_say_it(value: OffsetCommitValue, version: int) -> None:
+def test_a_commit_is_written_in_the_lowest_version_that_can_express_it(value: OffsetCommitValue, version: int) -> None:
     data = encode(Record(KEY, value))[1]
     assert data is not None
     assert int.from_bytes(data[:2], "big") == version
@@ -116,7 +116,7 @@ def test_old_groups_have_no_rebalance_timeout() -> None:
     assert member.rebalance_timeout_ms == 6000
 
 
-def test_a_classic_member_is_told_from_none() -> None:
+def test_a_classic_member_is_distinguished_from_none() -> None:
     key = ConsumerGroupMemberMetadataKey("g", "m")
     for classic in (None, ClassicMemberMetadata(6000, (ClassicProtocol("range", b"x"),)), ClassicMemberMetadata(0, ())):
         value = ConsumerGroupMemberMetadataValue(classic_member_metadata=classic)
@@ -124,7 +124,7 @@ def test_a_classic_member_is_told_from_none() -> None:
         assert decode(*encode(Record(key, value))) == Record(key, value._replace(classic_member_metadata=expected))
 
 
-def test_records_of_other_kinds_of_groups_are_passed_over() -> None:
+def test_records_of_other_kinds_of_groups_are_ignored() -> None:
     assert decode(b"\0\x0b\0\1g", b"\0\0") is None
 
 
@@ -140,7 +140,7 @@ def test_records_of_other_kinds_of_groups_are_passed_over() -> None:
         (b"\0\7\0\1g\0\1m", b"\0\0" + b"\xff" * 9),
     ],
 )
-def test_what_is_no_record_is_refused(key: bytes, value: bytes | None) -> None:
+def test_malformed_records_are_refused(key: bytes, value: bytes | None) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(key, value)
 

@@ -9,7 +9,7 @@ from rayka.coordinator.groups.settings import GroupSettings, MigrationPolicy
 from rayka.errors import ErrorCode, RaykaError
 
 
-def test_the_values_are_those_of_the_definitions() -> None:
+def test_settings_agree_with_their_definitions() -> None:
     assert GroupSettings.parse({}) == GroupSettings()
     settings = GroupSettings.parse(
         {

@@ -19,7 +19,7 @@ def settled(shell: Shell, *instances: str) -> dict[str, JoinGroupResponse]:
     return members
 
 
-def test_a_static_member_joins_without_a_detour() -> None:
+def test_a_static_member_joins_with_one_request() -> None:
     shell = Shell()
     members = settled(shell, "a")
     assert members["a"].member_id.startswith("a-")
@@ -28,7 +28,7 @@ def test_a_static_member_joins_without_a_detour() -> None:
 
 @pytest.mark.parametrize("supports_skipping", [True, False])
 @pytest.mark.parametrize("instance", ["a", "b"])
-def test_a_restarted_instance_goes_on_without_a_rebalance(instance: str, supports_skipping: bool) -> None:
+def test_a_restarted_instance_continues_without_a_rebalance(instance: str, supports_skipping: bool) -> None:
     shell = Shell()
     before = settled(shell, "a", "b")
     old_leader = before["a"].leader
@@ -56,7 +56,7 @@ def test_the_new_id_outlives_a_crash() -> None:
     assert shell.heartbeat(again.member_id, 1, group_instance_id="b") is E.NONE
 
 
-def test_if_the_new_id_cannot_be_kept_the_old_one_stays() -> None:
+def test_the_old_id_stays_if_the_new_one_cannot_be_written() -> None:
     shell = Shell()
     before = settled(shell, "a", "b")
     shell.fail_next = E.NOT_ENOUGH_REPLICAS
@@ -74,7 +74,7 @@ def test_an_instance_that_changes_the_protocol_causes_a_rebalance() -> None:
     assert shell.state() == "CompletingRebalance"
 
 
-def test_an_instance_taken_over_while_it_waits_is_fenced() -> None:
+def test_an_instance_replaced_while_it_waits_is_fenced() -> None:
     shell = Shell()
     members = settled(shell, "a", "b")
     waiting = shell.join(

@@ -30,7 +30,7 @@ def test_a_deadline_can_be_moved_both_ways_and_cancelled() -> None:
     assert queue.pop(5) == ("a", None)
 
 
-def test_it_does_as_a_plain_table_would() -> None:
+def test_the_queue_agrees_with_a_plain_table() -> None:
     chance = random.Random(1)
     queue: TimerQueue[int] = TimerQueue()
     table: dict[int, int] = {}

@@ -52,7 +52,7 @@ def test_patterns_match_whole_names(pattern: str, matching: set[str]) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{5,2}", "(?=x)", r"(a)\1"])
-def test_what_re2_cannot_read_is_refused(pattern: str) -> None:
+def test_invalid_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(RaykaError) as caught:
         Topics().matching(pattern)
     assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
