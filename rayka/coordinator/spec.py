@@ -75,13 +75,16 @@ Query: TypeAlias = Callable[[C, Any], Any]
 
 @dataclass(frozen=True)
 class CoordinatorSpec(Generic[C]):
-    """One kind of coordinator. `decode` returns None for records to ignore and raises ValueError for malformed ones.
+    """One kind of coordinator.
 
+    `num_partitions_config` names the setting for the size of its topic. `decode` returns None for records to ignore and
+    raises ValueError for malformed ones.
     Router, shell and codec read `commands` and `queries`: methods of the core by the type of their request.
     """
 
     name: str
     topic: str
+    num_partitions_config: str
     create: Callable[[CoordinatorConfigs], C]
     encode: Callable[[Any], tuple[bytes, bytes | None]]
     decode: Callable[[bytes, bytes | None], Any]

@@ -32,6 +32,11 @@ class Placement:
         self._load = Counter(name for partition in partitions for name in partition.actors)
         self._placed = len(partitions)
 
+    @property
+    def broker_count(self) -> int:
+        """How many brokers can take replicas."""
+        return len(self._actors)
+
     def is_active(self, broker_id: int) -> bool:
         """Whether the broker is up and has an actor that can take replicas."""
         return broker_id in self._actors

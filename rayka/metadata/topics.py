@@ -10,6 +10,7 @@ from rayka.config import BrokerConfig, check_topic_configs, describe_topic
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import NewPartitions, NewTopic, Result, TopicResult
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
+from rayka.metadata.internal_topics import with_own_settings
 from rayka.metadata.placement import Placement
 from rayka.metadata.placement_checks import check_assignment, check_consecutive
 from rayka.metadata.records import (
@@ -61,6 +62,7 @@ class TopicCreation:
 
     def _create(self, topic: NewTopic, topic_id: uuid.UUID) -> tuple[list[MetadataRecord], TopicResult]:
         self._check_name(topic.name)
+        topic = with_own_settings(topic, self._config, self._placement.broker_count)
         configs = self._configs(topic)
         replicas = self._assignments(topic)
         records: list[MetadataRecord] = [

@@ -14,7 +14,7 @@ from rayka.config import BrokerConfig
 from rayka.coordinator.request import Request
 from rayka.coordinator.spec import CoordinatorSpec, partition_for
 from rayka.errors import ErrorCode, RaykaError
-from rayka.gateway.internal_topics import new_topic
+from rayka.metadata.commands import NewTopic
 from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.types import TopicPartition
 
@@ -47,9 +47,8 @@ class CoordinatorRouter:
     def partition_of(self, coordinator_key: str) -> int:
         """The partition of the coordinator's topic that a group id or transactional id hashes to."""
         topic = self._image().topics.get(self._spec.topic)
-        if topic is not None:
-            return partition_for(coordinator_key, len(topic.partitions))
-        return partition_for(coordinator_key, self._new_topic().num_partitions)
+        default = int(self._config()[self._spec.num_partitions_config])
+        return partition_for(coordinator_key, default if topic is None else len(topic.partitions))
 
     async def coordinator_of(self, coordinator_key: str) -> BrokerImage:
         """The node of a coordinator. Creates the topic when it is first needed."""
@@ -95,16 +94,13 @@ class CoordinatorRouter:
             raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return found[0]
 
-    def _new_topic(self) -> Any:
-        return new_topic(self._spec.topic, self._config(), self._image())
-
     async def _create_topic(self) -> None:
-        """Create the topic. Another process may do so at the same time."""
+        """Create the topic, with its own settings. Another process may do so at the same time."""
         async with self._creation:
             if self._spec.topic in self._image().topics:
                 return
             (result,) = await self._controller.create_topics(
-                [self._new_topic()], validate_only=False, timeout_ms=_CREATE_TIMEOUT_MS
+                [NewTopic(self._spec.topic)], validate_only=False, timeout_ms=_CREATE_TIMEOUT_MS
             )
             if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error_message or result.error.name)

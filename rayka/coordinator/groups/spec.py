@@ -54,6 +54,7 @@ def _create(configs: CoordinatorConfigs) -> GroupCoordinator:
 GROUPS: CoordinatorSpec[GroupCoordinator] = CoordinatorSpec(
     name="group",
     topic=OFFSETS_TOPIC,
+    num_partitions_config="offsets.topic.num.partitions",
     create=_create,
     encode=encode,
     decode=decode,

@@ -13,8 +13,8 @@ from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
-from rayka.gateway.internal_topics import new_topic
 from rayka.gateway.server.request import Call
+from rayka.metadata.commands import NewTopic
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.types import NO_LEADER
 
@@ -73,7 +73,7 @@ async def _create(call: Call, names: list[str]) -> dict[str, ErrorCode]:
     """Create topics, as far as request and settings allow; the errors of those that are not there after."""
     if not (call.field("allow_auto_topic_creation", True) and call.broker.config["auto.create.topics.enable"]):
         return {}
-    new = [new_topic(name, call.broker.config, call.broker.image) for name in names]
+    new = [NewTopic(name) for name in names]
     try:
         results = await call.broker.controller.create_topics(new, validate_only=False, timeout_ms=_CREATION_TIMEOUT_MS)
     except RaykaError:

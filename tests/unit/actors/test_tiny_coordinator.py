@@ -147,6 +147,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, int]:
 COUNTERS: CoordinatorSpec[Counters] = CoordinatorSpec(
     "counter",
     "__counters",
+    "num.partitions",
     lambda configs: Counters(),
     encode,
     decode,

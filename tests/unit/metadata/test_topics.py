@@ -278,3 +278,18 @@ def test_deletion_can_be_disabled() -> None:
     (result,) = cluster.run(cluster.controller.delete_topics(["one"]))
     assert result.error is ErrorCode.TOPIC_DELETION_DISABLED
     assert "one" in cluster.image.topics
+
+
+@pytest.mark.parametrize(
+    ("request_configs", "num_partitions", "expected"),
+    [({}, -1, ("compact", 50)), ({"cleanup.policy": "compact,delete"}, 3, ("compact,delete", 3))],
+)
+def test_the_offsets_topic_has_its_own_settings_whoever_creates_it(
+    cluster: Cluster, request_configs: dict[str, str | None], num_partitions: int, expected: tuple[str, int]
+) -> None:
+    """As the coordinator, an auto-creating client or CreateTopics does it; what a request says explicitly counts."""
+    cluster.create(NewTopic("__consumer_offsets", num_partitions, configs=request_configs))
+    topic, configs = cluster.image.topics["__consumer_offsets"], cluster.image.topic_configs("__consumer_offsets")
+    assert (configs["cleanup.policy"], len(topic.partitions)) == expected
+    assert (configs["segment.bytes"], configs["compression.type"]) == ("104857600", "producer")
+    assert all(len(partition.replicas) == 1 for partition in topic.partitions), "there is one broker"
