@@ -316,7 +316,8 @@ def test_only_the_admin_client_may_produce_to_internal_topics(client_id: bytes, 
         async with connected(tmp_path) as (client, broker):
             topic_id = await create(broker, "__consumer_offsets", 1)
             for version in (9, 9):
-                request = produce_request(version, "__consumer_offsets", topic_id, {0: records(b"a")})
+                keyed = bytes(build_batch([Record(0, 1_000, b"key", b"a", ())]))
+                request = produce_request(version, "__consumer_offsets", topic_id, {0: keyed})
                 frame = request_frame(ApiKey.PRODUCE, version, encode(request), client_id=client_id)
                 client.writer.write(frame)
                 body = response_body(ApiKey.PRODUCE, version, await client.receive())
