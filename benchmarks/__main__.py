@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
+import datetime
 import os
 import shlex
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.brokers import BROKERS, CACHE, Broker
 from benchmarks.measures import MEASURES, Options, warm_up
-from benchmarks.report import Results, table, write_page
+from benchmarks.report import RESULTS, Results, commit, machine, table, write_page
 
 
 def names(known: dict[str, object] | list[str]) -> object:
@@ -29,9 +28,9 @@ def names(known: dict[str, object] | list[str]) -> object:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--brokers", type=names(list(BROKERS)), default=list(BROKERS), help="default: rayka,kafka")
+    parser.add_argument("--brokers", type=names(list(BROKERS)), default=list(BROKERS), help=", ".join(BROKERS))
     parser.add_argument("--only", type=names(list(MEASURES)), default=list(MEASURES), help=", ".join(MEASURES))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=Options().seconds, help="of each load; default: %(default)s")
     parser.add_argument("--recovery-gb", type=float, default=1.0, help="log to start with; 8 is the aim's; default: 1")
     parser.add_argument("--config", action="append", default=[], metavar="NAME=VALUE", help="for both brokers")
@@ -39,8 +38,8 @@ def arguments() -> argparse.Namespace:
         "--dir", type=Path, default=CACHE, help="where the logs lie while it runs; default: %(default)s"
     )
     parser.add_argument("--no-warm-up", action="store_true", help="measure cold; quicker when profiling")
-    parser.add_argument("--json", type=Path, help="write every figure of every round there")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md")
+    parser.add_argument("--json", type=Path, help="for the results; default: benchmarks/results/DATE.json")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md and its plots too")
     return parser.parse_args()
 
 
@@ -48,7 +47,7 @@ def one_round(broker: Broker, chosen: list[str], options: Options, results: Resu
     broker.start()
     try:
         if warm:
-            warm_up(broker)
+            results.warm_up.setdefault(broker.name, []).append(warm_up(broker))
         for name in MEASURES:
             if name in chosen:
                 os.sync()  # no measure pays for what the one before it left to be written
@@ -68,18 +67,26 @@ def one_round(broker: Broker, chosen: list[str], options: Options, results: Resu
 def main() -> int:
     chosen = arguments()
     options = Options(seconds=chosen.seconds, recovery_bytes=int(chosen.recovery_gb * 1e9))
-    results = Results(rounds=chosen.rounds)
+    now = datetime.datetime.now()
+    path = chosen.json or RESULTS / f"{now:%Y-%m-%d-%H%M}.json"
+    results = Results(
+        rounds=chosen.rounds,
+        seconds=chosen.seconds,
+        command=shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        date=f"{now:%Y-%m-%d}",
+        commit=commit(),
+        machine=machine(),
+    )
     chosen.dir.mkdir(parents=True, exist_ok=True)
     for number in range(1, chosen.rounds + 1):
         print(f"round {number} of {chosen.rounds}", file=sys.stderr, flush=True)
-        for name in chosen.brokers:
+        for name in chosen.brokers if number % 2 else reversed(chosen.brokers):  # who goes first alternates
             broker = BROKERS[name](Path(tempfile.mkdtemp(prefix=f"{name}-", dir=chosen.dir)), tuple(chosen.config))
             one_round(broker, chosen.only, options, results, warm=not chosen.no_warm_up)
+            results.save(path)
     print(table(results))
-    if chosen.json:
-        chosen.json.write_text(json.dumps(asdict(results), indent=2))
     if chosen.write_docs:
-        write_page(results, shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]))
+        write_page(results, path)
     return 0
 
 

@@ -87,6 +87,15 @@ class Rayka(BrokerProcess):
         return [process for process in self.processes() if not is_rays_own(process)]
 
 
+class RaykaWithFourActors(Rayka):
+    """As on a machine with 8 cores, where most connections end in another process than their leader's."""
+
+    name = "rayka-4"
+
+    def __init__(self, directory: Path, configs: tuple[str, ...] = ()) -> None:
+        super().__init__(directory, ("partition.actors.per.node=4", *configs))
+
+
 class Kafka(ServerProcess):
     """Apache Kafka as one node, broker and controller in one process, over `directory`."""
 
@@ -148,4 +157,4 @@ def is_rays_own(process: psutil.Process) -> bool:
 
 
 Broker = Rayka | Kafka
-BROKERS: dict[str, type[Rayka] | type[Kafka]] = {Rayka.name: Rayka, Kafka.name: Kafka}
+BROKERS: dict[str, type[Rayka] | type[Kafka]] = {each.name: each for each in (Rayka, Kafka, RaykaWithFourActors)}

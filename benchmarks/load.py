@@ -6,6 +6,7 @@ acknowledgement or record; times are in ms.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -20,7 +21,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from rayka.storage.format.builder import build_batches
+from rayka.storage.format.records import Record
+
 Figures = dict[str, float]
+PRODUCE, PRODUCE_VERSION = 0, 7
 TIMEOUT_S = 120.0
 CALL_RECORDS = 10_000
 SEND_TIME = struct.Struct("<q")
@@ -108,7 +113,17 @@ def produce(
     written = sum(end_offsets(bootstrap, topic).values())
     if written != sent:
         raise AssertionError(f"{sent} records were acknowledged, {written} are in the log")
-    return {"records": sent, "records/s": sent / elapsed, "MB/s": sent * size / elapsed / 1e6}
+    return rates(sent, size, elapsed)
+
+
+def rates(records: int, size: int, elapsed_s: float) -> Figures:
+    """Payload bytes and rates."""
+    return {
+        "records": records,
+        "bytes": records * size,
+        "records/s": records / elapsed_s,
+        "MB/s": records * size / elapsed_s / 1e6,
+    }
 
 
 def produce_on(
@@ -156,7 +171,7 @@ def consume(bootstrap: str, topic: str) -> Figures:
     elapsed = time.perf_counter() - began
     _value(messages[-1])
     consumer.close()
-    return {"records": records, "records/s": records / elapsed, "MB/s": records * size / elapsed / 1e6}
+    return rates(records, size, elapsed)
 
 
 def _value(message: Message) -> bytes:
@@ -180,6 +195,52 @@ def one_at_a_time(bootstrap: str, topic: str, seconds: float, size: int = 100) -
         if began >= warm_up:
             latencies.append((time.perf_counter() - began) * 1000)
     return percentiles(latencies)
+
+
+def paced(bootstrap: str, topic: str, seconds: float, rate: float, size: int = 1000) -> Figures:
+    """So many records a second in bursts of a millisecond; from the producer's call to the acknowledgement."""
+    create_topic(bootstrap, topic, 4)
+    producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
+    producer.list_topics(topic, TIMEOUT_S)
+    value, latencies = payload(size), []
+    began = time.perf_counter()
+    sent = 0
+    while (now := time.perf_counter()) < began + seconds:
+        due = int((now - began) * rate)
+        if due > sent:  # one record of each burst tells how long the burst took
+            producer.produce(topic, value, on_delivery=lambda _, __, at=now: latencies.append(time.perf_counter() - at))
+            producer.produce_batch(topic, [{"value": value}] * (due - sent - 1))
+            sent = due
+        producer.poll(0.001)
+    if producer.flush(TIMEOUT_S):
+        raise TimeoutError("records are not acknowledged")
+    return percentiles([each * 1000 for each in latencies])
+
+
+def connections(bootstrap: str, topic: str, seconds: float, count: int = 100, size: int = 100) -> Figures:
+    """So many connections, each of which sends a produce request with one record when it has the answer to the last."""
+    create_topic(bootstrap, topic, 4)
+    return asyncio.run(_many_connections(bootstrap, topic, seconds, count, size))
+
+
+async def _many_connections(bootstrap: str, topic: str, seconds: float, count: int, size: int) -> Figures:
+    from benchmarks.many_groups import Connection, data, short
+
+    (batch,) = build_batches([Record(0, time.time_ns() // 1_000_000, None, payload(size))], max_batch_size=1_000_000)
+    head = struct.pack(">hhii", -1, -1, int(TIMEOUT_S * 1000), 1) + short(topic) + struct.pack(">i", 1)
+    latencies: list[float] = []
+    ends = time.perf_counter() + seconds
+
+    async def work(number: int) -> None:
+        connection = await Connection.open(bootstrap)
+        body = head + struct.pack(">i", number % 4) + data(batch)
+        while (began := time.perf_counter()) < ends:
+            await connection.send(PRODUCE, PRODUCE_VERSION, body)
+            latencies.append((time.perf_counter() - began) * 1000)
+        connection.close()
+
+    await asyncio.gather(*map(work, range(count)))
+    return {**percentiles(latencies), "requests/s": len(latencies) / seconds}
 
 
 def percentiles(latencies: list[float]) -> Figures:
@@ -288,6 +349,8 @@ LOADS: dict[str, Callable[..., Any]] = {
         consume,
         consume_on,
         one_at_a_time,
+        paced,
+        connections,
         end_to_end,
         receive,
         topic_creation,

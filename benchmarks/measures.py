@@ -17,13 +17,16 @@ from rayka.testing import cpu_s, memory_bytes
 Figures = dict[str, float]
 IDLE_SECONDS = 10.0
 RECOVERY_RECORD_BYTES = 1000
+LEVEL = 0.05
+MOST_WARM_UPS = 12
+WARM_UP_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`seconds` of each measured load; `recovery_bytes` of log for the starts."""
 
-    seconds: float = 5.0
+    seconds: float = 10.0
     recovery_bytes: int = 1_000_000_000
 
 
@@ -36,6 +39,8 @@ class Measure:
     figures: tuple[str, ...]
     more_is_better: bool
     run: Callable[[Broker, Options], Figures]
+    costs: tuple[str, ...] = ()
+    """Figures of what it took, of which less is better."""
 
 
 def new_name(name: str) -> str:
@@ -47,12 +52,27 @@ def delete(broker: Broker, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(load.TIMEOUT_S)
 
 
-def produce(size: int, codec: str) -> Callable[[Broker, Options], Figures]:
+def with_cpu(broker: Broker, work: Callable[[], Figures]) -> Figures:
+    """The figures of a load, and the processor time that all processes of the broker used for it.
+
+    `CPU s/GB` counts the payload; `CPU s/M requests` the samples of a load that waits for each answer.
+    """
+    processes = broker.processes()
+    before_s = cpu_s(processes)
+    figures = work()
+    used_s = cpu_s(processes) - before_s
+    if "bytes" in figures:
+        figures["CPU s/GB"] = used_s / figures["bytes"] * 1e9
+    if "samples" in figures:
+        figures["CPU s/M requests"] = used_s / figures["samples"] * 1e6
+    return figures
+
+
+def produce(size: int, codec: str, partitions: int = 4) -> Callable[[Broker, Options], Figures]:
     def run(broker: Broker, options: Options) -> Figures:
         topic = new_name("produce")
-        figures = load.run(
-            "produce", bootstrap=broker.bootstrap, topic=topic, size=size, codec=codec, seconds=options.seconds
-        )
+        arguments = {"size": size, "codec": codec, "partitions": partitions, "seconds": options.seconds}
+        figures = with_cpu(broker, lambda: load.run("produce", bootstrap=broker.bootstrap, topic=topic, **arguments))
         delete(broker, topic)
         return figures
 
@@ -65,7 +85,7 @@ def consume(size: int, codec: str) -> Callable[[Broker, Options], Figures]:
     def run(broker: Broker, options: Options) -> Figures:
         topic, where = new_name("consume"), broker.bootstrap
         load.run("produce", bootstrap=where, topic=topic, size=size, codec=codec, seconds=options.seconds)
-        figures = load.run("consume", bootstrap=where, topic=topic)
+        figures = with_cpu(broker, lambda: load.run("consume", bootstrap=where, topic=topic))
         delete(broker, topic)
         return figures
 
@@ -74,9 +94,23 @@ def consume(size: int, codec: str) -> Callable[[Broker, Options], Figures]:
 
 def simple(name: str) -> Callable[[Broker, Options], Figures]:
     def run(broker: Broker, options: Options) -> Figures:
-        return load.run(name, bootstrap=broker.bootstrap, topic=new_name(name), seconds=options.seconds)
+        arguments = {"bootstrap": broker.bootstrap, "topic": new_name(name), "seconds": options.seconds}
+        return with_cpu(broker, lambda: load.run(name, **arguments))
 
     return run
+
+
+def half_load(broker: Broker, options: Options) -> Figures:
+    """Latency at half of the rate that this broker takes at full load, which is measured first."""
+    full = load.run("produce", bootstrap=broker.bootstrap, topic=new_name("full"), size=1000, seconds=options.seconds)
+    arguments = {"topic": new_name("half"), "seconds": options.seconds, "rate": full["records/s"] / 2}
+    return load.run("paced", bootstrap=broker.bootstrap, **arguments)
+
+
+def many_connections(broker: Broker, options: Options) -> Figures:
+    topic = new_name("connections")
+    arguments = {"bootstrap": broker.bootstrap, "topic": topic, "seconds": options.seconds}
+    return with_cpu(broker, lambda: load.run("connections", **arguments))
 
 
 def topic_creation(broker: Broker, options: Options) -> Figures:
@@ -140,6 +174,7 @@ def _restart(broker: Broker, topic: str) -> Figures:
 
 
 RATE, LATENCY = ("MB/s", "records/s"), ("p50", "p99", "p99.9")
+COST, REQUEST_COST = ("CPU s/GB",), ("CPU s/M requests",)
 AT_REST = (
     "s until settled",
     "slowest heartbeat, ms",
@@ -153,15 +188,25 @@ MEASURES = {
     for measure in (
         Measure("idle", "idle CPU, no client", ("% of a core", "Ray's % of a core"), False, idle),
         Measure("idle-memory", "resident memory, idle", ("MB",), False, memory),
-        Measure("produce-1k", "produce 1 KB, no codec", RATE, True, produce(1000, "none")),
-        Measure("produce-1k-lz4", "produce 1 KB, lz4", RATE, True, produce(1000, "lz4")),
-        Measure("produce-100b", "produce 100 B, no codec", RATE, True, produce(100, "none")),
-        Measure("produce-100b-lz4", "produce 100 B, lz4", RATE, True, produce(100, "lz4")),
-        Measure("consume-1k", "consume 1 KB, no codec", RATE, True, consume(1000, "none")),
-        Measure("consume-1k-lz4", "consume 1 KB, lz4", RATE, True, consume(1000, "lz4")),
-        Measure("consume-100b", "consume 100 B, no codec", RATE, True, consume(100, "none")),
-        Measure("consume-100b-lz4", "consume 100 B, lz4", RATE, True, consume(100, "lz4")),
-        Measure("latency", "one acked record at a time, ms", LATENCY, False, simple("one_at_a_time")),
+        Measure("produce-1k", "produce 1 KB, no codec", RATE, True, produce(1000, "none"), COST),
+        Measure("produce-1k-lz4", "produce 1 KB, lz4", RATE, True, produce(1000, "lz4"), COST),
+        Measure("produce-100b", "produce 100 B, no codec", RATE, True, produce(100, "none"), COST),
+        Measure("produce-100b-lz4", "produce 100 B, lz4", RATE, True, produce(100, "lz4"), COST),
+        Measure("consume-1k", "consume 1 KB, no codec", RATE, True, consume(1000, "none"), COST),
+        Measure("consume-1k-lz4", "consume 1 KB, lz4", RATE, True, consume(1000, "lz4"), COST),
+        Measure("consume-100b", "consume 100 B, no codec", RATE, True, consume(100, "none"), COST),
+        Measure("consume-100b-lz4", "consume 100 B, lz4", RATE, True, consume(100, "lz4"), COST),
+        Measure("produce-1000", "produce 100 B to 1,000 partitions", RATE, True, produce(100, "none", 1000), COST),
+        Measure("latency", "one acked record at a time, ms", LATENCY, False, simple("one_at_a_time"), REQUEST_COST),
+        Measure("half-load", "produce 1 KB at half of full load, ms", LATENCY, False, half_load),
+        Measure(
+            "connections",
+            "100 connections, one record each at a time",
+            ("requests/s",),
+            True,
+            many_connections,
+            ("p99", *REQUEST_COST),
+        ),
         Measure("end-to-end", "end to end at 500/s, ms", LATENCY, False, simple("end_to_end")),
         Measure("topics", "topic of 12 partitions, created and visible", ("ms",), False, topic_creation),
         Measure(
@@ -200,7 +245,13 @@ MEASURES = {
 }
 
 
-def warm_up(broker: Broker) -> None:
-    """Lets a just-in-time compiler see the paths that will be measured."""
-    for codec in ("none", "lz4"):
-        consume(1000, codec)(broker, Options(seconds=2.0))
+def warm_up(broker: Broker) -> list[float]:
+    """Produce and consume until the rates are level, so that a just-in-time compiler has done its work.
+
+    They are level when the last two differ by less than a twentieth; after 12 times it is given up. Returns MB/s.
+    """
+    rates: list[float] = []
+    while len(rates) < 2 or (abs(rates[-1] / rates[-2] - 1) > LEVEL and len(rates) < MOST_WARM_UPS):
+        rates.append(produce(1000, "none")(broker, Options(seconds=WARM_UP_SECONDS))["MB/s"])
+        consume(1000, "lz4")(broker, Options(seconds=WARM_UP_SECONDS))
+    return rates

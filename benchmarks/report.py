@@ -1,28 +1,46 @@
-"""Medians over the rounds, ratios, and the two forms they are shown in: a table and a page."""
+"""The results of a run, kept as data, and what is made of them: a table, docs/performance.md and its plots.
+
+python -m benchmarks.report [benchmarks/results/DATE.json]     # the newest file if none is named
+"""
 
 from __future__ import annotations
 
-import datetime
+import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
 from benchmarks.measures import MEASURES
+from benchmarks.plots import bars
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+PLOTS = ROOT / "docs" / "plots"
+RESULTS = Path(__file__).parent / "results"
+NAMES = {"rayka": "rayka", "rayka-4": "rayka, 4 actors", "kafka": "Kafka"}
 INTRODUCTION = """\
 # Performance
 
-rayka and Apache Kafka 4.4.0 (KRaft, one node, 1 GB heap) in turns on one machine, with the same client
-(confluent-kafka) in a process of its own on the same machine. Each figure is the median of {rounds} rounds; the ratio
-is rayka's figure through Kafka's, and **better** says which of the two is ahead. Absolute figures vary from machine to
-machine and from hour to hour: the ratio counts.
+rayka and Apache Kafka 4.4.0 (KRaft, one node, with the JVM flags of its own start script: G1, 1 GB heap) on one
+machine, with the same client (confluent-kafka) in a process of its own beside the broker. They take turns, and who goes
+first changes from round to round. Each broker is warmed up until two rates in a row differ by less than 5 %. A figure
+is the median of {rounds} rounds of {seconds:g} s, with the smallest and the largest of them in brackets. The ratio is
+rayka's median through Kafka's, and **better** says who is ahead; it is left empty where the ranges overlap. Absolute
+figures vary from machine to machine and from hour to hour: the ratio counts.
 
-- {date}, {machine}
+"4 actors" is rayka with `partition.actors.per.node=4`, the default from 8 cores on: most connections then end in
+another process than their partition's leader. "CPU s" is the processor time of all processes of a broker, with Ray's.
+Where rayka's gateway polls busily (it does so while a client waits for small answers, and not on a machine with one
+core), its latency is bought with processor time, which "CPU s/M requests" shows.
+
+- {date}, commit {commit}, {machine}
 - `{command}`
+- made from `{source}` with `python -m benchmarks.report`
 
 """
 
@@ -32,41 +50,63 @@ class Results:
     """Every figure of every round: `figures[measure][broker]` has one entry for each round."""
 
     rounds: int
+    seconds: float = 0.0
+    command: str = ""
+    date: str = ""
+    commit: str = ""
+    machine: str = ""
+    warm_up: dict[str, list[list[float]]] = field(default_factory=dict)
     figures: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
 
     def add(self, measure: str, broker: str, figures: dict[str, float]) -> None:
         self.figures.setdefault(measure, {}).setdefault(broker, []).append(figures)
 
-    def medians(self, measure: str, figure: str) -> dict[str, float]:
-        by_broker: Mapping[str, Sequence[dict[str, float]]] = self.figures[measure]
+    def values(self, measure: str, figure: str) -> dict[str, list[float]]:
+        """One figure of a measure: the values of all rounds, by broker."""
         return {
-            broker: median(entry[figure] for entry in entries)
-            for broker, entries in by_broker.items()
+            broker: [entry[figure] for entry in entries]
+            for broker, entries in self.figures[measure].items()
             if entries and figure in entries[0]
         }
 
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
-def rows(results: Results) -> Iterator[tuple[str, str, str, str, str]]:
-    """Title and unit, rayka, Kafka, ratio, better."""
+
+def rows(results: Results) -> Iterator[tuple[str, ...]]:
+    """Title and unit, each broker's figure with its spread, ratio, better."""
     for name, measure in MEASURES.items():
-        if name not in results.figures:
-            continue
-        for figure in measure.figures:
-            found = results.medians(name, figure)
-            ours, theirs = found.get("rayka"), found.get("kafka")
-            ratio = ours / theirs if ours is not None and theirs else None
-            better = "" if ratio is None else "rayka" if (ratio >= 1) == measure.more_is_better else "kafka"
-            yield f"{measure.title}: {figure}", number(ours), number(theirs), number(ratio), better
+        for figure in (*measure.figures, *measure.costs) if name in results.figures else ():
+            found = results.values(name, figure)
+            more_is_better = measure.more_is_better and figure not in measure.costs
+            shown = (spread(found.get(broker)) for broker in NAMES)
+            yield (f"{measure.title}: {figure}", *shown, *compared(found, more_is_better))
 
 
-def number(value: float | None) -> str:
-    if value is None:
+def compared(found: dict[str, list[float]], more_is_better: bool) -> tuple[str, str]:
+    """rayka's median through Kafka's, and who is ahead if the ranges do not overlap."""
+    ours, theirs = found.get("rayka"), found.get("kafka")
+    if not ours or not theirs or not median(theirs):
+        return "-", ""
+    is_apart = min(ours) > max(theirs) or max(ours) < min(theirs)
+    is_ours = (median(ours) > median(theirs)) == more_is_better
+    return number(median(ours) / median(theirs)), ("rayka" if is_ours else "kafka") if is_apart else ""
+
+
+def spread(values: list[float] | None) -> str:
+    """The median, and the smallest and largest value."""
+    if not values:
         return "-"
+    return f"{number(median(values))} [{number(min(values))}-{number(max(values))}]"
+
+
+def number(value: float) -> str:
     digits = next((digits for digits, least in enumerate((100, 10, 1)) if abs(value) >= least), 3)
     return f"{value:,.{digits}f}"
 
 
-HEAD = ("", "rayka", "kafka", "ratio", "better")
+HEAD = ("", *NAMES.values(), "ratio", "better")
 
 
 def table(results: Results) -> str:
@@ -86,8 +126,30 @@ def machine() -> str:
     return f"{os.cpu_count()} cores with {memory:.0f} GiB, {system}"
 
 
-def write_page(results: Results, command: str) -> None:
-    text = INTRODUCTION.format(rounds=results.rounds, date=datetime.date.today(), machine=machine(), command=command)
-    text += "| what | rayka | Kafka | ratio | better |\n| --- | --- | --- | --- | --- |\n"
+def commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def write_page(results: Results, source: Path) -> None:
+    """Write docs/performance.md and one plot for each measure that both brokers have."""
+    text = INTRODUCTION.format(**asdict(results), source=source.resolve().relative_to(ROOT))
+    text += f"| what | {' | '.join(HEAD[1:])} |\n|{' --- |' * len(HEAD)}\n"
     text += "".join(f"| {' | '.join(row)} |\n" for row in rows(results))
+    PLOTS.mkdir(parents=True, exist_ok=True)
+    for name, measure in MEASURES.items():
+        if name in results.figures and len(results.figures[name]) > 1:
+            found = {NAMES[broker]: values for broker, values in results.values(name, measure.figures[0]).items()}
+            title = f"{measure.title}: {measure.figures[0]}"
+            (PLOTS / f"{name}.svg").write_text(bars(title, found))
+            text += f"\n![{title}](plots/{name}.svg)\n"
     PAGE.write_text(text)
+
+
+def main() -> None:
+    source = Path(sys.argv[1]) if len(sys.argv) > 1 else max(RESULTS.glob("*.json"))
+    write_page(Results(**json.loads(source.read_text())), source)
+
+
+if __name__ == "__main__":
+    main()

@@ -120,12 +120,13 @@ def rayka_spark(cluster: Cluster, records: int, rounds: int, cores: int, rates: 
     import rayka.spark
     from benchmarks.spark_stages import staged
 
-    spark = rayka.spark.session(executor_cores=cores, executor_memory=DRIVER_MEMORY)
-    spark.range(1000).count()
     profiles: dict[str, Any] = {}
     for name, columns in (("rayka.spark", ALL), ("rayka.spark, column value", ("value",))):
+        rayka.spark.stop()  # a first query is the first of a new session
+        spark = rayka.spark.session(executor_cores=cores, executor_memory=DRIVER_MEMORY)
+        spark.range(1000).count()
 
-        def query(columns: Sequence[str] = columns, *what: str) -> int:
+        def query(columns: Sequence[str] = columns, *what: str, spark: Any = spark) -> int:
             frame = rayka.spark.read_topic(spark, TOPIC, columns=columns)
             return int(frame.selectExpr(*(what or QUERY)).collect()[0][0])
 
@@ -194,14 +195,16 @@ def run_child(task: str, bootstrap: str, records: int, rounds: int, cores: int, 
 
 
 def table(rates: Rates) -> str:
-    """First and later rates, and their ratio to the peer's."""
+    """First and later rates, and their ratio to the peer's: first with first, and later with later or with nothing."""
     lines = [f"{'M records/s':<36} {'first':>7} {'later':>7} {'first':>8} {'later':>8}"]
     for name, each in rates.items():
         peer = rates.get(peer_of(name))
         first, later = each[0], statistics.median(each[1:] or each)
         line = f"{name:<36} {first / 1e6:7.2f} {later / 1e6:7.2f}"
         if peer and peer is not each:
-            line += f" {first / peer[0]:7.1f}x {later / statistics.median(peer[1:] or peer):7.1f}x"
+            line += f" {first / peer[0]:7.1f}x"
+        if peer and peer is not each and len(peer) > 1:
+            line += f" {later / statistics.median(peer[1:]):7.1f}x"
         lines.append(line)
     return "\n".join(lines)
 
