@@ -120,7 +120,7 @@ def test_members_join_crash_and_leave(
 
 
 @pytest.mark.parametrize("kind", ["confluent-kafka", "kafka-python", "confluent-kafka-consumer", JAVA_CONSUMER])
-def test_a_member_that_stood_still_for_longer_than_its_session_comes_back(
+def test_a_member_paused_beyond_its_session_rejoins(
     kind: str, bootstrap: str, group: Members, group_id: str, new_topic: Callable[..., str]
 ) -> None:
     need(kind)

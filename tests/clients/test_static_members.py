@@ -77,7 +77,7 @@ def settled(*instances: Instance) -> Callable[[], bool]:
 
 
 @PROTOCOLS
-def test_an_instance_that_comes_back_in_time_disturbs_nobody(
+def test_a_static_member_that_returns_in_time_causes_no_rebalance(
     start: Callable[[str, str], Instance], protocol: str
 ) -> None:
     first, second = start("one", protocol), start("two", protocol)
@@ -135,7 +135,7 @@ def set_session(bootstrap: str, group_id: str, session_ms: int) -> None:
         (JAVA_CONSUMER, "Reconciling assignment", "UnreleasedInstanceIdException"),
     ],
 )
-def test_a_java_instance_comes_back_in_time_and_is_in_the_group_once(
+def test_a_java_static_member_that_returns_in_time_is_in_the_group_once(
     bootstrap: str, confluent: Confluent, new_topic: Callable[..., str], kind: str, rebalanced: str, refusal: str
 ) -> None:
     """Neither its return nor its double makes the other member rebalance; of two doubles one is refused."""

@@ -126,7 +126,7 @@ def test_what_cannot_be_created(
     assert (name or topic_name) not in kafka_python.topics()
 
 
-def test_one_bad_topic_does_not_hinder_the_others(kafka_python: KafkaPython, topic_name: str) -> None:
+def test_one_bad_topic_does_not_affect_the_others(kafka_python: KafkaPython, topic_name: str) -> None:
     with kafka_python.admin() as admin:
         answer = admin.create_topics({"a b": {}, topic_name: {}}, raise_errors=False)
 

@@ -83,7 +83,7 @@ def kept_before(original: Path, batches: list[bytes], position: int) -> int:
     return earlier + sum(sum(sizes[: count + 1]) <= position for count in range(len(sizes)))
 
 
-def test_the_active_segment_cut_at_every_byte(
+def test_a_segment_cut_at_any_byte_keeps_every_batch_before_the_cut(
     original: Path, batches: list[bytes], tmp_path: Path, same_boot: bool
 ) -> None:
     name = active_segment(original)
@@ -95,7 +95,7 @@ def test_the_active_segment_cut_at_every_byte(
         check_indexes(directory)
 
 
-def test_the_active_segment_flipped_at_every_byte(
+def test_a_flipped_byte_anywhere_keeps_every_batch_before_it(
     original: Path, batches: list[bytes], tmp_path: Path, same_boot: bool
 ) -> None:
     name = active_segment(original)
@@ -114,7 +114,7 @@ def test_the_active_segment_flipped_at_every_byte(
 @pytest.mark.parametrize(
     "pattern", ["*.index", "*.timeindex", "*.snapshot", "leader-epoch-checkpoint", "partition.metadata"]
 )
-def test_every_other_file_damaged(
+def test_damage_to_an_index_snapshot_or_checkpoint_loses_no_record(
     original: Path, batches: list[bytes], tmp_path: Path, same_boot: bool, pattern: str, damage: str
 ) -> None:
     names = sorted(path.name for path in original.glob(pattern))
@@ -145,7 +145,7 @@ def _damage(path: Path, damage: str, position: int) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*.index", "*.timeindex"])
-def test_a_reader_is_not_led_astray_by_an_index_that_lies(
+def test_a_corrupt_index_never_gives_a_reader_the_wrong_batch(
     original: Path, batches: list[bytes], tmp_path: Path, pattern: str
 ) -> None:
     """After a clean stop nothing looks at the indexes before a reader does."""
@@ -164,7 +164,9 @@ def test_a_reader_is_not_led_astray_by_an_index_that_lies(
                 assert file.read(file_slice.size) == batches[offset // 2]
 
 
-def test_a_misplaced_block(original: Path, batches: list[bytes], tmp_path: Path, same_boot: bool) -> None:
+def test_a_block_of_another_segment_is_not_read(
+    original: Path, batches: list[bytes], tmp_path: Path, same_boot: bool
+) -> None:
     """Bytes of one segment in the middle of another are not taken for its own."""
     name = active_segment(original)
     earlier = (original / min(path.name for path in original.glob("*.log"))).read_bytes()

@@ -106,7 +106,7 @@ def wait_until_read(group: Members, writer: Writer) -> float:
 
 @pytest.mark.parametrize("kind", ["confluent-kafka", "confluent-kafka-consumer", "aiokafka"])
 @pytest.mark.parametrize("victim", ["ray::PartitionActor", "ray::GatewayActor", "ray::ControllerActor"])
-def test_a_group_runs_on_when_a_process_is_killed(broker: BrokerProcess, victim: str, kind: str) -> None:
+def test_a_group_continues_after_a_process_was_killed(broker: BrokerProcess, victim: str, kind: str) -> None:
     topic = group_id = f"{victim.removeprefix('ray::').lower()}-{kind}"
     create(broker.bootstrap, topic)
     writer = Writer(broker.bootstrap, topic, PARTITIONS, 0.002)

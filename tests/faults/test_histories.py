@@ -68,7 +68,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield started
 
 
-def test_the_history_of_kills_of_every_process_of_ours(broker: BrokerProcess) -> None:
+def test_kills_of_every_actor_break_no_promise(broker: BrokerProcess) -> None:
     run = Run(broker.bootstrap, "kills")
     with finishing(*run.all):
         run.await_progress("the start")
@@ -133,7 +133,7 @@ FAULTS: tuple[Callable[[Proxy], None], ...] = (
 )  # fmt: skip
 
 
-def test_the_history_of_clients_behind_a_bad_network(tmp_path: Path) -> None:
+def test_a_bad_network_breaks_no_promise(tmp_path: Path) -> None:
     port = free_port()
     configs = (*SEVERAL, f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}")
     with BrokerProcess(tmp_path / "data", configs) as broker, Proxy(broker.port, port) as proxy:
@@ -151,7 +151,7 @@ def test_the_history_of_clients_behind_a_bad_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_leader_that_was_paused_beyond_every_time_out_acknowledges_nothing_it_should_not(
+def test_a_leader_paused_beyond_every_time_out_breaks_no_promise(
     broker: BrokerProcess,
 ) -> None:
     run = Run(broker.bootstrap, "paused", members=1)

@@ -30,7 +30,7 @@ def more_acks(writer: Writer, timeout_s: float) -> float:
 
 
 @pytest.mark.parametrize("victim", ["ray::PartitionActor", "ray::GatewayActor", "ray::ControllerActor"])
-def test_one_of_ours_is_killed_again_and_again(broker: BrokerProcess, victim: str) -> None:
+def test_repeated_kills_of_an_actor_lose_nothing_acknowledged(broker: BrokerProcess, victim: str) -> None:
     topic = f"kill-{victim.removeprefix('ray::').lower()}"
     create_topic(broker.bootstrap, topic, PARTITIONS)
     writer = Writer(broker.bootstrap, topic, PARTITIONS)
@@ -46,7 +46,7 @@ def test_one_of_ours_is_killed_again_and_again(broker: BrokerProcess, victim: st
 
 
 @pytest.mark.parametrize("victim", ["raylet/raylet", "gcs/gcs_server"])
-def test_rays_own_process_is_killed(tmp_path: Path, victim: str) -> None:
+def test_the_kill_of_a_ray_process_loses_nothing_acknowledged(tmp_path: Path, victim: str) -> None:
     with BrokerProcess(tmp_path) as broker:
         create_topic(broker.bootstrap, "events", PARTITIONS)
         writer = Writer(broker.bootstrap, "events", PARTITIONS)
@@ -58,7 +58,7 @@ def test_rays_own_process_is_killed(tmp_path: Path, victim: str) -> None:
         check([writer], read_all(broker.bootstrap, "events", PARTITIONS))
 
 
-def test_everything_is_killed_and_started_again(tmp_path: Path) -> None:
+def test_a_restart_after_everything_was_killed_loses_nothing_acknowledged(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path).start()
     create_topic(broker.bootstrap, "events", PARTITIONS)
     writer = Writer(broker.bootstrap, "events", PARTITIONS)

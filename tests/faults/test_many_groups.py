@@ -25,7 +25,7 @@ MOST_CPU, MOST_CPU_AT_REST = 0.8, 0.06
 """Cores, of the coordinator's process: 0.3 for 1,700 heartbeats a second, and 0.01 whether there are groups or not."""
 
 
-def test_no_session_is_missed_and_empty_groups_cost_nothing(tmp_path: Path) -> None:
+def test_no_session_expires_under_load_and_empty_groups_use_no_cpu(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SETTINGS) as broker:
         (coordinator,) = broker.find("ray::PartitionActor")
 
