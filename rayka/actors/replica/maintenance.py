@@ -54,9 +54,15 @@ class LogUpkeep:
         await self._background.stop()
 
     async def _flush(self) -> None:
-        """Flush the logs whose `flush.ms` is over, and those with closed segments that are not on the device yet."""
+        """Flush the logs whose `flush.ms` is over, and those with closed segments that are not on the device yet.
+
+        Snapshots of producers are written, without a flush.
+        """
         now_ms = time.time_ns() // 1_000_000
         self._server.flush(partition for partition in self._replicas if partition.log.flush_needed(now_ms))
+        for partition in self._replicas:
+            if partition.log.has_unwritten_snapshots:
+                await self._disk.run(partition.log.write_snapshots)
 
     async def _checkpoint(self) -> None:
         logs = [partition.log for partition in self._replicas]

@@ -118,11 +118,11 @@ class Appender:
         self._local.roll(now_ms)
         self.plan_snapshot()
 
-    def snapshot_producers(self, *, sync: bool = False) -> None:
-        """Write the producers down at the log end offset; the last one within a segment is not needed any more."""
+    def snapshot_producers(self) -> None:
+        """Take a snapshot of the producers at the log end; the last one within a segment is not needed any more."""
         end_offset = self._local.log_end_offset
         self._local.segments.active.transaction_index.write()
-        self._producers.take_snapshot(end_offset, sync=sync)
+        self._producers.take_snapshot(end_offset)
         self._producers.keep_snapshots({segment.base_offset for segment in self._local.segments} | {end_offset})
         self.plan_snapshot()
 

@@ -39,7 +39,8 @@ class FlushJob:
     """Flushes everything that was appended before the job was made (group commit).
 
     `run` may be called in a thread, once, and never raises: `error` is for `Log.finish_flush`. The log may roll,
-    truncate, delete segments or close meanwhile: a file that is gone needs no flush.
+    truncate, delete segments or close meanwhile: a file that is gone needs no flush. What a roll leaves to be written
+    of the indexes is written first, while `is_syncing` is False.
     """
 
     def __init__(
@@ -54,18 +55,26 @@ class FlushJob:
         self.directories = directories
         self.truncations = truncations
         self.error: OSError | None = None
+        self.is_syncing = False
         self._files = files
         self._descriptor = descriptor
 
     def run(self) -> None:
         """Wait until the files are on the device. After an error nothing is known of what is."""
         try:
+            self._write_indexes()
+            self.is_syncing = True
             self._sync()
         except OSError as error:
             self.error = error
         finally:
             if self._descriptor is not None:
                 self._files.close(self._descriptor)
+
+    def _write_indexes(self) -> None:
+        for segment, _, with_indexes in self.ranges:
+            with contextlib.suppress(FileNotFoundError):
+                segment.write_indexes() if with_indexes else segment.create_indexes()
 
     def _sync(self) -> None:
         for segment, _, with_indexes in self.ranges:
@@ -164,11 +173,14 @@ class LocalLog:
         )
 
     def roll(self, now_ms: int) -> None:
-        """Begin a segment at the log end offset. An empty active segment stays (KAFKA-6388)."""
+        """Begin a segment at the log end offset. An empty active segment stays (KAFKA-6388).
+
+        The next flush writes the indexes of the old one.
+        """
         old = self.segments.active
         if old.base_offset == self.log_end_offset:
             return
-        old.become_inactive()
+        old.end_appends()
         self._begin_segment(self.log_end_offset, now_ms)
 
     def _begin_segment(self, base_offset: int, now_ms: int) -> None:
@@ -257,7 +269,7 @@ class LocalLog:
         for segment, offset, with_indexes in job.ranges:
             segment.flushed(offset, with_indexes)
             if with_indexes and segment is not self.segments.active:
-                segment.close()
+                segment.freeze()
         self._has_flushed_directory |= len(job.directories) > 1
         self._advance_recovery_point()
 

@@ -341,6 +341,16 @@ class Log:
         """Bring the epoch checkpoint up to the log start offset. Any thread may call it."""
         self._epochs.write()
 
+    @property
+    def has_unwritten_snapshots(self) -> bool:
+        """Whether `write_snapshots` has something to do."""
+        return self._producers.has_unwritten_snapshots
+
+    @storing
+    def write_snapshots(self) -> None:
+        """Write the snapshots of the producers that were taken, at rolls for example. Any thread may call it."""
+        self._producers.write_snapshots()
+
     @storing
     def truncate_to(self, offset: int) -> None:
         """Drop every batch with a record at or above `offset` (a follower does, when its leader never had them)."""
@@ -394,7 +404,8 @@ class Log:
     @storing
     def _finish_flush(self, job: FlushJob) -> None:
         if job.error is not None:
-            raise self._disk.flush_failed(job.error) from job.error
+            failed = self._disk.flush_failed if job.is_syncing else self._disk.failed
+            raise failed(job.error) from job.error
         self._local.finish_flush(job)
         self._flushed_ms = self._now_ms
 
@@ -408,7 +419,8 @@ class Log:
     def close(self, now_ms: int) -> None:
         """Leave everything complete and on the device, as a clean shutdown wants it."""
         self._now_ms = now_ms
-        self._appender.snapshot_producers(sync=True)
+        self._appender.snapshot_producers()
+        self._producers.write_snapshots(sync=True)
         self._local.close()
 
     def release(self) -> None:

@@ -77,6 +77,8 @@ class Segment:
         self._index_interval = index_interval
         self._descriptor = -1
         self._index_write_is_due = False
+        self._is_preallocated = True
+        """Whether the file may be longer than the batches; not known of a file of before."""
 
     def _sibling(self, suffix: str) -> str:
         return self.path.removesuffix(LOG_SUFFIX) + suffix
@@ -92,24 +94,31 @@ class Segment:
         self.created_ms = self._files.modified_ms(self.path)
 
     def create(self, now_ms: int, preallocate: int = 0) -> None:
-        """Make the files, empty, and keep the log open; after an OSError none of them is left."""
+        """Make the log, empty, and keep it open; after an OSError it is not there. Indexes begin in memory."""
         self.created_ms = now_ms
         try:
-            self._create_files(preallocate)
+            self._create_log(preallocate)
         except OSError:
             self.close()
             for path in self.paths:
                 self._files.remove_if_present(path)
             raise
 
-    def _create_files(self, preallocate: int) -> None:
+    def _create_log(self, preallocate: int) -> None:
         descriptor = self.descriptor(create=True)
-        self._files.truncate(descriptor, 0)
+        if self._files.size(self.path):
+            self._files.truncate(descriptor, 0)
         if preallocate:
             self._files.truncate(descriptor, preallocate)
+        self._is_preallocated = bool(preallocate)
+        self.offset_index.reset()
+        self.time_index.reset()
+
+    def create_indexes(self) -> None:
+        """Make the index files if they are not there: the first write to them does it otherwise. Any thread may."""
         for index in (self.offset_index, self.time_index):
-            index.reset()
-            index.write()
+            if not self._files.exists(index.path):
+                self._files.close(self._files.open(index.path, create=True))
 
     def descriptor(self, *, create: bool = False) -> int:
         """The descriptor to write with; opened when it is first needed."""
@@ -169,14 +178,25 @@ class Segment:
         if position == 0:
             self.rolling_timestamp = max_timestamp
 
-    def become_inactive(self) -> None:
-        """The last time index entry, and indexes and log cut to what they hold. The log stays open for its flush."""
-        self.flush_indexes()
+    def end_appends(self) -> None:
+        """Add the last time index entry. Indexes stay in memory until they were written, then `freeze`."""
+        self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+        if self._is_preallocated:
+            self._files.truncate(self.descriptor(), self.size)
+
+    def freeze(self) -> None:
+        """Give back the memory of the indexes and the descriptor."""
         self.offset_index.freeze()
         self.time_index.freeze()
         self.transaction_index.freeze()
+        self.close()
+
+    def become_inactive(self) -> None:
+        """Write the indexes, with the last entry, and cut the log to what it holds."""
+        self.flush_indexes()
         if self._descriptor >= 0:
             self._files.truncate(self._descriptor, self.size)
+        self.freeze()
 
     def flush_indexes(self) -> None:
         """Bring the index files up to date, with the largest timestamp so far as the last entry."""

@@ -7,6 +7,7 @@ snapshot and the batches after it. Source: the log storage engine document, "Pro
 from __future__ import annotations
 
 import os
+import threading
 from bisect import insort
 from collections.abc import Collection, Iterable, Sequence
 
@@ -37,7 +38,11 @@ class ProducerState:
         self._unreplicated: dict[int, int] = {}
         """First offset of each ended transaction -> its marker's offset, until the high watermark is above that."""
         self.snapshots: list[int] = []
-        """Offsets of the snapshot files, rising."""
+        """Offsets of the snapshots, rising."""
+        self._unwritten: dict[int, bytes | None] = {}
+        """Snapshots to be written, and with None those to be removed, by offset."""
+        self._change_lock = threading.Lock()
+        self._write_lock = threading.Lock()
 
     # -- appending ------------------------------------------------------------------------------
 
@@ -152,13 +157,39 @@ class ProducerState:
         """The file of the snapshot at `offset`."""
         return os.path.join(self._directory, file_name(offset, SNAPSHOT_SUFFIX))
 
-    def take_snapshot(self, offset: int, *, sync: bool = False) -> None:
-        """Write down the state after the batches below `offset`, unless that is there already."""
-        if offset in self.snapshots:
-            return
-        data = producer_snapshot.encode(self.entries.values())
-        self._files.write_file(self.snapshot_path(offset), data, sync=sync)
-        insort(self.snapshots, offset)
+    def take_snapshot(self, offset: int) -> None:
+        """Take the state after the batches below `offset`, unless it is there; `write_snapshots` writes it."""
+        if offset not in self.snapshots:
+            self._change(offset, producer_snapshot.encode(self.entries.values()))
+            insort(self.snapshots, offset)
+
+    def _change(self, offset: int, data: bytes | None) -> None:
+        with self._change_lock:
+            self._unwritten[offset] = data
+
+    @property
+    def has_unwritten_snapshots(self) -> bool:
+        """Whether `write_snapshots` has something to do."""
+        return bool(self._unwritten)
+
+    def write_snapshots(self, *, sync: bool = False) -> None:
+        """Write the snapshots that were taken and remove those that were released. Any thread may call it.
+
+        After a crash before that, recovery begins from an earlier snapshot.
+        """
+        with self._write_lock:
+            while changes := list(self._unwritten.items()):
+                for offset, data in changes:
+                    self._write_snapshot(offset, data, sync)
+
+    def _write_snapshot(self, offset: int, data: bytes | None, sync: bool) -> None:
+        if data is None:
+            self._files.remove_if_present(self.snapshot_path(offset))
+        else:
+            self._files.write_file(self.snapshot_path(offset), data, sync=sync)
+        with self._change_lock:
+            if offset in self._unwritten and self._unwritten[offset] is data:
+                del self._unwritten[offset]
 
     def keep_snapshots(self, offsets: Collection[int]) -> None:
         """Remove every snapshot but those at `offsets`."""
@@ -166,15 +197,18 @@ class ProducerState:
             self.release_snapshot(offset)
 
     def release_snapshot(self, offset: int) -> None:
-        """Remove the snapshot at `offset`, if there is one."""
+        """Remove the snapshot at `offset`, if there is one, with the next `write_snapshots`."""
         if offset in self.snapshots:
-            self._files.remove_if_present(self.snapshot_path(offset))
+            self._change(offset, None)
             self.snapshots.remove(offset)
 
     def forget_snapshots(self, offsets: Iterable[int]) -> tuple[str, ...]:
         """Leave the files of these snapshots to be deleted by the caller; their paths."""
         forgotten = set(offsets).intersection(self.snapshots)
         self.snapshots = [offset for offset in self.snapshots if offset not in forgotten]
+        with self._change_lock:
+            for offset in forgotten:
+                self._unwritten.pop(offset, None)
         return tuple(map(self.snapshot_path, sorted(forgotten)))
 
     def load_snapshot(self, limit: int, now_ms: int) -> int | None:
@@ -182,6 +216,7 @@ class ProducerState:
 
         Snapshots that can't be read are removed.
         """
+        self.write_snapshots()
         self.entries, self.ongoing, self._unreplicated = {}, {}, {}
         for offset in reversed([offset for offset in self.snapshots if offset <= limit]):
             try:
