@@ -156,7 +156,7 @@ class LogMachine(RuleBasedStateMachine):
         assert log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset
         assert (log.log_start_offset, log.log_end_offset) == (self.start, self.end)
         assert log.high_watermark == max(self.high_watermark, self.start)
-        assert log.recovery_point <= log.log_end_offset
+        log.validate_state()
 
     @rule(where=fractions, upper=fractions, max_bytes=st.integers(0, 3000))
     def read(self, where: float, upper: float, max_bytes: int) -> None:

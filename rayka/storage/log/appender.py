@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import CONTROL_FLAG, LOG_OVERHEAD, stamp
 from rayka.storage.format.control import read_coordinator_epoch
-from rayka.storage.log.append_info import AppendInfo
 from rayka.storage.log.leader_epochs import LeaderEpochs
 from rayka.storage.log.local_log import LocalLog
 from rayka.storage.log.validator import BatchValidator, ValidatedRecords
 from rayka.storage.producers.state import ProducerState
-from rayka.types import TopicPartition
+from rayka.types import NO_TIMESTAMP, TopicPartition
 
 SNAPSHOT_BYTES = 32 << 20
 """Producers are written down after so many bytes, so that a restart has little to read again,"""
 SNAPSHOT_BYTES_FOR_EACH_PRODUCER = 4096
 """and so many more for each producer, so that it costs little even with many."""
+
+
+class AppendInfo(NamedTuple):
+    """Offsets of the first and last record that were appended, or of the earlier append of a duplicate.
+
+    `log_append_time_ms` is -1 unless the log sets the timestamps.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int = NO_TIMESTAMP
+    log_start_offset: int = 0
+    is_duplicate: bool = False
 
 
 class Appender:

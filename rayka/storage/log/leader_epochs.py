@@ -89,6 +89,12 @@ class LeaderEpochs:
                 self._set(entries)
                 self._is_write_due = True
 
+    def validate_state(self, log_end_offset: int) -> None:
+        """Epochs and their start offsets rise, and none begins beyond the log. Raises AssertionError."""
+        entries = self.entries
+        assert all(one.epoch < two.epoch and one.start_offset < two.start_offset for one, two in pairwise(entries))
+        assert not entries or entries[-1].start_offset <= log_end_offset, (entries[-1], log_end_offset)
+
     def replace(self, entries: list[EpochEntry]) -> None:
         """Put a rebuilt list in the place of what was known."""
         if entries != self.entries or not self._files.exists(self._path):

@@ -278,6 +278,17 @@ class LocalLog:
         offset = unflushed[0].flushed_offset if unflushed else self.log_end_offset
         self.recovery_point = max(self.recovery_point, offset)
 
+    def validate_state(self) -> None:
+        """Segments follow each other, and everything below the recovery point was flushed. Raises AssertionError."""
+        segments = self.segments.all
+        ends = [*(segment.base_offset for segment in segments[1:]), self.log_end_offset]
+        for segment, end in zip(segments, ends, strict=True):
+            assert segment.base_offset < end or segment is self.segments.active, (segment.path, end)
+            assert segment.base_offset <= segment.flushed_offset <= end, (segment.path, segment.flushed_offset, end)
+            if end < self.recovery_point:
+                assert segment.is_flushed(end), (segment.path, self.recovery_point)
+        assert self.recovery_point <= self.log_end_offset, (self.recovery_point, self.log_end_offset)
+
     def close(self) -> None:
         """Flush everything, with the indexes of the active segment, and give back every descriptor.
 

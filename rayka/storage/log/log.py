@@ -21,8 +21,7 @@ from rayka.storage.directory import partition_metadata
 from rayka.storage.directory.disk_state import DiskState
 from rayka.storage.files import RealFiles, storing
 from rayka.storage.log import retention
-from rayka.storage.log.append_info import AppendInfo
-from rayka.storage.log.appender import Appender
+from rayka.storage.log.appender import Appender, AppendInfo
 from rayka.storage.log.leader_epochs import EpochEntry
 from rayka.storage.log.local_log import FlushJob, LocalLog, LogOffsetMetadata, Removal, SegmentDeletion
 from rayka.storage.log.recovery import LastRun, LoadedLog, LogLoader
@@ -31,11 +30,6 @@ from rayka.storage.log.segment import Segment
 from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS, ProducerState
 from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, TopicPartition
-
-SNAPSHOT_BYTES = 32 << 20
-"""Producers are written down after so many bytes, so that a restart has little to read again,"""
-SNAPSHOT_BYTES_FOR_EACH_PRODUCER = 4096
-"""and so many more for each producer, so that it costs little even with many."""
 
 
 class Log:
@@ -120,6 +114,7 @@ class Log:
         if log.flush_before_visible:
             log.flush()
         log.update_high_watermark(min(high_watermark, log.log_end_offset))
+        log.validate_state()
         return log
 
     def configure(self, config: LogConfig) -> None:
@@ -414,6 +409,17 @@ class Log:
         job = self.begin_flush()
         job.run()
         self.finish_flush(job)
+
+    # -- invariants -----------------------------------------------------------------------------
+
+    def validate_state(self) -> None:
+        """Check what must hold between any two calls; takes no time to speak of. Raises AssertionError."""
+        start, end = self.log_start_offset, self.log_end_offset
+        assert start <= self.last_stable_offset <= self.high_watermark <= end, (start, self.high_watermark, end)
+        assert self._segments.all[0].base_offset <= start, (self._segments.all[0].base_offset, start)
+        self._local.validate_state()
+        self._epochs.validate_state(end)
+        self._producers.validate_state(end)
 
     @storing
     def close(self, now_ms: int) -> None:

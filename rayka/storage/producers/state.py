@@ -151,6 +151,17 @@ class ProducerState:
             if entry.current_txn_first_offset >= 0 or entry.last_seen_ms > limit
         }
 
+    def validate_state(self, log_end_offset: int) -> None:
+        """Open transactions and their producers name each other; nothing lies beyond the log. Raises AssertionError."""
+        for first_offset, producer_id in self.ongoing.items():
+            assert self.entries[producer_id].current_txn_first_offset == first_offset, (producer_id, first_offset)
+        for entry in self.entries.values():
+            assert entry.current_txn_first_offset < 0 or entry.current_txn_first_offset in self.ongoing, (
+                entry.producer_id
+            )
+            assert entry.last_offset < log_end_offset, (entry.producer_id, entry.last_offset, log_end_offset)
+        assert self.snapshots == sorted(set(self.snapshots)), self.snapshots
+
     # -- snapshots ------------------------------------------------------------------------------
 
     def snapshot_path(self, offset: int) -> str:
