@@ -1,6 +1,7 @@
 """The way to a partition actor on another node, by actor calls.
 
-Record bytes travel as arguments and results: a fetch gets bytes instead of a place in a file.
+Record bytes travel as arguments and results: a fetch gets bytes instead of a place in a file. Control parts are the
+same checked msgpack as on the local channel.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from rayka.actors.channel.channel_link import append_control, append_results, fetch_results
-from rayka.actors.channel.frames import Operation
-from rayka.actors.channel.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, CallDone, FetchDone, FetchParams
+from rayka.actors.channel.channel_link import append_frame
+from rayka.actors.channel.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, Done, FetchDone
+from rayka.actors.channel.requests import (
+    NUMBERS,
+    FetchParams,
+    LeaderRequest,
+    decode_answer,
+    decode_failure,
+    encode_value,
+)
 from rayka.actors.channel.socket import ChannelClosed
+from rayka.errors import RaykaError
 from rayka.types import AppendParams, AppendRequest
 
 
@@ -34,51 +43,52 @@ class ActorLeaderClient:
 
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """As `LeaderClient.append`."""
-        control, payload, _ = append_control(requests, params)
-        timeout_s = params.timeout_ms / 1000 + GRACE_S
-        self._submit(
-            Operation.APPEND, control, b"".join(payload), lambda answer: done(append_results(answer)), timeout_s
-        )
+        frame, payload = append_frame(requests, params)
+        self._submit(frame, b"".join(payload), done, params.timeout_ms / 1000 + GRACE_S)
 
-    def fetch(self, order: FetchParams, done: FetchDone) -> Hashable:
+    def fetch(self, params: FetchParams, done: FetchDone) -> Hashable:
         """As `LeaderClient.fetch`; the results hold the records' bytes."""
-        timeout_s = order.max_wait_s + GRACE_S
-        return self._submit(Operation.FETCH, order, b"", lambda answer: done(fetch_results(answer)), timeout_s)
+        return self._submit(params, b"", done, params.max_wait_s + GRACE_S)
 
     def cancel(self, key: Hashable) -> None:
-        """As `LeaderClient.cancel`; the leader's own wait ends by its time."""
+        """As `LeaderClient.cancel`; the leader waits until its own time is over."""
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
 
-    def call(self, method: str, arguments: Sequence[Any], done: CallDone, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """As `LeaderClient.call`."""
-        self._submit(Operation.CALL, (method, tuple(arguments)), b"", done, timeout_s)
+    def ask(self, request: LeaderRequest, done: Done, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """As `LeaderClient.ask`."""
+        self._submit(request, b"", done, timeout_s)
 
     def close(self) -> None:
         """As `LeaderClient.close`."""
         for task in list(self._tasks.values()):
             task.cancel()
 
-    def _submit(self, operation: int, control: Any, payload: bytes, done: CallDone, timeout_s: float) -> Hashable:
+    def _submit(self, request: Any, payload: bytes, done: Done, timeout_s: float) -> Hashable:
         key = next(self._keys)
+        number = NUMBERS[type(request)]
         try:
             if self._handle is None:
                 self._handle = ray.get_actor(self._actor_name, namespace=self._namespace)
-            reference = self._handle.serve.remote(operation, control, payload)
+            reference = self._handle.serve.remote(number, encode_value(request), payload)
         except (ValueError, ray.exceptions.RayError) as error:
             asyncio.get_running_loop().call_soon(done, ChannelClosed(str(error), sent=False))
             return key
-        task = asyncio.ensure_future(self._await(reference, done, timeout_s))
+        task = asyncio.ensure_future(self._await(reference, number, done, timeout_s))
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
         return key
 
-    async def _await(self, reference: Any, done: CallDone, timeout_s: float) -> None:
+    async def _await(self, reference: Any, number: int, done: Done, timeout_s: float) -> None:
+        answer: Any
         try:
-            answer = await asyncio.wait_for(reference, timeout_s)
+            failed, control = await asyncio.wait_for(reference, timeout_s)
+            answer = decode_failure(control) if failed else decode_answer(number, control)
         except TimeoutError:
             answer = ChannelClosed(f"{self._actor_name} did not answer in time", sent=True)
+        except RaykaError as error:
+            answer = error
         except ray.exceptions.RayError as error:
             self._handle = None
             answer = ChannelClosed(f"{self._actor_name}: {error}", sent=True)

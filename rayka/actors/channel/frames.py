@@ -2,55 +2,38 @@
 
 A frame is a 16-byte header, a control part in msgpack, and a payload of raw record bytes:
 
-    length u32 | correlation id u32 | operation u16 | unused u16 | control length u32 | control | payload
+    length u32 | correlation id u32 | operation u16 | failed u16 | control length u32 | control | payload
 
-`length` counts what follows it. An answer carries the operation and the correlation id of its request.
-Integers are little-endian, since both ends run on the same machine.
+`length` counts what follows it. An answer carries the operation and the correlation id of its request; with `failed` 1
+its control part is an error. Integers are little-endian, since both ends run on the same machine.
 """
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Final, TypeAlias
 
-import msgpack
-
-HEADER = struct.Struct("<IIHxxI")
-HEADER_SIZE = HEADER.size
-MAX_FRAME_BYTES = 1 << 30
+HEADER: Final = struct.Struct("<IIHHI")
+HEADER_SIZE: Final = HEADER.size
+MAX_FRAME_BYTES: Final = 1 << 30
 _INITIAL_BUFFER_BYTES = 256 * 1024
 
-pack: Callable[[Any], bytes] = msgpack.Packer(use_bin_type=True).pack
+OnFrame: TypeAlias = Callable[[int, int, bool, memoryview, memoryview], None]
+"""Takes operation, correlation id, whether it failed, control and payload of a frame."""
 
 
-def unpack(data: bytes | memoryview) -> Any:
-    """The value of a control part; arrays come back as tuples, which the named tuples are built from."""
-    return msgpack.unpackb(data, use_list=False, strict_map_key=False)
-
-
-class Operation(enum.IntEnum):
-    """What a frame asks for."""
-
-    APPEND = 1
-    FETCH = 2
-    CANCEL_FETCH = 3
-    CALL = 4
-
-
-def encode(operation: int, correlation_id: int, control: Any, payload_size: int = 0) -> bytes:
+def encode(operation: int, correlation_id: int, control: bytes, payload_size: int = 0, failed: bool = False) -> bytes:
     """Header and control part of a frame; `payload_size` bytes of payload are to follow it."""
-    packed = pack(control)
-    length = HEADER_SIZE - 4 + len(packed) + payload_size
-    return HEADER.pack(length, correlation_id, operation, len(packed)) + packed
+    length = HEADER_SIZE - 4 + len(control) + payload_size
+    return HEADER.pack(length, correlation_id, operation, failed, len(control)) + control
 
 
 class FrameBuffer:
     """Received bytes of one connection, cut into frames without copying them.
 
-    `writable()` is where the next bytes go; `frames()` calls back for each whole frame. The payload that
-    the callback gets is a view into the buffer and is good only until the callback returns.
+    `writable()` is where the next bytes go; `received()` calls back for each whole frame. Control and payload are
+    views into the buffer, valid until the callback returns.
     """
 
     def __init__(self) -> None:
@@ -63,14 +46,14 @@ class FrameBuffer:
         """The free part of the buffer, never empty."""
         return self._view[self._end :]
 
-    def received(self, count: int, on_frame: Callable[[int, int, Any, memoryview], None]) -> None:
-        """Take `count` new bytes and call `on_frame(operation, correlation_id, control, payload)` for whole frames.
+    def received(self, count: int, on_frame: OnFrame) -> None:
+        """Take `count` new bytes and call `on_frame` for whole frames.
 
-        Raises `ValueError` for a frame that no peer of ours would send.
+        Raises ValueError for lengths that contradict each other: where the next frame begins is not known then.
         """
         self._end += count
         while (available := self._end - self._start) >= HEADER_SIZE:
-            length, correlation_id, operation, control_length = HEADER.unpack_from(self._buffer, self._start)
+            length, correlation_id, operation, failed, control_length = HEADER.unpack_from(self._buffer, self._start)
             if length > MAX_FRAME_BYTES or control_length > length - (HEADER_SIZE - 4):
                 raise ValueError(f"frame of {length} bytes with a control part of {control_length} bytes")
             if available < length + 4:
@@ -78,9 +61,9 @@ class FrameBuffer:
                 return
             control_start = self._start + HEADER_SIZE
             payload_start = control_start + control_length
-            control = unpack(self._view[control_start:payload_start])
+            control = self._view[control_start:payload_start]
             frame_end = self._start + 4 + length
-            on_frame(operation, correlation_id, control, self._view[payload_start:frame_end])
+            on_frame(operation, correlation_id, bool(failed), control, self._view[payload_start:frame_end])
             self._start = frame_end
         self._make_room(HEADER_SIZE)
 

@@ -14,8 +14,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from rayka.actors.channel.link import FetchParams
-from rayka.actors.channel.socket import ChannelClosed
+from rayka.actors.channel.link import Failed
+from rayka.actors.channel.requests import FetchParams
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
 from rayka.storage.log.reader import SegmentReader
@@ -94,7 +94,7 @@ class RoutedFetch:
         this_round = self._round
         self._outstanding = dict.fromkeys(self._groups)
         for actor_name, indexes in self._groups.items():
-            partitions = [self._partitions[index] for index in indexes]
+            partitions = tuple([self._partitions[index] for index in indexes])
             order = FetchParams(partitions, wait_s, min_bytes[actor_name], self._max_bytes, self._isolation)
             link = self._router.link(actor_name)
             key = link.fetch(order, partial(self._answered, actor_name))
@@ -104,10 +104,10 @@ class RoutedFetch:
             if actor_name in self._outstanding:
                 self._outstanding[actor_name] = key
 
-    def _answered(self, actor_name: str, answer: list[FetchResult] | ChannelClosed) -> None:
+    def _answered(self, actor_name: str, answer: Sequence[FetchResult] | Failed) -> None:
         del self._outstanding[actor_name]
         for position, index in enumerate(self._groups[actor_name]):
-            self._results[index] = _LOST if isinstance(answer, ChannelClosed) else answer[position]
+            self._results[index] = _LOST if isinstance(answer, Exception) else answer[position]
         out_of_time = self._remaining_s() < _CLOCK_SLACK_S
         if self._is_satisfied() or (out_of_time and not self._outstanding):
             self._finish()

@@ -1,9 +1,8 @@
 """The ways to the partition leaders, from one process: implements `gateway.ports.Partitions`.
 
-The image names the actor that leads a partition. One in this very process is called directly, one on this
-node over its local channel, any other by actor calls: three links with the same requests. Nothing is
-retried here: a request whose leader is away gets a retriable error, and the client, who knows what it
-sent, tries again.
+The image names the actor that leads a partition, and the epoch of its start. An actor in this process is called
+directly, one on this node over its local channel, any other by actor calls: three links with the same requests.
+Nothing is retried here: a request whose leader is away gets a retriable error, and the client tries again.
 """
 
 from __future__ import annotations
@@ -12,14 +11,21 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from rayka.actors.channel.actor_link import ActorLeaderClient
 from rayka.actors.channel.channel_link import ChannelLeaderClient
-from rayka.actors.channel.link import CALL_TIMEOUT_S, LeaderClient
+from rayka.actors.channel.link import CALL_TIMEOUT_S, Failed, LeaderClient
+from rayka.actors.channel.requests import (
+    Coordinate,
+    DeleteRecords,
+    DescribeLogDir,
+    FindEpochEnds,
+    LeaderRequest,
+    ListOffsets,
+)
 from rayka.actors.channel.routed_fetch import RoutedFetch
-from rayka.actors.channel.socket import ChannelClosed
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.types import (
     AppendParams,
@@ -34,16 +40,20 @@ from rayka.types import (
     LogDirDescription,
     OffsetAnswer,
     OffsetQuery,
-    ReplicaDescription,
     TopicPartition,
 )
+
+NO_EPOCH = -1
+
+Q = TypeVar("Q", bound=tuple[Any, ...])
+R = TypeVar("R")
 
 
 class Router:
     """Sends requests to leaders. `image` gives the newest image, `node_id` is Ray's id of this node.
 
-    `own` are the links to actors that live in this process, by name. With `local` False every other actor
-    is reached by actor calls, as from another node.
+    `own` are the links to actors in this process, by name. With `local` False every other actor is reached by actor
+    calls, as from another node.
     """
 
     def __init__(
@@ -61,7 +71,8 @@ class Router:
         self._socket_dir = socket_dir
         self._namespace = namespace
         self._local = local
-        self._links: dict[str, LeaderClient] = dict(own or {})
+        self._own = dict(own or {})
+        self._links: dict[str, tuple[int, LeaderClient]] = {}
         # The ways that appends took under `_routed_image`, each a link and the leader epoch.
         self._routes: dict[TopicPartition, tuple[LeaderClient, int]] = {}
         self._routed_image: MetadataImage | None = None
@@ -69,7 +80,7 @@ class Router:
 
     def close(self) -> None:
         """Close every link; requests under way end with an error."""
-        for link in self._links.values():
+        for _, link in self._links.values():
             link.close()
         self._links.clear()
         self._routes.clear()
@@ -83,10 +94,18 @@ class Router:
         return (actor, partition.leader_epoch) if actor is not None else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def link(self, actor_name: str) -> LeaderClient:
-        """The way to an actor, made when first needed."""
-        link = self._links.get(actor_name)
-        if link is None:
-            link = self._links[actor_name] = self._open(actor_name)
+        """The way to the start of an actor that the image names, made when first needed."""
+        own = self._own.get(actor_name)
+        if own is not None:
+            return own
+        actor = self._image().actors.get(actor_name)
+        epoch = actor.epoch if actor is not None else NO_EPOCH
+        known_epoch, link = self._links.get(actor_name, (NO_EPOCH, None))
+        if link is None or known_epoch != epoch:
+            if link is not None:
+                link.close()
+            link = self._open(actor_name, epoch)
+            self._links[actor_name] = epoch, link
         return link
 
     def is_local(self, actor_name: str) -> bool:
@@ -96,9 +115,9 @@ class Router:
         broker = image.brokers.get(actor.broker_id) if actor is not None else None
         return self._local and broker is not None and broker.node_id == self._node_id
 
-    def _open(self, actor_name: str) -> LeaderClient:
+    def _open(self, actor_name: str, epoch: int) -> LeaderClient:
         if self.is_local(actor_name):
-            return ChannelLeaderClient(socket_path(self._socket_dir, actor_name))
+            return ChannelLeaderClient(socket_path(self._socket_dir, actor_name, epoch))
         return ActorLeaderClient(actor_name, self._namespace)
 
     def append(self, requests: Sequence[AppendRequest], params: AppendParams) -> asyncio.Future[list[AppendResult]]:
@@ -120,9 +139,9 @@ class Router:
             future.set_result([AppendResult(int(route))])
             return
 
-        def done(answer: list[AppendResult] | ChannelClosed) -> None:
+        def done(answer: Sequence[AppendResult] | Failed) -> None:
             if not future.done():
-                future.set_result([AppendResult(_loss(answer))] if isinstance(answer, ChannelClosed) else answer)
+                future.set_result([AppendResult(_loss(answer))] if isinstance(answer, Exception) else list(answer))
 
         link, leader_epoch = route
         link.append((AppendRequest(topic_partition, records, leader_epoch),), params, done)
@@ -148,10 +167,10 @@ class Router:
         groups = self._by_leader([request.topic_partition for request in requests], results, AppendResult)
         outstanding = len(groups)
 
-        def answered(indexes: Sequence[int], answer: list[AppendResult] | ChannelClosed) -> None:
+        def answered(indexes: Sequence[int], answer: Sequence[AppendResult] | Failed) -> None:
             nonlocal outstanding
             for position, index in enumerate(indexes):
-                results[index] = AppendResult(_loss(answer)) if isinstance(answer, ChannelClosed) else answer[position]
+                results[index] = AppendResult(_loss(answer)) if isinstance(answer, Exception) else answer[position]
             outstanding -= 1
             if not outstanding and not future.done():
                 future.set_result(results)
@@ -188,53 +207,65 @@ class Router:
 
     async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
         """Find offsets by timestamp or by `OffsetSpec`."""
-        return await self._ask("list_offsets", queries, OffsetAnswer, int(isolation))
+        return await self._ask_leaders(queries, lambda part: ListOffsets(part, isolation), OffsetAnswer)
 
     async def epoch_end_offsets(self, queries: Sequence[EpochQuery]) -> list[EpochEndOffset]:
         """Find where leader epochs ended (KIP-101)."""
-        return await self._ask("epoch_end_offsets", queries, EpochEndOffset)
+        return await self._ask_leaders(queries, FindEpochEnds, EpochEndOffset)
 
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], timeout_ms: int
     ) -> dict[TopicPartition, DeleteRecordsResult]:
         """Move log start offsets up."""
-        queries = [(topic_partition, offset) for topic_partition, offset in offsets.items()]
-        answers = await self._ask("delete_records", queries, DeleteRecordsResult)
+        answers = await self._ask_leaders(list(offsets.items()), DeleteRecords, DeleteRecordsResult)
         return dict(zip(offsets, answers, strict=True))
 
     async def describe_log_dirs(self) -> list[LogDirDescription]:
         """The log directories of this node's actors."""
         image = self._image()
         names = [actor.name for actor in image.actors.values() if self.is_local(actor.name) or not self._local]
-        answers = await asyncio.gather(*(self.call(name, "describe_log_dir") for name in names))
+        answers = await asyncio.gather(*(self.ask(name, DescribeLogDir()) for name in names))
         return [
-            _log_dir(answer)
-            if not isinstance(answer, ChannelClosed)
-            else LogDirDescription(ErrorCode.KAFKA_STORAGE_ERROR, image.actors[name].log_dir)
+            LogDirDescription(ErrorCode.KAFKA_STORAGE_ERROR, image.actors[name].log_dir)
+            if isinstance(answer, Exception)
+            else answer
             for name, answer in zip(names, answers, strict=True)
         ]
 
-    async def call(self, actor_name: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """Call a method of an actor through its link; the answer may be a `ChannelClosed`."""
+    async def call(
+        self, actor_name: str, coordinator: str, partition: int, message: Any, timeout_s: float = CALL_TIMEOUT_S
+    ) -> bytes | Failed:
+        """Send a request to a coordinator. Its message is bytes, unless the actor is in this process."""
+        return cast(
+            "bytes | Failed", await self.ask(actor_name, Coordinate(coordinator, partition, message), timeout_s)
+        )
+
+    async def ask(self, actor_name: str, request: LeaderRequest, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Send a request to an actor and return its answer, as `OPERATIONS` names it, or a failure."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def done(answer: Any) -> None:
             if not future.done():
                 future.set_result(answer)
 
-        self.link(actor_name).call(method, arguments, done, timeout_s)
+        self.link(actor_name).ask(request, done, timeout_s)
         return await future
 
-    async def _ask(self, method: str, queries: Sequence[Any], answer_type: Callable[..., Any], *more: Any) -> list[Any]:
+    async def _ask_leaders(
+        self,
+        queries: Sequence[Q],
+        request_of: Callable[[tuple[Q, ...]], LeaderRequest],
+        answer_type: Callable[[int], R],
+    ) -> list[R]:
         """Put each query, whose first field is its partition, to its leader."""
         results: list[Any] = [None] * len(queries)
         groups = self._by_leader([query[0] for query in queries], results, answer_type)
 
         async def ask(actor_name: str, indexes: list[int]) -> None:
-            answer = await self.call(actor_name, method, [queries[index] for index in indexes], *more)
+            answer = await self.ask(actor_name, request_of(tuple([queries[index] for index in indexes])))
             for position, index in enumerate(indexes):
-                lost = isinstance(answer, ChannelClosed)
-                results[index] = answer_type(_loss(answer)) if lost else answer_type(*answer[position])
+                failed = isinstance(answer, Exception)
+                results[index] = answer_type(_loss(answer)) if failed else answer[position]
 
         await asyncio.gather(*(ask(name, [index for index, _ in entries]) for name, entries in groups.items()))
         return results
@@ -253,19 +284,13 @@ class Router:
         return groups
 
 
-def socket_path(socket_dir: str, actor_name: str) -> str:
-    """Where an actor's local channel listens."""
-    return os.path.join(socket_dir, f"{actor_name}.sock")
+def socket_path(socket_dir: str, actor_name: str, epoch: int) -> str:
+    """Where one start of an actor listens for its local channel."""
+    return os.path.join(socket_dir, f"{actor_name}.{epoch}.sock")
 
 
-def _loss(closed: ChannelClosed) -> int:
-    """What a client may do about a lost leader: look for the new one, or (it may have been done) ask again."""
-    return int(ErrorCode.REQUEST_TIMED_OUT if closed.sent else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-
-def _log_dir(answer: Any) -> LogDirDescription:
-    error, path, replicas, total_bytes, usable_bytes, strays = answer
-    described = tuple(
-        ReplicaDescription(TopicPartition(*topic_partition), *rest) for topic_partition, *rest in replicas
-    )
-    return LogDirDescription(error, path, described, total_bytes, usable_bytes, tuple(strays))
+def _loss(failure: Failed) -> int:
+    """The error for a client, which then looks for the new leader, or is left in doubt: the append may be done."""
+    if isinstance(failure, RaykaError):
+        return int(failure.code)
+    return int(ErrorCode.REQUEST_TIMED_OUT if failure.sent else ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,90 +1,121 @@
-"""Requests as frames, from the local channel or an actor call, carried out by the replica server."""
+"""Requests from other processes, by local channel or actor call, carried out by the replica server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from rayka.actors.channel.frames import Operation
-from rayka.actors.channel.link import FetchParams
-from rayka.actors.channel.socket import ChannelClosed
-from rayka.actors.replica.server import ReplicaServer
-from rayka.storage.log.reader import SegmentReader
-from rayka.types import (
-    AppendParams,
-    AppendRequest,
-    FetchPartition,
-    FetchResult,
-    FileSlice,
-    IsolationLevel,
-    TopicPartition,
+from rayka.actors.channel.requests import (
+    AppendFrame,
+    CancelFetch,
+    Coordinate,
+    DeleteRecords,
+    DescribeLogDir,
+    FetchParams,
+    FindEpochEnds,
+    ListOffsets,
+    decode_request,
+    encode_failure,
+    encode_value,
 )
+from rayka.actors.replica.server import ReplicaServer
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.log.reader import SegmentReader
+from rayka.types import AppendRequest, FetchResult, FileSlice
 
 
-class Request(Protocol):
+class ReceivedRequest(Protocol):
     """One request; `inline` asks for record bytes instead of their place in a file."""
 
-    operation: int
-    correlation_id: int
-    control: Any
+    message: Any
     payload: memoryview
     inline: bool
 
     @property
-    def connection(self) -> object: ...
+    def key(self) -> Hashable:
+        """What a later `CancelFetch` of the same peer names it by."""
 
-    def answer(self, control: Any) -> None: ...
+    def key_of(self, correlation_id: int) -> Hashable:
+        """The key of another request of the same peer."""
+
+    def answer(self, value: Any) -> None:
+        """Send the answer, or the RaykaError."""
+
+
+class CallRequest:
+    """A request by actor call. Raises INVALID_REQUEST."""
+
+    # The caller is on another node and can't read our files.
+    inline = True
+
+    def __init__(self, number: int, control: bytes, payload: bytes) -> None:
+        self.message = decode_request(number, memoryview(control))
+        self.payload = memoryview(bytearray(payload))
+        self.answered: asyncio.Future[tuple[bool, bytes]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def key(self) -> Hashable:
+        """A caller by actor call can't cancel, so each call stands for itself."""
+        return self
+
+    def key_of(self, correlation_id: int) -> Hashable:
+        """No other request."""
+        return None
+
+    def answer(self, value: Any) -> None:
+        """Give the answer to the call: whether it failed, and the bytes of the answer or of the error."""
+        if not self.answered.done():
+            failed = isinstance(value, RaykaError)
+            self.answered.set_result((failed, encode_failure(value) if failed else encode_value(value)))
 
 
 class FrameService:
-    """Reads requests out of frames; `serve` is given to the channel."""
+    """Passes requests to the replica server; `serve` is given to the channel."""
 
     def __init__(self, server: ReplicaServer) -> None:
         self._server = server
         self._reader = SegmentReader()
-        self._keys: dict[tuple[object, int], Any] = {}
-        self._dispatch: dict[int, Callable[[Request], None]] = {
-            Operation.APPEND: self._append,
-            Operation.FETCH: self._fetch,
-            Operation.CANCEL_FETCH: self._cancel_fetch,
-            Operation.CALL: self._call,
+        self._fetches: dict[Hashable, Hashable] = {}
+        self._dispatch: dict[type, Callable[[ReceivedRequest], None]] = {
+            AppendFrame: self._append,
+            FetchParams: self._fetch,
+            CancelFetch: self._cancel_fetch,
+            **dict.fromkeys((ListOffsets, FindEpochEnds, DeleteRecords, DescribeLogDir, Coordinate), self._ask),
         }
 
-    def serve(self, request: Request) -> None:
-        """Carry out one request; its answer may come later."""
-        self._dispatch[request.operation](request)
+    def serve(self, request: ReceivedRequest) -> None:
+        """Carry out one request; its answer may come later. Raises INVALID_REQUEST."""
+        self._dispatch[type(request.message)](request)
 
-    def _append(self, request: Request) -> None:
-        params, *rows = request.control
+    def _append(self, request: ReceivedRequest) -> None:
+        params, partitions = request.message
         requests = []
         start = 0
-        for topic_partition, leader_epoch, size in rows:
-            records = request.payload[start : start + size]
+        for topic_partition, leader_epoch, size in partitions:
+            if not 0 <= size <= len(request.payload) - start:
+                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{size} bytes for {topic_partition} are not there")
+            requests.append(AppendRequest(topic_partition, request.payload[start : start + size], leader_epoch))
             start += size
-            requests.append(AppendRequest(TopicPartition(*topic_partition), records, leader_epoch))
-        self._server.append(requests, AppendParams(*params), request.answer)
+        self._server.append(requests, params, request.answer)
 
-    def _fetch(self, request: Request) -> None:
-        rows, max_wait_s, min_bytes, max_bytes, isolation = request.control
-        partitions = [FetchPartition(TopicPartition(*row[0]), *row[1:]) for row in rows]
-        order = FetchParams(partitions, max_wait_s, min_bytes, max_bytes, IsolationLevel(isolation))
-        name = (request.connection, request.correlation_id)
+    def _fetch(self, request: ReceivedRequest) -> None:
+        name = request.key
 
-        def done(results: list[FetchResult] | ChannelClosed) -> None:
-            self._keys.pop(name, None)
-            assert not isinstance(results, ChannelClosed)
+        def done(results: Any) -> None:
+            self._fetches.pop(name, None)
             request.answer(self._with_bytes(results) if request.inline else results)
 
-        key = self._server.fetch(order, done)
+        key = self._server.fetch(request.message, done)
         if key is not None:
-            self._keys[name] = key
+            self._fetches[name] = key
 
-    def _cancel_fetch(self, request: Request) -> None:
-        key = self._keys.pop((request.connection, request.control), None)
+    def _cancel_fetch(self, request: ReceivedRequest) -> None:
+        key = self._fetches.pop(request.key_of(request.message.correlation_id), None)
         if key is not None:
             self._server.cancel(key)
 
-    def _with_bytes(self, results: list[FetchResult]) -> list[FetchResult]:
+    def _with_bytes(self, results: Sequence[FetchResult]) -> list[FetchResult]:
         return [
             result._replace(records=self._reader.read(result.records))
             if isinstance(result.records, FileSlice)
@@ -92,6 +123,5 @@ class FrameService:
             for result in results
         ]
 
-    def _call(self, request: Request) -> None:
-        method, arguments = request.control
-        self._server.call(method, arguments, request.answer)
+    def _ask(self, request: ReceivedRequest) -> None:
+        self._server.ask(request.message, request.answer)

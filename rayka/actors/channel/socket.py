@@ -1,4 +1,4 @@
-"""The local channel: a Unix socket between processes of one node, for produce, fetch and their kin.
+"""The local channel: a Unix socket between processes of one node, for requests to partition leaders.
 
 An actor call costs about a millisecond and copies large arguments through the object store; this costs
 some tens of microseconds and carries record bytes raw. Requests are pipelined and may be answered out
@@ -10,14 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, cast
 
-from rayka.actors.background import BackgroundTasks
-from rayka.actors.channel.frames import FrameBuffer, Operation, encode
+from rayka.actors.channel.frames import MAX_FRAME_BYTES, FrameBuffer, encode
+from rayka.actors.channel.requests import (
+    NUMBERS,
+    CancelFetch,
+    decode_answer,
+    decode_failure,
+    decode_request,
+    encode_failure,
+    encode_value,
+)
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.private_directory import make_private_directory
 
 logger = logging.getLogger(__name__)
@@ -26,7 +36,11 @@ CONNECT_TIMEOUT_S = 3.0
 _CONNECT_RETRY_S = 0.02
 _MAX_QUEUED_REQUESTS = 10_000
 _SWEEP_S = 0.5
+_MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES - (1 << 24)
 DEFAULT_TIMEOUT_S = 30.0
+SHARE_BYTES = 64 << 20
+"""Record bytes that may wait for a peer that stands still: an eighth of what a node has by default."""
+STALLED_S = 1.0
 
 Done = Callable[[Any], None]
 
@@ -39,35 +53,39 @@ class ChannelClosed(ConnectionError):
         self.sent = sent
 
 
-class Request:
-    """One request as the serving side sees it; `payload` is good until the handler returns."""
+class ChannelRequest:
+    """One request as the serving side sees it; `payload` is valid until the handler returns."""
 
-    __slots__ = ("_connection", "control", "correlation_id", "operation", "payload")
+    __slots__ = ("_connection", "_correlation_id", "_operation", "message", "payload")
 
     # The peer is on this node and reads files itself.
     inline = False
 
     def __init__(
-        self, connection: _ServerConnection, operation: int, correlation_id: int, control: Any, payload: memoryview
+        self, connection: _ServerConnection, operation: int, correlation_id: int, message: Any, payload: memoryview
     ) -> None:
         self._connection = connection
-        self.operation = operation
-        self.correlation_id = correlation_id
-        self.control = control
+        self._operation = operation
+        self._correlation_id = correlation_id
+        self.message = message
         self.payload = payload
 
     @property
-    def connection(self) -> object:
-        """Identifies the peer among all connections."""
-        return self._connection
+    def key(self) -> Hashable:
+        """What a `CancelFetch` on the same connection names it by."""
+        return self._connection, self._correlation_id
 
-    def answer(self, control: Any) -> None:
-        """Send the answer; a peer that is gone gets none."""
-        self._connection.send(encode(self.operation, self.correlation_id, control))
+    def key_of(self, correlation_id: int) -> Hashable:
+        """The key of another request on the same connection."""
+        return self._connection, correlation_id
+
+    def answer(self, value: Any) -> None:
+        """Send the answer, or the RaykaError; a peer that is gone gets none."""
+        self._connection.answer(self._operation, self._correlation_id, value)
 
 
 class _ServerConnection(asyncio.BufferedProtocol):
-    def __init__(self, serve: Callable[[Request], None], connections: set[_ServerConnection]) -> None:
+    def __init__(self, serve: Callable[[ChannelRequest], None], connections: set[_ServerConnection]) -> None:
         self._serve = serve
         self._connections = connections
         self._frames = FrameBuffer()
@@ -91,8 +109,26 @@ class _ServerConnection(asyncio.BufferedProtocol):
             logger.error("closing a local channel: %s", error)
             self.close()
 
-    def _on_frame(self, operation: int, correlation_id: int, control: Any, payload: memoryview) -> None:
-        self._serve(Request(self, operation, correlation_id, control, payload))
+    def _on_frame(
+        self, operation: int, correlation_id: int, failed: bool, control: memoryview, payload: memoryview
+    ) -> None:
+        """Serve a request. The channel is shared, so a bad request fails alone."""
+        try:
+            message = decode_request(operation, control)
+            self._serve(ChannelRequest(self, operation, correlation_id, message, payload))
+        except RaykaError as error:
+            logger.error("refused a request on the local channel: %s", error)
+            self.answer(operation, correlation_id, error)
+        except Exception as error:
+            logger.exception("operation %d of the local channel failed", operation)
+            reason = f"{type(error).__name__}: {error}"
+            self.answer(operation, correlation_id, RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
+
+    def answer(self, operation: int, correlation_id: int, value: Any) -> None:
+        failed = isinstance(value, RaykaError)
+        control = encode_failure(value) if failed else encode_value(value)
+        if self._transport is not None:
+            self._transport.write(encode(operation, correlation_id, control, failed=failed))
 
     def pause_writing(self) -> None:
         if self._transport is not None:
@@ -102,10 +138,6 @@ class _ServerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def send(self, frame: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(frame)
-
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -114,7 +146,7 @@ class _ServerConnection(asyncio.BufferedProtocol):
 class ChannelServer:
     """Listens at `path` and calls `serve(request)` for each frame, in the event loop."""
 
-    def __init__(self, path: str, serve: Callable[[Request], None]) -> None:
+    def __init__(self, path: str, serve: Callable[[ChannelRequest], None]) -> None:
         self._path = path
         self._serve = serve
         self._connections: set[_ServerConnection] = set()
@@ -123,8 +155,8 @@ class ChannelServer:
     async def start(self) -> None:
         """Listen, in place of a process that died. Raises CLUSTER_AUTHORIZATION_FAILED for an unsafe directory."""
         make_private_directory(os.path.dirname(self._path))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        for left_behind in glob.glob(f"{glob.escape(self._path.rsplit('.', 2)[0])}.*sock"):
+            os.unlink(left_behind)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
             lambda: _ServerConnection(self._serve, self._connections), self._path
@@ -155,49 +187,60 @@ class _ClientConnection(asyncio.BufferedProtocol):
         self._channel.on_lost()
 
 
+class _Pending(NamedTuple):
+    """A request that has no answer yet."""
+
+    done: Done
+    deadline_s: float
+    payload_size: int
+
+
 class LocalChannel:
     """The calling end: connects when first used, and again after the peer was lost.
 
     While there is no connection, requests wait for it in order, up to `CONNECT_TIMEOUT_S`; then they end
     with `ChannelClosed(sent=False)`. Requests that were sent when the peer went, or that it did not
-    answer within their time, end with `sent=True`: they may have been done.
+    answer within their time, end with `sent=True`: they may have been carried out.
+
+    A peer that stands still takes up no more memory than its share: when it has answered no append for `STALLED_S` and
+    more than `share_bytes` of record bytes wait for it, the connection is dropped, and further appends fail at once.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, share_bytes: int = SHARE_BYTES) -> None:
         self._path = path
+        self._share_bytes = share_bytes
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.WriteTransport | None = None
-        self._waiting: dict[int, tuple[Done, float]] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._payload_bytes = 0
+        self._appended_s = 0.0  # when the peer last answered an append, or had none to answer
+        self._has_dropped = False  # and no append was answered since
         self._queued: list[tuple[bytes, Sequence[memoryview]]] = []
         self._connecting: asyncio.Task[None] | None = None
-        self._background = BackgroundTasks(f"channel to {os.path.basename(path)}")
         self._lost_at = 0.0
         self._sweep: asyncio.TimerHandle | None = None
         self._correlation_ids = itertools.count(1)
 
     def request(
-        self,
-        operation: int,
-        control: Any,
-        done: Done,
-        *,
-        payload: Sequence[memoryview] = (),
-        payload_size: int = 0,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        self, message: Any, done: Done, *, payload: Sequence[memoryview] = (), timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> int:
-        """Send a request now, or as soon as there is a connection; `done(control or ChannelClosed)` ends it.
+        """Send a request now, or as soon as there is a connection.
 
-        The returned correlation id lets the caller speak of this request later. `done` is never called
-        before this returns.
+        `done` gets the answer, a `RaykaError`, or `ChannelClosed`; never before this returns. The returned
+        correlation id is for `cancel`.
         """
         correlation_id = next(self._correlation_ids) & 0xFFFFFFFF
-        frame = encode(operation, correlation_id, control, payload_size)
-        if self._transport is None and len(self._queued) >= _MAX_QUEUED_REQUESTS:
-            self._loop.call_soon(done, ChannelClosed(f"too many requests wait for {self._path}", sent=False))
+        size = sum(map(len, payload))
+        fault = self._fault(size)
+        if fault is not None:
+            self._loop.call_soon(done, fault)
             return correlation_id
-        self._waiting[correlation_id] = (done, self._loop.time() + timeout_s)
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(_SWEEP_S, self._expire)
+        try:
+            frame = encode(NUMBERS[type(message)], correlation_id, encode_value(message), size)
+        except RaykaError as error:
+            self._loop.call_soon(done, error)
+            return correlation_id
+        self._await_answer(correlation_id, _Pending(done, self._loop.time() + timeout_s, size))
         if self._transport is not None:
             self._write(frame, payload)
         else:
@@ -205,25 +248,65 @@ class LocalChannel:
             self._connect()
         return correlation_id
 
+    def _fault(self, size: int) -> ChannelClosed | RaykaError | None:
+        if size > _MAX_PAYLOAD_BYTES:
+            return RaykaError(ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes are too many for one request")
+        if self._transport is None and len(self._queued) >= _MAX_QUEUED_REQUESTS:
+            return ChannelClosed(f"too many requests wait for {self._path}", sent=False)
+        if self._payload_bytes + size > self._share_bytes and self._is_stalled:
+            return ChannelClosed(f"{self._path} stands still", sent=False)
+        return None
+
+    @property
+    def _is_stalled(self) -> bool:
+        """Whether the peer has had appends to answer for so long, and answered none."""
+        has_appends = self._payload_bytes > 0 or self._has_dropped
+        return has_appends and self._loop.time() - self._appended_s > STALLED_S
+
+    def _await_answer(self, correlation_id: int, pending: _Pending) -> None:
+        if not self._payload_bytes and not self._has_dropped:
+            self._appended_s = self._loop.time()
+        self._pending[correlation_id] = pending
+        self._payload_bytes += pending.payload_size
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(_SWEEP_S, self._expire)
+
     def cancel(self, correlation_id: int) -> None:
         """The answer to a fetch is not wanted any more: `done` will not be called, and the peer stops waiting."""
-        if self._waiting.pop(correlation_id, None) is not None and self._transport is not None:
-            self._transport.write(encode(Operation.CANCEL_FETCH, 0, correlation_id))
+        if self._take(correlation_id) is not None and self._transport is not None:
+            self._transport.write(encode(NUMBERS[CancelFetch], 0, encode_value(CancelFetch(correlation_id))))
+
+    def _take(self, correlation_id: int) -> _Pending | None:
+        pending = self._pending.pop(correlation_id, None)
+        if pending is not None:
+            self._payload_bytes -= pending.payload_size
+        return pending
 
     def close(self) -> None:
-        """Close the connection; what still waits ends."""
+        """Close the connection; requests without an answer end."""
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
+        is_connected = self._transport is not None
         if self._transport is not None:
             self._transport.close()
-        self.on_lost()
+        self._transport = None
+        self._end_all(sent=is_connected)
 
-    def on_answer(self, operation: int, correlation_id: int, control: Any, payload: memoryview) -> None:
+    def on_answer(
+        self, operation: int, correlation_id: int, failed: bool, control: memoryview, payload: memoryview
+    ) -> None:
         """Called by the connection for each answer."""
-        waiting = self._waiting.pop(correlation_id, None)
-        if waiting is not None:
-            waiting[0](control)
+        pending = self._take(correlation_id)
+        if pending is None:
+            return
+        if pending.payload_size:
+            self._appended_s, self._has_dropped = self._loop.time(), False
+        try:
+            answer = decode_failure(control) if failed else decode_answer(operation, control)
+        except RaykaError as error:
+            answer = error
+        pending.done(answer)
 
     def on_lost(self) -> None:
         """Called by the connection when the peer is gone."""
@@ -240,7 +323,7 @@ class LocalChannel:
 
     def _connect(self) -> None:
         if self._connecting is None:
-            self._connecting = self._background.start("connect", self._keep_connecting())
+            self._connecting = self._loop.create_task(self._keep_connecting())
 
     async def _keep_connecting(self) -> None:
         deadline = self._loop.time() + CONNECT_TIMEOUT_S
@@ -248,7 +331,6 @@ class LocalChannel:
             await asyncio.sleep(max(0.0, self._lost_at + _CONNECT_RETRY_S - self._loop.time()))
             while not await self._try_connect():
                 if self._loop.time() > deadline:
-                    self._queued.clear()
                     self._end_all(sent=False)
                     return
                 await asyncio.sleep(_CONNECT_RETRY_S)
@@ -269,15 +351,21 @@ class LocalChannel:
     def _expire(self) -> None:
         self._sweep = None
         now = self._loop.time()
-        for correlation_id, (done, deadline) in list(self._waiting.items()):
-            if deadline < now:
-                del self._waiting[correlation_id]
-                done(ChannelClosed(f"{os.path.basename(self._path)} did not answer in time", sent=True))
-        if self._waiting:
+        for correlation_id, pending in list(self._pending.items()):
+            if pending.deadline_s < now:
+                self._take(correlation_id)
+                pending.done(ChannelClosed(f"{os.path.basename(self._path)} did not answer in time", sent=True))
+        if self._payload_bytes > self._share_bytes and self._is_stalled and self._transport is not None:
+            logger.error("%s stands still: dropped %d bytes for it", self._path, self._payload_bytes)
+            self._has_dropped = True
+            self._transport.abort()
+        if self._pending:
             self._sweep = self._loop.call_later(_SWEEP_S, self._expire)
 
     def _end_all(self, sent: bool) -> None:
-        waiting = list(self._waiting.values())
-        self._waiting.clear()
-        for done, _ in waiting:
-            done(ChannelClosed(f"no answer from {os.path.basename(self._path)}", sent))
+        self._queued.clear()
+        pending = list(self._pending.values())
+        self._pending.clear()
+        self._payload_bytes = 0
+        for each in pending:
+            each.done(ChannelClosed(f"no answer from {os.path.basename(self._path)}", sent))

@@ -79,7 +79,9 @@ class CoordinatorRouter:
         answer = await self._router.call(actor_name, self._spec.name, number, message, timeout_s=_LONGEST_WAIT_S)
         if isinstance(answer, ChannelClosed):
             raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(answer))
-        response = answer if is_in_process else self._codec.decode(answer)
+        if isinstance(answer, RaykaError):
+            raise answer
+        response: Any = answer if is_in_process else self._codec.decode(answer)
         if isinstance(response, RaykaError):
             raise response
         found: R = response

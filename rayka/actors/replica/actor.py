@@ -19,8 +19,9 @@ from typing import Any
 import ray.exceptions
 
 from rayka.actors.background import FAILURES_BEFORE_EXIT, BackgroundTasks, exit_if_failed
+from rayka.actors.channel.requests import encode_failure
 from rayka.actors.channel.router import socket_path
-from rayka.actors.channel.service import FrameService
+from rayka.actors.channel.service import CallRequest, FrameService
 from rayka.actors.channel.socket import ChannelServer
 from rayka.actors.controller.client import execute_until_heard
 from rayka.actors.controller.watch import ImageWatch, find_controller
@@ -51,30 +52,6 @@ _LOCK_TIMEOUT_S = 30.0
 _LOCK_RETRY_S = 0.05
 _CLIENT_GRACE_S = 1.0
 _REGISTER_RETRY_S = 0.1
-
-
-class CallRequest:
-    """A request that came by actor call instead of the channel."""
-
-    # The caller is on another node and can't read our files.
-    inline = True
-
-    def __init__(self, operation: int, control: Any, payload: bytes) -> None:
-        self.operation = operation
-        self.correlation_id = 0
-        self.control = control
-        self.payload = memoryview(bytearray(payload))
-        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    @property
-    def connection(self) -> object:
-        """A caller by actor call can't cancel, so each call stands for itself."""
-        return self
-
-    def answer(self, control: Any) -> None:
-        """Give the answer to the call."""
-        if not self.answered.done():
-            self.answered.set_result(control)
 
 
 class PartitionActor:
@@ -127,7 +104,8 @@ class PartitionActor:
         await self._disk.run(lambda: self._begin_writing(roles))
         self._assignments.start()
         self._monitor.check()
-        self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name), self._service.serve)
+        epoch = self._watch.image.actors[self._name].epoch
+        self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name, epoch), self._service.serve)
         await self._channel.start()
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._disk, self._server, config)
         self._upkeep.start()
@@ -185,12 +163,15 @@ class PartitionActor:
         """The operating system's id of this process."""
         return os.getpid()
 
-    async def serve(self, operation: int, control: Any, payload: bytes) -> Any:
-        """One request by actor call, for callers on other nodes."""
+    async def serve(self, number: int, control: bytes, payload: bytes) -> tuple[bool, bytes]:
+        """One request by actor call, for callers on other nodes: whether it failed, and the answer or the error."""
         await self._started
-        request = CallRequest(operation, control, payload)
-        self._service.serve(request)
-        return await request.answered
+        try:
+            request = CallRequest(number, control, payload)
+            self._service.serve(request)
+            return await request.answered
+        except RaykaError as error:
+            return True, encode_failure(error)
 
     async def stop(self) -> None:
         """Close the logs cleanly: the next start recovers nothing."""

@@ -14,7 +14,16 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from rayka.actors.background import BackgroundTasks
-from rayka.actors.channel.link import CALL_TIMEOUT_S, AppendDone, CallDone, FetchDone, FetchParams
+from rayka.actors.channel.link import CALL_TIMEOUT_S, AppendDone, Done, FetchDone
+from rayka.actors.channel.requests import (
+    Coordinate,
+    DeleteRecords,
+    DescribeLogDir,
+    FetchParams,
+    FindEpochEnds,
+    LeaderRequest,
+    ListOffsets,
+)
 from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.group_commit import GroupCommit
 from rayka.errors import ErrorCode, RaykaError
@@ -26,9 +35,8 @@ from rayka.types import (
     AppendParams,
     AppendRequest,
     AppendResult,
-    EpochQuery,
-    IsolationLevel,
-    OffsetQuery,
+    LogDirDescription,
+    ReplicaDescription,
     TopicPartition,
 )
 
@@ -53,14 +61,11 @@ class ReplicaServer:
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}  # when delayed fetches are answered at the latest
         self._group_commit = GroupCommit(self._flushed, self._flush_failed)
         self._unflushed_bytes: dict[TopicPartition, int] = {}
-        self._services: dict[str, Callable[..., None]] = {
-            "delete_records": self._delete_records,
-            "describe_log_dir": self._describe_log_dir,
-        }
+        self._coordinators: dict[str, Callable[..., None]] = {}
 
-    def offer(self, method: str, service: Callable[..., None]) -> None:
-        """Serve one more method by `call`: `service(*arguments, done)` may answer later."""
-        self._services[method] = service
+    def offer(self, coordinator: str, service: Callable[..., None]) -> None:
+        """Serve the requests to a kind of coordinator: `service(partition, message, done)` may answer later."""
+        self._coordinators[coordinator] = service
 
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """Append; answer at once, or after the flush that a topic asks for. Then wake readers that wait for records."""
@@ -197,52 +202,59 @@ class ReplicaServer:
     def close(self) -> None:
         """Nothing: the replicas live as long as their process."""
 
-    def call(self, method: str, arguments: Sequence[Any], done: CallDone, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Call one of the rarer methods by name."""
-        if method in self._services:
-            self._services[method](*arguments, done)
-            return
+    def ask(self, request: LeaderRequest, done: Done, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Answer one of the rarer requests, now or later."""
         try:
-            answer = _CALLS[method](self, *arguments)
+            _ASK[type(request)](self, request, done)
         except RaykaError as error:
-            answer = [[int(error.code)]]
-        done(answer)
+            done(error)
 
-    def _list_offsets(self, rows: Any, isolation: int) -> Any:
-        queries = [OffsetQuery(TopicPartition(*row[0]), *row[1:]) for row in rows]
-        return self._replicas.list_offsets(queries, IsolationLevel(isolation))
+    def _coordinate(self, request: Coordinate, done: Done) -> None:
+        service = self._coordinators.get(request.coordinator)
+        if service is None:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are no coordinators of kind {request.coordinator!r}")
+        service(request.partition, request.message, done)
 
-    def _epoch_end_offsets(self, rows: Any) -> Any:
-        return self._replicas.epoch_end_offsets([EpochQuery(TopicPartition(*row[0]), *row[1:]) for row in rows])
+    def _list_offsets(self, request: ListOffsets, done: Done) -> None:
+        done(self._replicas.list_offsets(request.queries, request.isolation))
 
-    def _delete_records(self, rows: Any, done: CallDone) -> None:
+    def _find_epoch_ends(self, request: FindEpochEnds, done: Done) -> None:
+        done(self._replicas.epoch_end_offsets(request.queries))
+
+    def _delete_records(self, request: DeleteRecords, done: Done) -> None:
         """Answer when the log start offsets are on the device."""
-        queries = [(TopicPartition(*topic_partition), offset) for topic_partition, offset in rows]
-        answers = self._replicas.delete_records(queries)
+        answers = self._replicas.delete_records(request.offsets)
         moved = [
-            self._replicas.get(query[0]).log for query, answer in zip(queries, answers, strict=True) if not answer[0]
+            self._replicas.get(topic_partition).log
+            for (topic_partition, _), answer in zip(request.offsets, answers, strict=True)
+            if not answer.error
         ]
         self._answer_from_disk(lambda: self._directory.write_log_starts(moved), lambda _: answers, done)
 
-    def _describe_log_dir(self, done: CallDone) -> None:
-        path, strays = self._directory.path, self._directory.stray_partitions
-        sizes = [(partition.topic_partition, partition.log.size, 0, False) for partition in self._replicas]
+    def _describe_log_dir(self, request: DescribeLogDir, done: Done) -> None:
+        path, strays = str(self._directory.path), tuple(self._directory.stray_partitions)
+        replicas = tuple(ReplicaDescription(each.topic_partition, each.log.size) for each in self._replicas)
         if self._directory.disk.state is State.OFFLINE:
-            done((int(ErrorCode.KAFKA_STORAGE_ERROR), path, sizes, -1, -1, strays))
+            done(LogDirDescription(ErrorCode.KAFKA_STORAGE_ERROR, path, replicas, strays=strays))
         else:
-            self._answer_from_disk(self._directory.space, lambda space: (0, path, sizes, *space, strays), done)
+            self._answer_from_disk(
+                self._directory.space, lambda space: LogDirDescription(0, path, replicas, *space, strays), done
+            )
 
-    def _answer_from_disk(self, work: Callable[[], T], answer: Callable[[T], Any], done: CallDone) -> None:
+    def _answer_from_disk(self, work: Callable[[], T], answer: Callable[[T], Any], done: Done) -> None:
         async def run() -> None:
             try:
                 done(answer(await self._disk.run(work)))
             except RaykaError as error:
-                done([[int(error.code)]])
+                done(error)
 
         self._background.start("disk", run())
 
 
-_CALLS: dict[str, Callable[..., Any]] = {
-    "list_offsets": ReplicaServer._list_offsets,
-    "epoch_end_offsets": ReplicaServer._epoch_end_offsets,
+_ASK: dict[type, Callable[[ReplicaServer, Any, Done], None]] = {
+    ListOffsets: ReplicaServer._list_offsets,
+    FindEpochEnds: ReplicaServer._find_epoch_ends,
+    DeleteRecords: ReplicaServer._delete_records,
+    DescribeLogDir: ReplicaServer._describe_log_dir,
+    Coordinate: ReplicaServer._coordinate,
 }

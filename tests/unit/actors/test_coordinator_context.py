@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from rayka.actors.channel.frames import Operation, encode
+from rayka.actors.channel.frames import encode
 from rayka.actors.channel.messages import MessageCodec
+from rayka.actors.channel.requests import NUMBERS, Coordinate, encode_value
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelServer, LocalChannel
 from rayka.actors.coordinator.log import CoordinatorLog
@@ -89,7 +90,7 @@ class Coordinator:
     def send_bytes(self, message: bytes) -> asyncio.Future[bytes]:
         """Written to the socket before this returns, once there is a connection."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.client.request(Operation.CALL, (GROUPS.name, (0, message)), future.set_result)
+        self.client.request(Coordinate(GROUPS.name, 0, message), future.set_result)
         return future
 
     async def join(self, instance_id: str) -> JoinGroupResponse:
@@ -111,7 +112,8 @@ class Coordinator:
 
         def sleep() -> None:
             loop.remove_reader(woken)
-            peer.sendall(encode(Operation.CALL, 1, (GROUPS.name, (0, CODEC.encode(request)))))
+            control = encode_value(Coordinate(GROUPS.name, 0, CODEC.encode(request)))
+            peer.sendall(encode(NUMBERS[Coordinate], 1, control))
             time.sleep(2 * SESSION_MS / 1000)
             stood_still.set()
 

@@ -1,0 +1,170 @@
+"""All requests that one process of rayka sends to a partition's leader, and their answers.
+
+They travel as msgpack that is checked against these types when it is read; a named tuple is an array, in the order of
+its fields. A request that fails as a whole is answered with a `RaykaError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import (
+    AppendParams,
+    AppendResult,
+    DeleteRecordsResult,
+    EpochEndOffset,
+    EpochQuery,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    LogDirDescription,
+    OffsetAnswer,
+    OffsetQuery,
+    TopicPartition,
+)
+
+
+class AppendedRecords(NamedTuple):
+    """Where one partition's batches are in the payload of an append: after those before it, `size` bytes."""
+
+    topic_partition: TopicPartition
+    leader_epoch: int
+    size: int
+
+
+class AppendFrame(NamedTuple):
+    """Append the batches in the payload. Answered with a result for each partition, in order."""
+
+    params: AppendParams
+    partitions: tuple[AppendedRecords, ...]
+
+
+class FetchParams(NamedTuple):
+    """What a leader is to read: wait up to `max_wait_s` seconds until there are `min_bytes`."""
+
+    partitions: tuple[FetchPartition, ...]
+    max_wait_s: float
+    min_bytes: int
+    max_bytes: int
+    isolation: IsolationLevel
+
+
+class CancelFetch(NamedTuple):
+    """The answer to a fetch on this connection is not wanted any more; not answered itself."""
+
+    correlation_id: int
+
+
+class ListOffsets(NamedTuple):
+    """Find offsets by timestamp or by `OffsetSpec`."""
+
+    queries: tuple[OffsetQuery, ...]
+    isolation: IsolationLevel
+
+
+class FindEpochEnds(NamedTuple):
+    """Find where leader epochs ended (KIP-101)."""
+
+    queries: tuple[EpochQuery, ...]
+
+
+class DeleteRecords(NamedTuple):
+    """Move log start offsets up; -1 stands for the high watermark."""
+
+    offsets: tuple[tuple[TopicPartition, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDir:
+    """Describe the actor's log directory."""
+
+
+class Coordinate(NamedTuple):
+    """A request to the coordinator on one partition, encoded by the codec of its kind of coordinator."""
+
+    coordinator: str
+    partition: int
+    message: bytes
+
+
+LeaderRequest: TypeAlias = ListOffsets | FindEpochEnds | DeleteRecords | DescribeLogDir | Coordinate
+
+
+class Operation(NamedTuple):
+    """One kind of request: its number in a frame, its type and that of its answer."""
+
+    number: int
+    request: Any
+    answer: Any
+
+
+OPERATIONS: Final = (
+    Operation(1, AppendFrame, tuple[AppendResult, ...]),
+    Operation(2, FetchParams, tuple[FetchResult, ...]),
+    Operation(3, CancelFetch, None),
+    Operation(4, ListOffsets, tuple[OffsetAnswer, ...]),
+    Operation(5, FindEpochEnds, tuple[EpochEndOffset, ...]),
+    Operation(6, DeleteRecords, tuple[DeleteRecordsResult, ...]),
+    Operation(7, DescribeLogDir, LogDirDescription),
+    Operation(8, Coordinate, bytes),
+)
+NUMBERS: Final = {operation.request: operation.number for operation in OPERATIONS}
+
+
+class Failure(NamedTuple):
+    """A `RaykaError` on its way."""
+
+    code: ErrorCode
+    message: str
+
+
+_REQUESTS: Final = {each.number: msgspec.msgpack.Decoder(each.request) for each in OPERATIONS}
+_ANSWERS: Final = {each.number: msgspec.msgpack.Decoder(each.answer) for each in OPERATIONS}
+_FAILURE: Final = msgspec.msgpack.Decoder(Failure)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def encode_value(value: object) -> bytes:
+    """The bytes of a request or an answer. Raises INVALID_REQUEST for a value that does not fit."""
+    try:
+        return _ENCODER.encode(value)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"{type(value).__name__} can't be encoded: {error}") from error
+
+
+def encode_failure(error: RaykaError) -> bytes:
+    """The bytes of an error that answers a request."""
+    return _ENCODER.encode(Failure(error.code, error.message))
+
+
+def decode_request(number: int, data: memoryview) -> Any:
+    """The request in a frame. Raises INVALID_REQUEST."""
+    return _decode(_REQUESTS, number, data)
+
+
+def decode_answer(number: int, data: memoryview) -> Any:
+    """The answer in a frame. Raises INVALID_REQUEST."""
+    return _decode(_ANSWERS, number, data)
+
+
+def decode_failure(data: memoryview) -> RaykaError:
+    """The error in a frame."""
+    try:
+        failure = _FAILURE.decode(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        return RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"malformed error: {error}")
+    return RaykaError(failure.code, failure.message)
+
+
+def _decode(decoders: dict[int, Any], number: int, data: memoryview) -> Any:
+    decoder = decoders.get(number)
+    if decoder is None:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"there is no operation {number}")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"malformed request or answer {number}: {error}") from error

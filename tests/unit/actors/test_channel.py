@@ -1,0 +1,256 @@
+"""The local channel between two processes: each request fails alone, and a peer that stands still has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from rayka.actors.channel import socket as channel_socket
+from rayka.actors.channel.channel_link import ChannelLeaderClient
+from rayka.actors.channel.frames import encode
+from rayka.actors.channel.requests import (
+    NUMBERS,
+    OPERATIONS,
+    AppendedRecords,
+    AppendFrame,
+    Coordinate,
+    DeleteRecords,
+    DescribeLogDir,
+    FetchParams,
+    FindEpochEnds,
+    ListOffsets,
+    decode_answer,
+    decode_request,
+    encode_value,
+)
+from rayka.actors.channel.service import FrameService
+from rayka.actors.channel.socket import ChannelClosed, ChannelRequest, ChannelServer, LocalChannel
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import (
+    AbortedTransaction,
+    AppendParams,
+    AppendRequest,
+    AppendResult,
+    DeleteRecordsResult,
+    EpochEndOffset,
+    EpochQuery,
+    FetchPartition,
+    FetchResult,
+    FileSlice,
+    IsolationLevel,
+    LogDirDescription,
+    OffsetAnswer,
+    OffsetQuery,
+    RecordError,
+    ReplicaDescription,
+    TopicPartition,
+)
+from tests.unit.actors.test_coordinator_log import open_partition
+
+PARTITION = TopicPartition("orders", 3)
+PARAMS = AppendParams(-1, 10_000)
+EXAMPLES: list[tuple[Any, Any]] = [
+    (
+        AppendFrame(PARAMS, (AppendedRecords(PARTITION, 5, 100),)),
+        (AppendResult(0, 7), AppendResult(87, error_message="bad", record_errors=(RecordError(3, "null key"),))),
+    ),
+    (
+        FetchParams((FetchPartition(PARTITION, 5, 1 << 20),), 0.5, 1, 1 << 20, IsolationLevel.READ_COMMITTED),
+        (
+            FetchResult(0, 9, 8, 1, (AbortedTransaction(4, 2),), FileSlice("/a/0.log", 5, 6)),
+            FetchResult(0, 9, 9, 0, None, b"records"),
+            FetchResult(3),
+        ),
+    ),
+    (ListOffsets((OffsetQuery(PARTITION, -2),), IsolationLevel.READ_UNCOMMITTED), (OffsetAnswer(0, 5, 1, 2),)),
+    (FindEpochEnds((EpochQuery(PARTITION, 3),)), (EpochEndOffset(0, 3, 100),)),
+    (DeleteRecords(((PARTITION, -1),)), (DeleteRecordsResult(0, 5),)),
+    (DescribeLogDir(), LogDirDescription(0, "/d", (ReplicaDescription(PARTITION, 5),), 10, 9, ("/d/t.stray",))),
+    (Coordinate("group", 7, b"message"), b"response"),
+]
+
+
+@pytest.mark.parametrize(("request_", "answer"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_requests_and_answers_arrive_as_the_types_that_were_sent(request_: Any, answer: Any) -> None:
+    number = NUMBERS[type(request_)]
+    assert decode_request(number, memoryview(encode_value(request_))) == request_
+    decoded = decode_answer(number, memoryview(encode_value(answer)))
+    assert decoded == answer
+    assert type(decoded) is type(answer)
+
+
+def test_every_answered_operation_has_an_example() -> None:
+    answered = {operation.request for operation in OPERATIONS if operation.answer is not None}
+    assert answered == {type(example) for example, _ in EXAMPLES}
+
+
+def run(path: Path, serve: Callable[[ChannelRequest], None], check: Callable[[str], Awaitable[None]]) -> None:
+    async def main() -> None:
+        directory = path / "sockets"
+        server = ChannelServer(str(directory / "leader.1.sock"), serve)
+        await server.start()
+        try:
+            await asyncio.wait_for(check(str(directory / "leader.1.sock")), 20)
+        finally:
+            await server.stop()
+
+    uvloop.run(main())
+
+
+def ask(channel: LocalChannel, message: Any, payload: tuple[memoryview, ...] = ()) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    channel.request(message, future.set_result, payload=payload)
+    return future
+
+
+BAD_CONTROLS = {
+    "no msgpack": b"\xc1",
+    "too few fields": encode_value((1,)),
+    "another type": encode_value("text"),
+    "trailing bytes": encode_value(DeleteRecords(())) + b"\0",
+    "deep": b"\x91" * 100_000,
+    "number out of range": encode_value(((("orders", 3), 2**64 - 1),)),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONTROLS)
+@pytest.mark.parametrize("number", [NUMBERS[DeleteRecords], 999])
+def test_a_bad_request_fails_alone(name: str, number: int, tmp_path: Path) -> None:
+    """Those before and after it on the same channel are answered."""
+
+    async def check(path: str) -> None:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(peer, path)
+            good = encode_value(DescribeLogDir())
+            await loop.sock_sendall(
+                peer,
+                encode(NUMBERS[DescribeLogDir], 1, good)
+                + encode(number, 2, BAD_CONTROLS[name])
+                + encode(NUMBERS[DescribeLogDir], 3, good),
+            )
+            received = b""
+            answers = []
+            while len(answers) < 3:
+                received += await loop.sock_recv(peer, 65536)
+                while len(received) >= 4 and len(received) >= (size := 4 + struct.unpack_from("<I", received)[0]):
+                    answers.append(struct.unpack_from("<IIHHI", received)[1:4])
+                    received = received[size:]
+        assert answers == [(1, NUMBERS[DescribeLogDir], 0), (2, number, 1), (3, NUMBERS[DescribeLogDir], 0)]
+
+    services: list[FrameService] = []
+
+    def serve(request: ChannelRequest) -> None:
+        if not services:
+            services.append(FrameService(open_partition(tmp_path / "log")[1]))
+        services[0].serve(request)
+
+    run(tmp_path, serve, check)
+
+
+def test_an_exception_in_the_leader_answers_its_request_and_no_other(tmp_path: Path) -> None:
+    def serve(request: ChannelRequest) -> None:
+        if isinstance(request.message, DeleteRecords):
+            raise ZeroDivisionError("unexpected")
+        request.answer(LogDirDescription(0, "/d"))
+
+    async def check(path: str) -> None:
+        channel = LocalChannel(path)
+        before, bad, after = (
+            ask(channel, DescribeLogDir()),
+            ask(channel, DeleteRecords(())),
+            ask(channel, DescribeLogDir()),
+        )
+        assert await before == await after == LogDirDescription(0, "/d")
+        error = await bad
+        assert isinstance(error, RaykaError)
+        assert error.code == ErrorCode.UNKNOWN_SERVER_ERROR
+        channel.close()
+
+    run(tmp_path, serve, check)
+
+
+def test_a_request_that_can_not_be_encoded_fails_alone(tmp_path: Path) -> None:
+    async def check(path: str) -> None:
+        channel = LocalChannel(path)
+        impossible = await ask(channel, DeleteRecords(((PARTITION, 2**70),)))
+        assert isinstance(impossible, RaykaError)
+        assert await ask(channel, DescribeLogDir()) == LogDirDescription(0, "/d")
+        channel.close()
+
+    run(tmp_path, lambda request: request.answer(LogDirDescription(0, "/d")), check)
+
+
+def test_a_leader_that_stands_still_takes_up_its_share_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_socket, "STALLED_S", 0.3)
+    is_awake = False
+
+    def serve(request: ChannelRequest) -> None:
+        if is_awake:
+            request.answer((AppendResult(0),))
+
+    async def check(path: str) -> None:
+        nonlocal is_awake
+        channel = LocalChannel(path, share_bytes=1_000_000)
+        records = memoryview(bytearray(100_000))
+        frame = AppendFrame(PARAMS, (AppendedRecords(PARTITION, 1, len(records)),))
+        waiting = [ask(channel, frame, (records,)) for _ in range(20)]
+        dropped = await asyncio.gather(*waiting)
+        assert all(isinstance(answer, ChannelClosed) and answer.sent for answer in dropped)
+        later = [ask(channel, frame, (records,)) for _ in range(20)]
+        await asyncio.sleep(0)
+        refused = [future for future in later if future.done()]
+        assert len(refused) == 10, "up to its share it may have"
+        assert all(isinstance(future.result(), ChannelClosed) and not future.result().sent for future in refused)
+        is_awake = True
+        assert await asyncio.gather(*later[:10]) == [(AppendResult(0),)] * 10
+        assert await ask(channel, frame, (records,)) == (AppendResult(0),)
+        assert channel._payload_bytes == 0
+        channel.close()
+
+    run(tmp_path, serve, check)
+
+
+def test_a_slow_leader_that_goes_on_answering_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_socket, "STALLED_S", 0.3)
+
+    async def check(path: str) -> None:
+        client = ChannelLeaderClient(path)
+        client._channel._share_bytes = 1
+        answers: list[Any] = []
+        for _ in range(20):
+            client.append([AppendRequest(PARTITION, memoryview(bytearray(1000)), 1)], PARAMS, answers.append)
+        while len(answers) < 20:
+            await asyncio.sleep(0.01)
+        assert answers == [(AppendResult(0),)] * 20
+        client.close()
+
+    count = 0
+
+    def serve(request: ChannelRequest) -> None:
+        nonlocal count
+        count += 1
+        asyncio.get_running_loop().call_later(0.05 * count, request.answer, (AppendResult(0),))
+
+    run(tmp_path, serve, check)
+
+
+def test_sockets_of_earlier_starts_are_removed(tmp_path: Path) -> None:
+    async def check(path: str) -> None:
+        later = ChannelServer(path.replace(".1.", ".2."), lambda request: None)
+        await later.start()
+        assert [each.name for each in Path(path).parent.iterdir()] == ["leader.2.sock"]
+        await later.stop()
+        Path(path).touch()  # for the first to remove
+
+    run(tmp_path, lambda request: None, check)
