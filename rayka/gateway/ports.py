@@ -61,6 +61,9 @@ class Partitions(Protocol):
         An error of any partition ends the wait. Cancelling the future ends it too.
         """
 
+    def process_of(self, topic_partition: TopicPartition) -> str | None:
+        """Where another process of this node, which leads the partition, takes connections; None if there is none."""
+
     async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
         """Find offsets by timestamp or by `OffsetSpec`."""
 

@@ -117,6 +117,9 @@ class LocalPartitions:
             fetch.future.set_result(results)
         return True
 
+    def process_of(self, topic_partition: TopicPartition) -> str | None:
+        return None
+
     async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
         return self.replicas.list_offsets(queries, isolation)
 

@@ -75,6 +75,7 @@ class Router:
         self._links: dict[str, tuple[int, LeaderClient]] = {}
         # The ways that appends took under `_routed_image`, each a link and the leader epoch.
         self._routes: dict[TopicPartition, tuple[LeaderClient, int]] = {}
+        self._processes: dict[TopicPartition, str | None] = {}
         self._routed_image: MetadataImage | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -148,10 +149,7 @@ class Router:
 
     def _route(self, topic_partition: TopicPartition) -> tuple[LeaderClient, int] | ErrorCode:
         """The link to the leader, and the leader epoch; as before while the image is the same."""
-        image = self._image()
-        if image is not self._routed_image:
-            self._routes.clear()
-            self._routed_image = image
+        self._refresh_routes()
         route = self._routes.get(topic_partition)
         if route is None:
             found = self.locate(topic_partition)
@@ -159,6 +157,27 @@ class Router:
                 return found
             route = self._routes[topic_partition] = self.link(found[0]), found[1]
         return route
+
+    def process_of(self, topic_partition: TopicPartition) -> str | None:
+        """Where the partition's leader takes connections, if it is another process of this node."""
+        self._refresh_routes()
+        if topic_partition not in self._processes:
+            self._processes[topic_partition] = self._find_process(topic_partition)
+        return self._processes[topic_partition]
+
+    def _find_process(self, topic_partition: TopicPartition) -> str | None:
+        found = self.locate(topic_partition)
+        if isinstance(found, ErrorCode) or found[0] in self._own or not self.is_local(found[0]):
+            return None
+        return handover_path(self._socket_dir, found[0], self._image().actors[found[0]].epoch)
+
+    def _refresh_routes(self) -> None:
+        """Forget the ways under an older image."""
+        image = self._image()
+        if image is not self._routed_image:
+            self._routes.clear()
+            self._processes.clear()
+            self._routed_image = image
 
     def _append_many(
         self, requests: Sequence[AppendRequest], params: AppendParams, future: asyncio.Future[list[AppendResult]]
@@ -287,6 +306,11 @@ class Router:
 def socket_path(socket_dir: str, actor_name: str, epoch: int) -> str:
     """Where one start of an actor listens for its local channel."""
     return os.path.join(socket_dir, f"{actor_name}.{epoch}.sock")
+
+
+def handover_path(socket_dir: str, actor_name: str, epoch: int) -> str:
+    """Where one start of an actor takes clients' connections from other processes."""
+    return os.path.join(socket_dir, f"{actor_name}.{epoch}.fds")
 
 
 def _loss(failure: Failed) -> int:

@@ -20,7 +20,7 @@ import ray.exceptions
 
 from rayka.actors.background import FAILURES_BEFORE_EXIT, BackgroundTasks, exit_if_failed
 from rayka.actors.channel.requests import encode_failure
-from rayka.actors.channel.router import socket_path
+from rayka.actors.channel.router import handover_path, socket_path
 from rayka.actors.channel.service import CallRequest, FrameService
 from rayka.actors.channel.socket import ChannelServer
 from rayka.actors.controller.client import execute_until_heard
@@ -110,7 +110,13 @@ class PartitionActor:
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._disk, self._server, config)
         self._upkeep.start()
         self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
-        self._listener = Listener(self._view, self._spec.host, self._spec.port, usage_dir=self._spec.usage_dir)
+        self._listener = Listener(
+            self._view,
+            self._spec.host,
+            self._spec.port,
+            usage_dir=self._spec.usage_dir,
+            handover_path=handover_path(self._spec.socket_dir, self._name, epoch),
+        )
         await self._listener.start()
         tune_garbage_collection()
         logger.info("%s holds %d replicas", self._name, len(self._replicas))

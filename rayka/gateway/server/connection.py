@@ -13,18 +13,24 @@ import asyncio
 import enum
 import socket
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, cast
 
 from rayka.gateway.handlers.produce.template import ProduceTemplate
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.eager_task import start_eagerly
 from rayka.gateway.server.frames import FrameReceiver
+from rayka.gateway.server.handover import Affinity
 from rayka.gateway.server.limits import logger
 from rayka.gateway.server.request import Api, Call, PendingRequest, finish_frame, response_head
 from rayka.gateway.server.response_writer import Part, ResponseWriter
 from rayka.gateway.wire.header import parse_header
 from rayka.gateway.wire.reader import Frame, MalformedFrame, Reader
 from rayka.gateway.wire.schema import schema
+from rayka.types import TopicPartition
+
+# Requests for more partitions than this are hardly ever for those of one process alone.
+_MOST_FOLLOWED = 16
 
 
 class State(enum.Enum):
@@ -37,9 +43,10 @@ class State(enum.Enum):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one TCP connection."""
+    """The protocol of one TCP connection, which has changed its process `moves` times."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, moves: int = 0) -> None:
+        self.affinity = Affinity(moves)
         self._context = context
         self._loop = context.loop
         self._transport = cast(asyncio.Transport, None)
@@ -144,7 +151,30 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._frames.keep_rest()  # the scratch buffer is shared by all connections
             self._set_reading(self._parked is None and self._state is State.OPEN and self._may_receive())
+            if self.affinity.is_due:
+                self._move()
             self._close_if_finished()
+
+    def follow(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """A request is for these partitions: the connection moves when they are led elsewhere for long."""
+        path = None
+        if len(topic_partitions) <= _MOST_FOLLOWED:
+            process_of = self._context.broker.partitions.process_of
+            processes = {process_of(topic_partition) for topic_partition in topic_partitions}
+            path = processes.pop() if len(processes) == 1 else None
+        self.affinity.note(path)
+
+    def _move(self) -> None:
+        """Hand the connection to the process that leads what it asks for, once nothing of it is under way here."""
+        is_quiet = not self._requests and not self._frames.has_bytes and not self._writer.is_blocked
+        endpoint = self._transport.get_extra_info("socket")
+        if not is_quiet or self._parked is not None or self._state is not State.OPEN or endpoint is None:
+            return
+        assert self.affinity.path is not None
+        if self._context.handover.send(self.affinity.path, endpoint.fileno(), self.affinity.moves + 1):
+            self.abort()
+        else:
+            self.affinity.reset()
 
     def _start_parked(self) -> bool:
         """Start the parked request; False if it must wait."""

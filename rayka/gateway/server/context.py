@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rayka.gateway.handlers.fetch.sessions import FetchSessions
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.busy_poll import BusyPoll
+from rayka.gateway.server.handover import HandoverSender
 from rayka.gateway.server.limits import Complaints, ConnectionCounts, Limits, RequestBytes
 from rayka.gateway.server.node_usage import NodeUsage
 from rayka.gateway.server.request import Api
@@ -43,6 +44,7 @@ class Context:
         self.limits = Limits.of(self._config)
         self.usage = usage if usage is not None else NodeUsage()
         self.request_bytes = RequestBytes(self.limits.queued_bytes, self.usage, loop.call_later)
+        self.handover = HandoverSender()
         self.connection_counts = ConnectionCounts(self.usage)
         self.connections: set[Connection] = set()
         self._all_closed = asyncio.Event()

@@ -103,6 +103,11 @@ class FrameReceiver:
         """How much of a large frame has arrived so far."""
         return self._large_end
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether anything was received that was not returned."""
+        return self._large is not None or self._end > self._position
+
     def clear(self) -> None:
         """Drop everything received that was not returned."""
         self._rest = self._large = None

@@ -10,7 +10,8 @@ from rayka.gateway.api import APIS
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.connection import Connection
 from rayka.gateway.server.context import Context
-from rayka.gateway.server.limits import raise_descriptor_limit
+from rayka.gateway.server.handover import HandoverListener
+from rayka.gateway.server.limits import logger, raise_descriptor_limit
 from rayka.gateway.server.node_usage import NodeUsage
 
 _STOP_GRACE_S = 5.0
@@ -21,7 +22,7 @@ _STALLED_S = 10.0
 class Listener:
     """A gateway's TCP port, on loopback unless told otherwise. Port 0 takes any free one.
 
-    The gateways of a node share their limits through `usage_dir`.
+    The gateways of a node share their limits through `usage_dir`; others hand connections over at `handover_path`.
     """
 
     def __init__(
@@ -32,7 +33,11 @@ class Listener:
         *,
         reuse_port: bool = True,
         usage_dir: str | None = None,
+        handover_path: str | None = None,
     ) -> None:
+        self._handover_path = handover_path
+        self._handover: HandoverListener | None = None
+        self._moving: set[asyncio.Task[None]] = set()
         self._broker = broker
         self._usage_dir = usage_dir
         self._host = host
@@ -69,13 +74,34 @@ class Listener:
         self._port = self._server.sockets[0].getsockname()[1]
         for listening in self._server.sockets:
             _size_buffers(listening, self._broker.config)
+        if self._handover_path is not None:
+            self._handover = HandoverListener(self._handover_path, loop, self._take_over)
+            self._handover.start()
         self._schedule_sweep()
+
+    def _take_over(self, accepted: socket.socket, moves: int) -> None:
+        """Serve a connection that another process accepted."""
+        context = self._context
+        assert context is not None
+
+        async def connect() -> None:
+            try:
+                await context.loop.connect_accepted_socket(lambda: Connection(context, moves), accepted)
+            except OSError as error:
+                logger.info("a connection ended while it was handed over: %s", error)
+                accepted.close()
+
+        task = context.loop.create_task(connect())
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
 
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
         """Accept no more connections, answer what is under way for at most `grace_s`, close."""
         if self._server is None or self._context is None:
             return
         self._server.close()
+        if self._handover is not None:
+            self._handover.close()
         if self._sweep is not None:
             self._sweep.cancel()
         context = self._context
@@ -88,6 +114,7 @@ class Listener:
                 connection.abort()
             await context.all_closed()
         context.segment_files.close()
+        context.handover.close()
         context.usage.close()
         self._server = None
 

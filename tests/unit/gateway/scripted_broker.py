@@ -12,7 +12,15 @@ from rayka.gateway.api import APIS
 from rayka.gateway.server.connection import Connection
 from rayka.gateway.server.context import Context
 from rayka.metadata.image import MetadataImage
-from rayka.types import AppendParams, AppendRequest, AppendResult, FetchPartition, FetchResult, OffsetAnswer
+from rayka.types import (
+    AppendParams,
+    AppendRequest,
+    AppendResult,
+    FetchPartition,
+    FetchResult,
+    OffsetAnswer,
+    TopicPartition,
+)
 
 
 class ScriptedPartitions:
@@ -34,6 +42,9 @@ class ScriptedPartitions:
         self.fetches.append((list(partitions), future))
         self.fetch_options.append(options)
         return future
+
+    def process_of(self, topic_partition: TopicPartition) -> str | None:
+        return None
 
     async def list_offsets(self, queries: Any, isolation: Any) -> list[OffsetAnswer]:
         self.offsets_asked += 1

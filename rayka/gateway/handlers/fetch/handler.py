@@ -93,6 +93,7 @@ class Fetch:
             share = max(_LEAST_SHARE_BYTES, _RESPONSE_BYTES // len(wanted))
             wanted = [one._replace(max_bytes=share) if one.max_bytes > share else one for one in wanted]
         some_failed = len(wanted) < len(self._results)
+        self._exchange.connection.follow([one.topic_partition for one in wanted])
         future = self._context.broker.partitions.fetch(
             wanted,
             max_wait_ms=0 if some_failed or self._last_try else min(max(request.max_wait_ms, 0), _LONGEST_WAIT_MS),

@@ -40,6 +40,7 @@ def _append_templated(
     context: Context, pending: PendingRequest, template: ProduceTemplate, records: memoryview
 ) -> None:
     context.busy_poll.request_came(len(records))
+    pending.connection.follow((template.topic_partition,))
     appends = [AppendRequest(template.topic_partition, records)]
     future = context.broker.partitions.append(appends, template.params)
     if future.done():
@@ -64,6 +65,7 @@ def _append_decoded(context: Context, pending: PendingRequest) -> None:
     if not request.appends:
         _respond(context, pending, request, [])
         return
+    pending.connection.follow([append.topic_partition for append in request.appends])
     future = context.broker.partitions.append(request.appends, request.params)
     if future.done():
         _respond(context, pending, request, future.result())

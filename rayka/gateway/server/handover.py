@@ -1,0 +1,110 @@
+"""Hands a client's connection to the process on this node that leads the partitions it asks for.
+
+Theory of operation. Several processes of a node accept connections on one port, so most connections end in another
+process than their leader's, and each request costs two changes of process more. When a connection has asked for
+partitions of one other process only, several times in a row, and nothing of it is under way, its descriptor goes to
+that process as a datagram on a Unix socket (SCM_RIGHTS); both sides go on as if it had been accepted there. A
+connection that moves often must ask more often before it moves again.
+
+Only what the descriptor carries moves along: a fetch session does not, and its client opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import glob
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from rayka.gateway.server.limits import logger
+
+_FIRST_MOVE_REQUESTS: Final = 8
+_MOST_DOUBLINGS: Final = 10
+_MOVES: Final = struct.Struct("<I")
+
+
+class Affinity:
+    """Counts how often in a row a connection asked for partitions of one other process. `moves` it has moved before."""
+
+    __slots__ = ("_count", "_threshold", "moves", "path")
+
+    def __init__(self, moves: int = 0) -> None:
+        self.moves = moves
+        self.path: str | None = None
+        self._count = 0
+        self._threshold = _FIRST_MOVE_REQUESTS << min(moves, _MOST_DOUBLINGS)
+
+    def note(self, path: str | None) -> None:
+        """A request was for partitions of the process at `path`; None stands for this one, or several."""
+        if path != self.path:
+            self.path, self._count = path, 0
+        if path is not None:
+            self._count += 1
+
+    def reset(self) -> None:
+        """Begin to count again."""
+        self.path, self._count = None, 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the connection belongs to the other process."""
+        return self._count >= self._threshold
+
+
+class HandoverSender:
+    """Sends descriptors to other processes."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    def send(self, path: str, descriptor: int, moves: int) -> bool:
+        """Give a connection to the process that listens at `path`; False if it does not take it now."""
+        try:
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))
+            self._socket.sendmsg([_MOVES.pack(moves)], [rights], 0, path)
+        except OSError as error:
+            logger.debug("cannot hand a connection to %s: %s", path, error)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class HandoverListener:
+    """Takes connections from other processes; `accept(connection, moves)` is called for each."""
+
+    def __init__(
+        self, path: str, loop: asyncio.AbstractEventLoop, accept: Callable[[socket.socket, int], None]
+    ) -> None:
+        self._path = path
+        self._loop = loop
+        self._accept = accept
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    def start(self) -> None:
+        """Listen, in place of earlier starts of this process. Raises OSError."""
+        for left_behind in glob.glob(f"{glob.escape(self._path.rsplit('.', 2)[0])}.*.{self._path.rsplit('.', 1)[1]}"):
+            os.unlink(left_behind)
+        self._socket.bind(self._path)
+        self._loop.add_reader(self._socket, self._receive)
+
+    def _receive(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data, descriptors, _, _ = socket.recv_fds(self._socket, _MOVES.size, 4)
+            for descriptor in descriptors:
+                connection = socket.socket(fileno=descriptor)
+                connection.setblocking(False)
+                self._accept(connection, _MOVES.unpack(data)[0])
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
