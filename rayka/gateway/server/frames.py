@@ -44,7 +44,7 @@ class FrameReceiver:
     def buffer(self) -> memoryview:
         """Where the next bytes go: the rest of a large frame, or the scratch buffer behind what was kept."""
         if self._large is not None:
-            return self._large[self._large_end :]
+            return self._large[self._large_end : self._large_end + len(self._scratch)]
         if self._rest is not None:
             kept = self._end - self._position
             self._scratch[:kept] = self._rest[self._position : self._end]

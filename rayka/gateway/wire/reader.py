@@ -1,7 +1,7 @@
-"""Reading a request's bytes, with a bound on everything that a hostile frame could inflate.
+"""Reads the bytes of a request, with a bound on everything that a hostile frame could inflate.
 
-A `Reader` walks one frame. Whatever is wrong with the bytes raises `MalformedFrame`; nothing is allocated
-for a length before it was compared with the bytes that are left.
+A `Reader` walks one frame. Bytes that do not follow the schema raise `MalformedFrame`; no memory is reserved for a
+length before it is compared with the bytes that are left.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ INT64: Final = struct.Struct(">q")
 
 # Array elements in one request. A frame of empty strings would otherwise become a thousand times its size.
 MAX_ELEMENTS: Final = 250_000
+MAX_STRING_BYTES: Final = 2**15 - 1
 _MAX_UVARINT: Final = 2**31 - 1
 _MAX_UVARINT_BYTES: Final = 5
 
@@ -101,11 +102,13 @@ class Reader:
         return uuid.UUID(bytes=raw) if raw.count(0) != 16 else None
 
     def string(self, flexible: bool) -> str | None:
-        """A nullable UTF-8 string."""
+        """A nullable UTF-8 string, at most 32,767 bytes: Kafka refuses longer ones with compact lengths too."""
         size = self.uvarint() - 1 if flexible else self.int16()
         if size < 0:
             self._null(size)
             return None
+        if size > MAX_STRING_BYTES:
+            raise MalformedFrame(f"string of {size} bytes at {self.position}")
         begin = self.take(size)
         try:
             return str(self.buffer[begin : begin + size], "utf-8")

@@ -293,6 +293,8 @@ BAD_FRAMES = {
     "client id not UTF-8": struct.pack(">ihhih", 12, 3, 1, 1, 2) + b"\xff\xfe",
     "array of 2^31": request_frame(ApiKey.METADATA, 1, struct.pack(">i", 2**31 - 1)),
     "compact array of 2^31": request_frame(ApiKey.METADATA, 12, b"\xff\xff\xff\xff\x07"),
+    "string of 32,768 bytes": request_frame(ApiKey.FIND_COORDINATOR, 3, b"\x81\x80\x02" + b"g" * 32_768 + b"\0\0"),
+    "transactional id of 32,768 bytes": request_frame(ApiKey.PRODUCE, 9, b"\x81\x80\x02" + b"t" * 32_768 + bytes(9)),
     "produce without a body": request_frame(ApiKey.PRODUCE, 9, b""),
     "fetch without a body": request_frame(ApiKey.FETCH, 13, b""),
     "fetch of 2^31 topics": request_frame(ApiKey.FETCH, 4, struct.pack(">iiiibi", -1, 0, 0, 0, 0, 2**31 - 1)),
@@ -317,6 +319,18 @@ def test_a_bad_frame_closes_its_connection_with_a_line_in_the_log(name: str, cap
         run(check)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("closed the connection from 10.0.0.1:5555: ")
+
+
+def test_a_string_of_32767_bytes_is_read() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        topic = b"\x80\x80\x02" + b"t" * 32_767
+        feed(connection, request_frame(ApiKey.METADATA, 9, b"\x02" + topic + b"\0" + bytes(4), correlation_id=3))
+        await settle()
+        assert transport.correlation_ids() == [3]
+
+    run(check)
 
 
 def test_bytes_after_a_request_within_its_frame_are_ignored() -> None:

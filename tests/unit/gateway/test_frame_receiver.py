@@ -68,7 +68,7 @@ def test_frames_are_writable_and_independent_of_the_scratch_buffer() -> None:
         receiver.received(taken)
         got = receiver.next()
         if got is None:
-            receiver.buffer()[:] = data[taken:]
+            receiver.buffer()[: len(data) - taken] = data[taken:]
             receiver.received(len(data) - taken)
             got = receiver.next()
         assert got is not None

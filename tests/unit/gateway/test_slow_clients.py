@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from rayka.gateway.server import listener as listener_module
 from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey
 from tests.support.local_broker import LocalBroker
@@ -76,5 +81,64 @@ def test_large_responses_follow_one_another_on_a_connection(tmp_path: Path) -> N
         assert len(frames[0]) > RESPONSE_BYTES - 2_000_000
         assert len(frames[3]) < 1000
         await client.close()
+
+    run(tmp_path, check)
+
+
+def test_frames_that_never_end_make_room_for_other_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that sent most of a large frame and stopped use up the memory for requests; then they are closed."""
+    monkeypatch.setattr(listener_module, "_STALLED_S", 1.0)
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        assert listener._context is not None
+        context = listener._context
+        head = struct.pack(">i", 9_000_000)
+        stalled = [await WireClient.connect(listener.port) for _ in range(4)]
+        for client in stalled:
+            client.writer.write(head + bytes(8_000_000))
+        await until(lambda: context.request_bytes.is_full)
+        assert context.request_bytes.used < 11_000_000, "the rest waits in the sockets"
+        other = await WireClient.connect(listener.port)
+        await other.ask(ApiKey.PRODUCE, 3, produce_v3(batch(5000)))
+        assert context.request_bytes.used < 11_500_000, "over by one read for each that was resumed"
+        for client in (other, *stalled):
+            await client.close()
+
+    run(tmp_path, check, queued_max_request_bytes="10000000", socket_request_max_bytes="10000000")
+
+
+def test_a_wait_for_records_is_capped(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        asked: list[int] = []
+        fetch = broker.partitions.fetch
+
+        def note(partitions: Any, **options: Any) -> Any:
+            asked.append(options["max_wait_ms"])
+            return fetch(partitions, **{**options, "max_wait_ms": 0})
+
+        broker.partitions.fetch = note  # type: ignore[method-assign]
+        client = await WireClient.connect(listener.port)
+        request = struct.pack(">iiiibi", -1, 2**31 - 1, 1, 1000, 0, 1) + struct.pack(">h", 6) + b"orders"
+        await client.ask(ApiKey.FETCH, 4, request + struct.pack(">iiqi", 1, 0, 0, 1000))
+        assert asked == [60_000]
+        await client.close()
+
+    run(tmp_path, check)
+
+
+def test_connections_leave_half_of_the_file_descriptors_to_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (40, 40))
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        clients = [await WireClient.connect(listener.port) for _ in range(20)]
+        for client in clients:
+            await client.ask(ApiKey.API_VERSIONS, 0, b"")
+        last = await WireClient.connect(listener.port)
+        assert await last.is_closed()
+        await clients[0].ask(ApiKey.API_VERSIONS, 0, b"")
+        for client in (last, *clients):
+            await client.close()
 
     run(tmp_path, check)
