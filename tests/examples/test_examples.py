@@ -1,4 +1,4 @@
-"""Each example runs as its reader runs it, and checks its own result."""
+"""Each example runs alone and checks its own result; so does the demo, on a part of its data except in CI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.quick_java import QUICK_JAVA
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("clickstream_sessions", "nightly_load", "word_counts", "batch_inference", "group", "kafka_client_and_spark")
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
 @pytest.mark.timeout(300)
@@ -28,3 +28,14 @@ def test_example(name: str) -> None:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.strip()
+
+
+@pytest.mark.timeout(300)
+def test_the_demo() -> None:
+    demo = EXAMPLES.parent / "scripts" / "demo" / "demo.py"
+    done = subprocess.run(
+        [sys.executable, demo, *([] if os.environ.get("CI") == "true" else ["--records", "30000"])],
+        env=os.environ | QUICK_JAVA, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "Everything was as it must be" in done.stdout

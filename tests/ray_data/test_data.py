@@ -13,7 +13,7 @@ import ray.data
 
 from rayka.data import iter_topic, read_topic, write_topic
 from rayka.errors import ErrorCode, RaykaError
-from tests.support.readme import program
+from tests.support.readme import ROOT, program
 
 COUNT = 3_000
 
@@ -112,3 +112,14 @@ def test_the_tour_in_the_readme(cluster, tmp_path, capfd):
     assert "300 clicks" in printed
     assert "300 more are done" in printed
     assert {row["value"] for row in read_topic("lengths").take_all()} == {b"7"}
+
+
+def test_the_program_in_the_documentation(cluster, tmp_path, capfd):
+    for name in ("reviews", "scores"):
+        cluster.admin().create_topic(name, 2)
+    with cluster.producer() as producer:
+        for number in range(300):
+            producer.send("reviews", b"good", key=b"%d" % number)
+    exec(program("For the Ray Data user", tmp_path, ROOT / "docs" / "spark.md"), {"__name__": "tour"})
+    assert sum(map(int, capfd.readouterr().out.split())) == 300
+    assert {row["value"] for row in read_topic("scores").take_all()} == {b"4"}

@@ -1,9 +1,9 @@
-"""The README's tour for the Spark user, as it stands there."""
+"""The programs for the Spark user in the README and in docs/spark.md, as they stand there."""
 
 from __future__ import annotations
 
 import rayka.spark
-from tests.support.readme import program
+from tests.support.readme import ROOT, blocks, program, relocated
 
 
 def test_the_tour_in_the_readme(cluster, tmp_path, capfd):
@@ -24,3 +24,23 @@ def test_the_tour_in_the_readme(cluster, tmp_path, capfd):
     assert "3 rows acknowledged" in printed
     assert "batch 0: 300 offsets in " in printed
     assert written == 300
+
+
+def test_the_programs_in_the_documentation(cluster, tmp_path, capfd):
+    rayka.spark.stop()
+    for topic in ("clicks", "pages"):
+        cluster.admin().create_topics([topic], raise_errors=False)
+    with cluster.producer() as producer:
+        for number in range(300):
+            producer.send("clicks", b"/page/%d" % (number % 3), key=b"%d" % number)
+    programs = [block for block in blocks(ROOT / "docs" / "spark.md") if block.test == "tests/spark/test_tour.py"]
+    tour = {"__name__": "tour"}
+    try:
+        for block in programs:
+            exec(relocated(block.text, tmp_path), tour)
+        written = tour["spark"].read.parquet(f"{tmp_path}/clicks").count()
+    finally:
+        rayka.spark.stop()
+    assert len(programs) == 3
+    assert "batch 0: " in capfd.readouterr().out
+    assert written >= 300

@@ -10,11 +10,8 @@ directory.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,10 +30,10 @@ from report import Report, check
 
 import rayka
 from rayka.cli.attached import find
-from rayka.cli.daemon import processes
 from rayka.cli.progress import Progress
 from rayka.coordinator.spec import partition_for
 from rayka.spark.java import prepare_java
+from rayka.testing import BrokerProcess
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -51,42 +48,28 @@ class Broker:
     """`rayka up` in a process of its own, on a free port."""
 
     def __init__(self, data_dir: Path) -> None:
-        command = [sys.executable, "-m", "rayka", "up", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
-        with (data_dir / "demo.log").open("a") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self.process.stdout is not None
-        ready = self.process.stdout.readline()
-        check(ready.startswith("rayka is ready on "), f"the broker starts:\n{(data_dir / 'demo.log').read_text()}")
-        self.bootstrap = ready.split()[-1]
+        self._process = BrokerProcess(data_dir, output=data_dir / "demo.log")
+        self._process.start()
+        self.bootstrap = self._process.bootstrap
 
-    def partition_actor(self, topic: str, partition: int) -> int:
-        """The process that leads a partition: the actor that has its segment open."""
-        for pid in processes.descendants(self.process.pid):
-            if _command(pid).startswith("ray::Partition") and _has_open(pid, f"/{topic}-{partition}/"):
-                return pid
-        raise SystemExit(f"FAILED: no partition actor has {topic}-{partition} open")
+    def kill_leader(self, topic: str, partition: int) -> int:
+        """kill -9 of the actor that leads a partition; returns its process id."""
+        leader = self._process.leader(topic, partition)
+        leader.kill()
+        return leader.pid
 
     def stop(self) -> tuple[float, list[int]]:
         """SIGTERM; the seconds it takes, and what outlives it."""
-        family = processes.descendants(self.process.pid)
+        family = self._process.processes()
         started = time.monotonic()
-        self.process.terminate()
-        self.process.wait(30)
+        self._process.stop()
         took_s = time.monotonic() - started
-        check(self.process.returncode == 0, "the broker stops in order")
-        return took_s, [pid for pid in family if processes.parent_of(pid) is not None]
+        check(self._process.exit_code == 0, "the broker stops in order")
+        return took_s, [process.pid for process in family if process.is_running()]
 
-
-def _command(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
-
-
-def _has_open(pid: int, part: str) -> bool:
-    with contextlib.suppress(OSError):
-        return any(part in os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
-    return False
+    def kill(self) -> None:
+        """End everything, whatever state it is in."""
+        self._process.kill()
 
 
 def create_topic(bootstrap: str) -> None:
@@ -131,8 +114,7 @@ def write(broker: Broker, sent: list[Flight], report: Report) -> dict[Place, int
         acknowledged = Acknowledged(victim, progress)
         for number, flight in enumerate(sent):
             if number == kill_at:
-                pid = broker.partition_actor(TOPIC, victim)
-                os.kill(pid, signal.SIGKILL)
+                pid = broker.kill_leader(TOPIC, victim)
             send(producer, flight, partial(acknowledged.note, number))
         check(producer.flush(60) == 0, "every flight is acknowledged")
     report.detail(f"kill -9 of process {pid}, the actor of {TOPIC}-{victim}, after {kill_at:,} records;")
@@ -193,8 +175,7 @@ def read_as_group(broker: Broker, count: int, report: Report) -> Iterator[tuple[
     with Progress("    reading", count, after_s=0.5) as progress:
         for handed_out, message in enumerate(readers.read(), 1):
             if handed_out == kill_at:
-                pid = broker.partition_actor(OFFSETS_TOPIC, partition_for(GROUP, OFFSETS_PARTITIONS))
-                os.kill(pid, signal.SIGKILL)
+                pid = broker.kill_leader(OFFSETS_TOPIC, partition_for(GROUP, OFFSETS_PARTITIONS))
             place = (message.partition(), message.offset())
             yield place, Flight(message.key(), message.value(), message.timestamp()[1], message.headers())
             progress.add()
@@ -314,8 +295,7 @@ def run(data_dir: Path, count: int | None) -> None:
         report.detail(f"most by {name}: {number:,}, which left {delay_min:.1f} minutes late on average")
         broker.stop()
     finally:
-        broker.process.terminate()
-        broker.process.wait(30)
+        broker.kill()
     report.done()
 
 
