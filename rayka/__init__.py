@@ -29,9 +29,9 @@ def start(
 ) -> Cluster:
     """Start a broker on this machine and connect to it.
 
-    `data_dir` holds logs and metadata; without one it is a directory of this user's in the temporary
-    directory. `listen` is where Kafka clients connect (port 0 chooses one). `configs` are broker settings
-    by Kafka's names. `address` attaches to a running Ray cluster; without it Ray is started here, unless
+    `data_dir` holds logs and metadata; without one it is a directory of this user's in the temporary directory,
+    which is named on standard error. `listen` is where Kafka clients connect (port 0 chooses one). `configs` are broker
+    settings by Kafka's names. `address` attaches to a running Ray cluster; without it Ray is started here, unless
     this process uses one already. `Cluster.stop()` ends what was started.
 
     Raises RaykaError: INVALID_CONFIG for a setting or an address that can't be.

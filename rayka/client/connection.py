@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 import uuid
 from collections.abc import Mapping
@@ -76,8 +77,11 @@ def start(
     dashboard: bool = False,
 ) -> Connection:
     """Start a broker on this machine; see `rayka.start`."""
+    is_temporary = data_dir is None
     data_dir = os.path.abspath(data_dir or os.path.join(tempfile.gettempdir(), f"rayka-data-{os.getuid()}"))
     lock = lock_data_dir(data_dir)
+    if is_temporary:
+        print(f"rayka: the data is in {data_dir}; give data_dir to keep it elsewhere", file=sys.stderr)
     if address is not None:
         _take_token()
     try:

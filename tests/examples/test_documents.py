@@ -114,6 +114,11 @@ def test_its_links_lead_somewhere(document: Path) -> None:
             assert (document.parent / target).exists(), f"{document.name}: there is no {target}"
 
 
+def test_the_tables_of_files_are_those_of_the_code() -> None:
+    made = subprocess.run([sys.executable, ROOT / "scripts" / "file_tables.py", "--check"], check=False)
+    assert made.returncode == 0, "run python scripts/file_tables.py"
+
+
 def test_the_site_with_the_api_reference_builds(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
