@@ -30,8 +30,7 @@ STORAGE = "RAY_gcs_storage"
 _PORT_ARGUMENT = "--gcs_server_port="
 _POLICY = Policy(max_failures=5, first_delay_s=0.1, max_delay_s=2.0, healthy_after_s=30.0)
 _MAX_SHORT_RUNS = 10
-_STOP_S = 3.0
-"""`ray stop` ends the raylet so soon after the GCS."""
+_STOP_S = 1.0
 
 
 class GcsServer:
@@ -110,20 +109,22 @@ def main(port: int) -> int:
         return 1
     raylet = _raylet_pidfd(port)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps those that died
+    was_restarted = False
     while True:
-        readable, _, _ = select.select([server.pidfd, raylet], [], [])
-        if raylet in readable:
+        select.select([server.pidfd, raylet], [], [])
+        if _is_gone(raylet):
+            if was_restarted:
+                os.kill(server.pid, signal.SIGKILL)
             return 0
         if server.restart() is None:
             log(f"{NAME} keeps dying; it is not started again")
             return 1
-        if _is_gone(raylet):  # `ray stop` ends both
-            os.kill(server.pid, signal.SIGKILL)
-            return 0
+        was_restarted = True
         log(f"{NAME} died and was started again in place")
 
 
 def _is_gone(pidfd: int) -> bool:
+    """Whether the raylet ends too, as it does soon after the GCS under `ray stop`."""
     return bool(select.select([pidfd], [], [], _STOP_S)[0])
 
 
