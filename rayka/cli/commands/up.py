@@ -61,8 +61,10 @@ def command(
 ) -> Exit:
     """Start a broker and keep it running."""
     from rayka.cli.daemon.supervisor import Supervisor
+    from rayka.config import BrokerConfig
 
     configs = broker_configs(config, config_file)
+    BrokerConfig.parse(configs)  # says what is wrong before Ray is started
     listen = listen or listener_of(configs) or DEFAULT_LISTEN
     host, port = split_listen(listen)
     directory = Path(data_dir).resolve() if data_dir else runtime.default_data_dir()
