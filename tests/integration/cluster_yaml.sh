@@ -16,9 +16,10 @@ ssh-keygen -q -t ed25519 -N '' -f "$scratch/user"
 ssh-keygen -q -t ed25519 -N '' -f "$scratch/host"
 /usr/sbin/sshd -f /dev/null -h "$scratch/host" -E "$scratch/sshd.log" -o Port=2222 -o ListenAddress=127.0.0.1 \
   -o "AuthorizedKeysFile=$scratch/user.pub" -o StrictModes=no -o PidFile="$scratch/sshd.pid"
+# Without Spark, which would be downloaded for minutes.
 sed -e 's/192\.0\.2\.10/127.0.0.1/' -e 's/ssh_user: rayka/ssh_user: root/' \
   -e "s#ssh_private_key: .*#ssh_private_key: $scratch/user\n  ssh_proxy_command: $python $scratch/proxy.py#" \
-  -e 's/9092/29092/g' -e 's/6379/6479/g' cluster.yaml > "$scratch/cluster.yaml"
+  -e 's/9092/29092/g' -e 's/6379/6479/g' -e 's/src\[spark,data\]/src/' cluster.yaml > "$scratch/cluster.yaml"
 cat > "$scratch/proxy.py" <<'PROXY'
 import os, socket, threading
 
