@@ -10,6 +10,7 @@ without a store forgets everything when it dies: that one is not started again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -114,7 +115,8 @@ def main(port: int) -> int:
         select.select([server.pidfd, raylet], [], [])
         if _is_gone(raylet):
             if was_restarted:
-                os.kill(server.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(server.pid, signal.SIGKILL)
             return 0
         if server.restart() is None:
             log(f"{NAME} keeps dying; it is not started again")
