@@ -111,9 +111,12 @@ class Connection(asyncio.BufferedProtocol):
         self._process()
 
     def eof_received(self) -> bool:
-        """The client closed its end. Requests that were started go on; nobody waits for the responses."""
-        self._state = State.CLOSED
-        return False
+        """The client sends no more. Appends that were started are answered first, as by Kafka: they are in the log."""
+        if any(request.api.pipelined for request in self._requests):
+            self.finish()
+        else:
+            self.close()
+        return not self.closed
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give back everything this connection held."""

@@ -261,13 +261,30 @@ def test_a_lost_connection_ends_its_long_poll_and_gives_its_bytes_back() -> None
     run(check)
 
 
-def test_an_answer_after_the_client_left_is_dropped() -> None:
+def test_an_append_is_answered_after_the_client_closed_its_sending_end() -> None:
+    """The records are in the log: without the response the client would send them again. Kafka answers too."""
+
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        feed(connection, produce(1) + produce(2))
+        assert connection.eof_received() is True
+        for _, future in broker.partitions.appends:
+            assert transport.ended is None
+            future.set_result([AppendResult(0, 1)])
+        await settle()
+        assert transport.correlation_ids() == [1, 2]
+        assert transport.ended == "closed"
+
+    run(check)
+
+
+def test_an_answer_after_the_connection_was_lost_is_dropped() -> None:
     async def check(
         broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
     ) -> None:
         feed(connection, produce(1))
-        assert connection.eof_received() is False
-        transport.close()
+        connection.connection_lost(None)
         broker.partitions.appends[0][1].set_result([AppendResult(0, 1)])
         await settle()
         assert not transport.written
