@@ -93,17 +93,17 @@ class Partition:
         if self.is_internal and not params.internal_topics_allowed:
             topic = self.topic_partition.topic
             raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
-        if params.acks == ALL_ACKS:
+        if params.acks == ALL_ACKS and self._in_sync_count < self._replica_count:
             self._check_in_sync_replicas()
-        return self._append(request.records, now_ms, origin_is_client=True)
+        return self._append(request.records, now_ms, True)
 
     def append_as_coordinator(self, records: memoryview, now_ms: int) -> Appended:
         """Append batches of the broker's own making. Raises RaykaError as `append`."""
         if self.leader_epoch == NO_LEADER_EPOCH:
             raise self._not_leader(NO_LEADER_EPOCH)
-        return self._append(records, now_ms, origin_is_client=False)
+        return self._append(records, now_ms, False)
 
-    def _append(self, records: memoryview, now_ms: int, *, origin_is_client: bool) -> Appended:
+    def _append(self, records: memoryview, now_ms: int, origin_is_client: bool) -> Appended:
         log = self.log
         info = log.append_as_leader(records, self.leader_epoch, now_ms, origin_is_client=origin_is_client)
         if not log.flush_due:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from rayka.errors import RaykaError
 from rayka.storage.columns.read import COLUMNS, read_columns
 from rayka.storage.columns.write import write_columns
-from rayka.storage.format.batch import HEADER, RECORD_BATCH_OVERHEAD, read_header, seal, valid_prefix
+from rayka.storage.format.batch import HEADER, RECORD_BATCH_OVERHEAD, read_header, seal
 from rayka.storage.format.builder import build_batches
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.types import TimestampType
 from tests.property.record_strategies import CODECS, record_lists
+from tests.support.logs import valid_prefix
 from tests.support.scale import examples
 
 TIMESTAMP_TYPES = st.sampled_from(list(TimestampType))

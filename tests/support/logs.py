@@ -9,7 +9,7 @@ from typing import Any
 
 from rayka.config import LogConfig
 from rayka.storage.files import RealFiles
-from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, Buffer, is_intact, iter_headers, read_header
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.log import Log
 from rayka.storage.log.reader import SegmentReader
@@ -47,6 +47,17 @@ def open_log(directory: Path | str, *, files: RealFiles | None = None, now_ms: i
     known = {name for name in how if name in LogConfig.__dataclass_fields__}
     config = LogConfig(**{name: how.pop(name) for name in known})
     return Log.open(str(directory), ORDERS, config, files or RealFiles(), now_ms=now_ms, **how)
+
+
+def valid_prefix(buffer: Buffer) -> int:
+    """How many bytes at the start are whole batches with a right CRC."""
+    position = 0
+    while position + RECORD_BATCH_OVERHEAD <= len(buffer):
+        header = read_header(buffer, position)
+        if not is_intact(buffer, position, header):
+            break
+        position += header.size_in_bytes
+    return position
 
 
 def append(log: Log, *values: bytes, now_ms: int = NOW_MS, **how: Any) -> int:

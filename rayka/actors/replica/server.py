@@ -70,9 +70,16 @@ class ReplicaServer:
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """Append; answer at once, or after the flush that a topic asks for. Then wake readers that wait for records."""
         now_ms = time.time_ns() // 1_000_000
-        appended = [self._replicas.append(request, params, now_ms) for request in requests]
-        if all(one.is_visible for one in appended):
-            done([one.result for one in appended])
+        appended = []
+        results = []
+        are_visible = True
+        for request in requests:
+            one = self._replicas.append(request, params, now_ms)
+            appended.append(one)
+            results.append(one.result)
+            are_visible = are_visible and one.is_visible
+        if are_visible:
+            done(results)
         else:
             self._delay_produce(requests, appended, params.timeout_ms, done)
         for request, one in zip(requests, appended, strict=True):

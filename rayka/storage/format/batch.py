@@ -155,29 +155,6 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
         position = next_position
 
 
-def iter_valid(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from `position` on, up to the first byte that is torn or damaged.
-
-    Never raises. The CRC of every batch is checked.
-    """
-    end = len(buffer)
-    view = memoryview(buffer)
-    while position + RECORD_BATCH_OVERHEAD <= end:
-        header = read_header(view, position)
-        if not is_intact(view, position, header):
-            return
-        yield position, header
-        position += LOG_OVERHEAD + header.batch_length
-
-
-def valid_prefix(buffer: Buffer) -> int:
-    """How many bytes at the start of `buffer` are whole batches with a right CRC."""
-    valid = 0
-    for position, header in iter_valid(buffer):
-        valid = position + LOG_OVERHEAD + header.batch_length
-    return valid
-
-
 def is_intact(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the batch is complete, of magic 2 and as its CRC says."""
     end = position + LOG_OVERHEAD + header.batch_length

@@ -1,12 +1,21 @@
-"""Record batches that grow record by record, as a producer fills them."""
+"""Building record batches: record by record, as a producer fills them, and again with another codec."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
-from rayka.storage.format.compression import Codec
-from rayka.storage.format.records import KeyOrValue, Record, encode_record, seal_batch
+from rayka.storage.format.batch import (
+    CODEC_MASK,
+    HEADER,
+    LOG_OVERHEAD,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    Buffer,
+    seal,
+)
+from rayka.storage.format.compression import DEFAULT_MAX_SIZE, Codec, compress
+from rayka.storage.format.records import KeyOrValue, Record, encode_record, record_bytes, seal_batch
 from rayka.storage.format.varint import SMALL, VARINTS, encode_varint
 from rayka.types import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
@@ -114,3 +123,27 @@ def build_batches(
         builder.append(key, value, timestamp, headers)
     if builder.record_count:
         yield builder.build(base_offset=base_offset)
+
+
+def recompress(
+    buffer: Buffer,
+    position: int,
+    header: BatchHeader,
+    codec: Codec,
+    level: int | None = None,
+    max_size: int = DEFAULT_MAX_SIZE,
+) -> bytearray:
+    """Compress the records of a batch with another codec: for topics whose `compression.type` is not "producer".
+
+    Only length, attributes and CRC of the header change. `max_size` bounds the bytes of records in between.
+    Raises CORRUPT_MESSAGE if they do not decompress.
+    """
+    records = compress(codec, record_bytes(buffer, position, header, max_size), level)
+    batch = bytearray(RECORD_BATCH_OVERHEAD)
+    batch += records
+    changed = header._replace(
+        batch_length=len(batch) - LOG_OVERHEAD, attributes=header.attributes & ~CODEC_MASK | codec, crc=0
+    )
+    HEADER.pack_into(batch, 0, *changed)
+    seal(batch, 0, len(batch))
+    return batch

@@ -48,12 +48,3 @@ def continue_unsigned(data: bytes, position: int, first: int) -> tuple[int, int]
         if shift > _SHIFT_LIMIT:
             raise RaykaError(ErrorCode.CORRUPT_MESSAGE, "A varint has more than 64 bits")
     return number & 0xFFFF_FFFF_FFFF_FFFF, position
-
-
-def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The zig-zag varint at `position` and the position after it; errors as `continue_unsigned`."""
-    number = data[position]
-    position += 1
-    if number > 0x7F:
-        number, position = continue_unsigned(data, position, number)
-    return (number >> 1) ^ -(number & 1), position

@@ -23,8 +23,8 @@ from rayka.storage.format.batch import (
     stamp_log_append_time,
     validate,
 )
+from rayka.storage.format.builder import recompress
 from rayka.storage.format.compression import DEFAULT_MAX_SIZE, Codec
-from rayka.storage.format.recompression import recompress
 from rayka.storage.format.record_checks import RecordRules, check_records
 from rayka.storage.format.records import record_bytes
 from rayka.types import NO_TIMESTAMP, TopicPartition

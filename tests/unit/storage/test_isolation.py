@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rayka.errors import RaykaError
-from rayka.storage.format.batch import Buffer, iter_headers, read_header, valid_prefix
+from rayka.storage.format.batch import Buffer, iter_headers, read_header
 from rayka.storage.format.control import (
     ControlType,
     build_end_transaction_marker,
@@ -17,6 +17,7 @@ from rayka.storage.format.control import (
 from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.records import Record, build_batch, read_batch, read_records
 from rayka.types import AbortedTransaction
+from tests.support.logs import valid_prefix
 
 LOG = (Path(__file__).parent / "logs" / "transactions.log").read_bytes()
 

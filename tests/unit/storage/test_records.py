@@ -16,12 +16,10 @@ from rayka.storage.format.batch import (
     iter_headers,
     read_header,
     seal,
-    valid_prefix,
     validate,
 )
-from rayka.storage.format.builder import RecordBatchBuilder, build_batches, max_record_size
+from rayka.storage.format.builder import RecordBatchBuilder, build_batches, max_record_size, recompress
 from rayka.storage.format.compression import Codec
-from rayka.storage.format.recompression import recompress
 from rayka.storage.format.record_checks import RecordRules, find_rejected
 from rayka.storage.format.records import (
     Record,
@@ -31,6 +29,7 @@ from rayka.storage.format.records import (
     rebuild_batch,
 )
 from rayka.types import TimestampType
+from tests.support.logs import valid_prefix
 
 LOGS = Path(__file__).parent / "logs"
 NOW = 1_700_000_000_000
