@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rayka.actors.channel.link import AppendDone, FetchDone, FetchParams, LeaderClient
 from rayka.actors.channel.router import Router
 from rayka.actors.channel.socket import ChannelClosed
+from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -94,7 +95,7 @@ class Leaders:
         self.partitions = [replicas[number].get(TopicPartition(TOPIC, i)) for i, number in enumerate(leaders)]
         links: dict[str, LeaderClient] = {}
         for number, held in replicas.items():
-            server = ReplicaServer(held, self.directories[number], lambda: None)
+            server = ReplicaServer(held, self.directories[number], DiskThread())
             links[str(number)] = OnAnotherNode(server) if number in remote else server
         self.router = Router(lambda: image, "node", directory, "test", own=links)
         self.reader = SegmentReader()

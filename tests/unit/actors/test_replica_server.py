@@ -1,0 +1,105 @@
+"""The leader's answers to appends that wait for a flush, with a real log and a disk that the test holds up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from pathlib import Path
+
+from rayka.actors.channel.socket import ChannelClosed
+from rayka.actors.replica.disk import DiskThread
+from rayka.actors.replica.server import ReplicaServer
+from rayka.config import LogConfig
+from rayka.errors import ErrorCode
+from rayka.replica.partition import Partition, Replicas
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
+from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
+from tests.support.logs import batch
+
+FLUSHED = TopicPartition("flushed", 0)
+PLAIN = TopicPartition("plain", 0)
+
+
+class SlowDisk(RealFiles):
+    """An fsync in a thread waits until `released` is set."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def sync(self, descriptor: int) -> None:
+        in_loop = threading.current_thread() is threading.main_thread()
+        assert in_loop or self.released.wait(30)
+        super().sync(descriptor)
+
+
+class Leader:
+    """A server that leads a partition with `flush.messages=1` and one without."""
+
+    def __init__(self, path: Path) -> None:
+        self.disk = SlowDisk()
+        directory = LogDirectory.open(str(path), self.disk, now_ms=0)
+        replicas = Replicas()
+        for name, config in ((FLUSHED, LogConfig(flush_messages=1)), (PLAIN, LogConfig())):
+            partition = Partition(directory.open_log(name, uuid.uuid4(), config, now_ms=0), uuid.uuid4())
+            partition.become_leader(3)
+            replicas.add(partition)
+        self.server = ReplicaServer(replicas, directory, DiskThread())
+
+    def append(self, *names: TopicPartition, timeout_ms: int = 30_000) -> asyncio.Future[list[AppendResult]]:
+        future: asyncio.Future[list[AppendResult]] = asyncio.get_running_loop().create_future()
+
+        def done(results: list[AppendResult] | ChannelClosed) -> None:
+            assert not isinstance(results, ChannelClosed)
+            future.set_result(results)
+
+        requests = [AppendRequest(name, memoryview(batch(b"v")), 3) for name in names]
+        self.server.append(requests, AppendParams(-1, timeout_ms), done)
+        return future
+
+    async def stop(self) -> None:
+        self.disk.released.set()
+        await self.server.stop()
+
+
+def errors(results: list[AppendResult]) -> list[int]:
+    return [result.error for result in results]
+
+
+def test_an_append_is_answered_after_its_flush(tmp_path: Path) -> None:
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        waiting = leader.append(FLUSHED, PLAIN)
+        plain = leader.append(PLAIN)
+        assert (plain.done(), waiting.done()) == (True, False)
+        leader.disk.released.set()
+        assert errors(await asyncio.wait_for(waiting, 10)) == [0, 0]
+        await leader.stop()
+
+    asyncio.run(check())
+
+
+def test_an_append_whose_flush_takes_too_long_times_out_alone(tmp_path: Path) -> None:
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        patient = leader.append(FLUSHED)
+        late = leader.append(PLAIN, FLUSHED, timeout_ms=20)
+        assert errors(await asyncio.wait_for(late, 10)) == [0, ErrorCode.REQUEST_TIMED_OUT]
+        assert not patient.done()
+        leader.disk.released.set()
+        assert errors(await asyncio.wait_for(patient, 10)) == [0]
+        await leader.stop()
+
+    asyncio.run(check())
+
+
+def test_a_partition_that_leaves_fails_only_its_own_part_of_a_request(tmp_path: Path) -> None:
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        waiting = leader.append(PLAIN, FLUSHED)
+        leader.server.release(FLUSHED)
+        assert errors(await asyncio.wait_for(waiting, 10)) == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        await leader.stop()
+
+    asyncio.run(check())
