@@ -10,6 +10,7 @@ from rayka.config.definition import UpdateMode
 from rayka.config.ignored import reason_left_aside
 from rayka.config.listeners import Listener, client_listeners
 from rayka.config.log import LogConfig
+from rayka.config.unused import UNUSED_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
 
 
@@ -25,9 +26,9 @@ class BrokerConfig(Mapping[str, Any]):
         """Raises INVALID_CONFIG for a value of the wrong type, out of bounds, or at odds with another."""
         self.static = dict(static)
         self.texts = {**static, **(dynamic or {})}
-        unused = sorted(name for name in self.texts if name not in BROKER_CONFIGS)
-        self.left_aside = tuple(name for name in unused if reason_left_aside(name))
-        self.unknown = tuple(name for name in unused if not reason_left_aside(name))
+        unused = sorted(name for name in self.texts if name not in BROKER_CONFIGS or name in UNUSED_CONFIGS)
+        self.left_aside = tuple(name for name in unused if name in UNUSED_CONFIGS or reason_left_aside(name))
+        self.unknown = tuple(name for name in unused if name not in self.left_aside)
         self._values = {
             name: definition.parse(self.texts[name]) if name in self.texts else definition.default_value
             for name, definition in BROKER_CONFIGS.items()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
 from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
 from rayka.config.topic import TOPIC_CONFIGS
+from rayka.config.unused import UNUSED_CONFIGS, with_reason
 
 BOOLEAN, INT, SHORT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG
 STRING, LIST = ConfigType.STRING, ConfigType.LIST
@@ -21,6 +22,7 @@ PRODUCERS = "Producers"
 METADATA = "The controller"
 ACTORS = "Actors"
 GROUPS = "Groups"
+UNUSED = "Accepted, but not in use"
 
 
 def _connection_limits(value: ConfigValue) -> str | None:
@@ -228,11 +230,11 @@ def _actors() -> Iterator[ConfigDef]:
 
 
 BROKER_CONFIGS: Mapping[str, ConfigDef] = {
-    definition.name: replace(definition, group=title)
+    definition.name: replace(definition, group=title, doc=with_reason(definition))
     for title, group in (
         (LISTENING, _listening), (STORING, _storing), (TOPICS, _topics), (DEFAULTS, _defaults),
         (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing),
-        (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (ACTORS, _actors),
+        (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (ACTORS, _actors), (UNUSED, UNUSED_CONFIGS.values),
     )
     for definition in group()
 }  # fmt: skip

@@ -147,6 +147,7 @@ def _public(definition: ConfigDef, values: Mapping[str, str]) -> str | None:
 
 
 def _topic_entry(definition: ConfigDef, topic: Mapping[str, str], places: Places) -> ConfigEntry:
+    """As Kafka, `log.retention.hours` gives `retention.ms` its value but is no synonym of it: only the first one is."""
     chain = list(_chain(definition.synonyms, places))
     if definition.name in topic:
         chain.insert(0, ConfigSynonym(definition.name, topic[definition.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
@@ -156,7 +157,8 @@ def _topic_entry(definition: ConfigDef, topic: Mapping[str, str], places: Places
         factors = {synonym.name: synonym for synonym in definition.synonyms}
         if chain[0].source is not ConfigSource.DYNAMIC_TOPIC_CONFIG and value is not None:
             value = to_text(factors[chain[0].name].convert(definition, value))
-    return _entry(definition, value, tuple(chain), read_only=False)
+    names = {definition.name, *(synonym.name for synonym in definition.synonyms[:1])}
+    return _entry(definition, value, tuple(each for each in chain if each.name in names), read_only=False)
 
 
 def _broker_entry(definition: ConfigDef, places: Places, *, with_default: bool = True) -> ConfigEntry:

@@ -16,8 +16,7 @@ IGNORED_CONFIGS: Mapping[str, tuple[str, ...]] = {
         "metadata.max.*", "internal.metadata.*", "unclean.leader.election.interval.ms",
     ),
     "Actors replace the thread pools, purgatories and queues between threads.": (
-        "background.threads", "group.consumer.assignor.offload.enable", "num.io.threads", "num.network.threads",
-        "*.purgatory.purge.interval.requests",
+        "group.consumer.assignor.offload.enable", "*.purgatory.purge.interval.requests",
     ),
     "A request is started as soon as it is read, so none are queued: those in progress are bounded by their bytes.": (
         "queued.max.requests",
@@ -44,8 +43,7 @@ IGNORED_CONFIGS: Mapping[str, tuple[str, ...]] = {
         "transaction.*", "transactional.*", "add.partitions.to.txn.*",
     ),
     "Compaction is not served yet.": (
-        "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.enable", "log.cleaner.io.*",
-        "log.cleaner.threads",
+        "log.cleaner.enable",
     ),
     "Segments stay on local disks: there is no tiered storage.": ("remote.*",),
     "Plug-ins of the Java broker can't be loaded.": (

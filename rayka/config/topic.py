@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from rayka.config.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, ConfigValue, Synonym
+from rayka.config.unused import with_reason
 
 BOOLEAN, INT, LONG, DOUBLE = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
 STRING, LIST = ConfigType.STRING, ConfigType.LIST
@@ -35,8 +37,9 @@ def _no_tiers(value: ConfigValue) -> str | None:
 def _retention() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "cleanup.policy", LIST, "delete",
-        "What happens to old segments: `delete` removes them by time and size, `compact` keeps the last record of "
-        "each key. Both can be given, separated by a comma. An empty list keeps everything for ever.",
+        "What happens to old segments: `delete` removes them by time and size. `compact` is accepted and demands keys, "
+        "but there is no log cleaner yet, so every record is kept. Both can be given, separated by a comma. An empty "
+        "list keeps everything for ever.",
         valid_values=("compact", "delete"), synonyms=(Synonym("log.cleanup.policy"),),
     )  # fmt: skip
     yield ConfigDef(
@@ -243,7 +246,7 @@ def _errors_and_tiers() -> Iterator[ConfigDef]:
 
 
 TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
-    definition.name: definition
+    definition.name: replace(definition, doc=with_reason(definition))
     for group in (
         _retention, _segments, _flushing, _records, _compression, _compaction, _replication, _errors_and_tiers,
     )

@@ -33,6 +33,7 @@ from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigRecord, ConfigResource, ResourceType
 
 MAX_VALUE_LENGTH = 32_767
+MIN_ISR = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +150,19 @@ class ConfigChanges:
         if resource.type is ResourceType.TOPIC:
             check_topic_configs(after, self.config.texts)
         elif resource.type is ResourceType.BROKER:
+            self._check_min_isr(resource, before, after)
             check_broker_configs(after, self.config.static, per_broker=bool(resource.name))
         else:
             check_group_configs(self.group_configs, after, self.config)
+
+    def _check_min_isr(self, resource: ConfigResource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """One value for all brokers, always there: which replicas may be elected depends on it (KIP-966)."""
+        if resource.name and before.get(MIN_ISR) != after.get(MIN_ISR):
+            message = f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
+            raise RaykaError(ErrorCode.INVALID_CONFIG, message)
+        if MIN_ISR in before and MIN_ISR not in after:
+            message = f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled."
+            raise RaykaError(ErrorCode.INVALID_CONFIG, message)
 
 
 def check_group_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str], broker: BrokerConfig) -> None:

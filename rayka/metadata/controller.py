@@ -30,10 +30,17 @@ from rayka.metadata.commands import (
     Result,
     TopicResult,
 )
-from rayka.metadata.config_changes import ConfigChanges
+from rayka.metadata.config_changes import MIN_ISR, ConfigChanges
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.nodes import Nodes
-from rayka.metadata.records import ClusterRecord, FeatureLevelRecord, MetadataRecord, ProducerIdsRecord
+from rayka.metadata.records import (
+    ClusterRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    ResourceType,
+)
 from rayka.metadata.topics import TopicCreation, create_partitions, delete_topics
 
 KEPT_BATCHES = 1000
@@ -124,11 +131,15 @@ class Controller:
         return Changes(after, None, tuple(self._recent)[len(self._recent) - missing :])
 
     def create_cluster(self, cluster_id: str, features: Mapping[str, int] | None = None) -> Result[None]:
-        """Name a new cluster, and finalize its feature levels. Without effect if it has a name."""
+        """Name a new cluster, and finalize its feature levels. Without effect if it has a name.
+
+        As Kafka under KIP-966, it gets `min.insync.replicas` as a dynamic default of all brokers.
+        """
         if self.image.cluster_id:
             return Result((), None)
         levels = (FeatureLevelRecord(name, level) for name, level in (features or {}).items())
-        return Result((ClusterRecord(cluster_id), *levels), None)
+        least = ConfigRecord(ResourceType.BROKER, "", MIN_ISR, str(self._static[MIN_ISR]))
+        return Result((ClusterRecord(cluster_id), *levels, least), None)
 
     def register_broker(self, registration: BrokerRegistration) -> Result[BrokerRegistered]:
         """See `Nodes.register_broker`."""

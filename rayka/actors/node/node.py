@@ -28,6 +28,8 @@ from rayka.storage.directory.checkpoints import encode_uuid
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
 
+logger = logging.getLogger(__name__)
+
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0
 _PORT_TIMEOUT_S = 2.0
@@ -112,12 +114,11 @@ def node_spec(data_dir: str, listen: str, configs: Mapping[str, str], namespace:
     config = BrokerConfig.parse(configs)
     data_dir = os.path.abspath(os.path.expanduser(data_dir))
     host, port = parse_address(listen)
-    log_dirs = tuple(config["log.dirs"]) if "log.dirs" in configs else (os.path.join(data_dir, "logs"),)
+    given = "log.dirs" in configs or "log.dir" in configs
+    log_dirs = config.log_dirs if given else (os.path.join(data_dir, "logs"),)
     port = port or _free_port(host)
-    advertised = configs.get("advertised.listeners")
-    advertised_host, advertised_port = (
-        parse_address(advertised.split("://")[-1]) if advertised else (_reachable(host), port)
-    )
+    listener = _listener_name(config, configs)
+    advertised = _advertised(config, listener) or (_reachable(host), port)
     return NodeSpec(
         namespace=namespace,
         node_id=ray.get_runtime_context().get_node_id(),
@@ -126,11 +127,38 @@ def node_spec(data_dir: str, listen: str, configs: Mapping[str, str], namespace:
         log_dirs=log_dirs,
         host=host,
         port=port,
-        advertised_host=advertised_host,
-        advertised_port=advertised_port,
-        configs=dict(configs),
+        advertised_host=advertised[0],
+        advertised_port=advertised[1],
+        configs={
+            **configs,
+            "listeners": f"{listener}://{_in_url(host)}:{port}",
+            "advertised.listeners": f"{listener}://{_in_url(advertised[0])}:{advertised[1]}",
+            "log.dirs": ",".join(log_dirs),
+        },
         rack=configs.get("broker.rack"),
     )
+
+
+def _listener_name(config: BrokerConfig, configs: Mapping[str, str]) -> str:
+    """The node has one listener for clients: the first of `listeners`."""
+    return config.listeners[0].name if "listeners" in configs else "PLAINTEXT"
+
+
+def _advertised(config: BrokerConfig, listener: str) -> tuple[str, int] | None:
+    """The address that clients are told: that of the listener, or the first if none has its name."""
+    if not config["advertised.listeners"]:
+        return None
+    addresses = config.advertised_listeners
+    chosen = next((each for each in addresses if each.name == listener), addresses[0])
+    others = ", ".join(f"{each.name}://{each.host}:{each.port}" for each in addresses if each is not chosen)
+    if others:
+        logger.warning("clients are told %s:%d; these advertised.listeners are not in use: %s",
+                       chosen.host, chosen.port, others)  # fmt: skip
+    return chosen.host, chosen.port
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -31,7 +31,7 @@ async def handle_describe(call: Call) -> Any:
 
 
 def _describe(call: Call, resource: Any) -> Any:
-    error, message = ErrorCode.NONE, None
+    error, message = ErrorCode.NONE, ""
     entries: tuple[ConfigEntry, ...] = ()
     try:
         entries = _entries(call, resource.resource_type, resource.resource_name, resource.configuration_keys or None)

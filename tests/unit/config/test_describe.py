@@ -55,10 +55,18 @@ def test_the_strongest_place_counts_and_the_others_follow() -> None:
     )
 
 
-def test_a_setting_in_hours_is_shown_in_ms_and_named_in_the_chain() -> None:
+def test_a_setting_in_hours_gives_the_value_in_ms_but_is_no_synonym_as_in_kafka() -> None:
+    assert topic_entry("retention.ms", {}).synonyms == ()
     entry = topic_entry("retention.ms", {}, {"log.retention.hours": "2"})
-    assert (entry.value, entry.source) == ("7200000", STATIC)
-    assert entry.synonyms[0] == ConfigSynonym("log.retention.hours", "2", STATIC)
+    assert (entry.value, entry.source, entry.synonyms) == ("7200000", DEFAULT, ())
+    entry = topic_entry("retention.ms", {}, {"log.retention.hours": "2", "log.retention.ms": "5"})
+    assert (entry.value, entry.synonyms) == ("5", (ConfigSynonym("log.retention.ms", "5", STATIC),))
+
+
+def test_a_setting_that_does_nothing_says_so() -> None:
+    assert BROKER_CONFIGS["num.io.threads"].doc.startswith("Not in use")
+    assert BROKER_CONFIGS["num.recovery.threads.per.data.dir"].doc.startswith("Not in use")
+    assert topic_entry("delete.retention.ms", {}).documentation.startswith("Not in use")
 
 
 def test_a_config_without_a_broker_setting_has_no_chain() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rayka.config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from rayka.config import TOPIC_CONFIGS, ConfigDef, ConfigType, describe_broker
 from rayka.metadata.commands import ConfigReplacement, NewTopic
 from rayka.metadata.config_changes import MAX_VALUE_LENGTH
 from rayka.metadata.controller import Controller
@@ -101,7 +101,11 @@ def test_a_bad_change_of_a_topic_changes_nothing(
 def test_brokers_are_changed_one_or_all(cluster: Cluster) -> None:
     assert alter(cluster, BROKER, "", ("message.max.bytes", SET, "5"), ("max.connections", SET, "3"))[0] == "NONE"
     assert alter(cluster, BROKER, "1", ("message.max.bytes", SET, "6"))[0] == "NONE"
-    assert cluster.image.broker_configs(1) == {"message.max.bytes": "6", "max.connections": "3"}
+    assert cluster.image.broker_configs(1) == {
+        "message.max.bytes": "6",
+        "max.connections": "3",
+        "min.insync.replicas": "1",
+    }
     assert cluster.image.broker_configs(2) == {"message.max.bytes": "5", "max.connections": "3"}
 
 
@@ -184,3 +188,29 @@ def test_every_default_can_be_set_explicitly(cluster: Cluster) -> None:
     for name, definition in TOPIC_CONFIGS.items():
         if definition.default is not None:
             assert alter(cluster, TOPIC, "orders", (name, SET, definition.default)) == ("NONE", None), name
+
+
+def test_a_new_cluster_has_a_default_of_min_insync_replicas_that_stays_as_in_kafka(cluster: Cluster) -> None:
+    assert Cluster({"min.insync.replicas": "2"}).image.default_broker_configs == {"min.insync.replicas": "2"}
+    assert alter(cluster, BROKER, "", ("min.insync.replicas", SET, "2"))[0] == "NONE"
+    assert alter(cluster, BROKER, "", ("min.insync.replicas", DELETE, None)) == (
+        "INVALID_CONFIG",
+        "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+    )
+    assert alter(cluster, BROKER, "1", ("min.insync.replicas", SET, "2")) == (
+        "INVALID_CONFIG",
+        "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+    )
+
+
+@pytest.mark.parametrize("name", ["background.threads", "num.io.threads", "num.network.threads", "log.cleaner.threads"])
+def test_kafkas_dynamic_settings_that_do_nothing_here_are_checked_and_kept(cluster: Cluster, name: str) -> None:
+    assert alter(cluster, BROKER, "", (name, SET, "12"))[0] == "NONE"
+    assert cluster.image.default_broker_configs[name] == "12"
+    assert alter(cluster, BROKER, "", (name, SET, "many"))[0] == "INVALID_CONFIG"
+
+
+def test_sasl_settings_are_accepted_for_one_broker_and_kept_secret(cluster: Cluster) -> None:
+    assert alter(cluster, BROKER, "1", ("sasl.jaas.config", SET, "secret"))[0] == "NONE"
+    (entry,) = describe_broker({}, {}, cluster.image.own_broker_configs(1), ["sasl.jaas.config"])
+    assert (entry.value, entry.is_sensitive) == (None, True)

@@ -9,6 +9,7 @@ import pytest
 from rayka.config import ConfigSource
 from rayka.errors import ErrorCode
 from rayka.metadata.commands import NewPartitions, NewTopic
+from rayka.metadata.records import ConfigResource, ResourceType
 from tests.unit.metadata.cluster import Cluster, errors
 
 
@@ -247,7 +248,7 @@ def test_a_topic_is_deleted_by_name_or_by_id_with_its_configs(cluster: Cluster) 
     ]
     assert not cluster.image.topics
     assert not cluster.image.topic_names_by_id
-    assert not cluster.image.configs
+    assert set(cluster.image.configs) == {ConfigResource(ResourceType.BROKER, "")}
 
 
 def test_a_topic_of_the_same_name_is_another_topic(cluster: Cluster) -> None:

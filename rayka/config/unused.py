@@ -1,0 +1,97 @@
+"""Settings that are accepted and have no effect: Kafka can change them at run time, or they wait for a part of rayka.
+
+Tools set them on any Kafka, so they are checked, kept and described like all others; their text says that they are not
+in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rayka.config.definition import ConfigDef, ConfigType, UpdateMode
+
+INT, LONG, SHORT, DOUBLE = ConfigType.INT, ConfigType.LONG, ConfigType.SHORT, ConfigType.DOUBLE
+STRING, LIST, PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
+
+_THREADS = "actors take the place of thread pools"
+_CLEANER = "there is no log cleaner yet"
+_SASL = "SASL is not served yet"
+_TIERED = "segments stay on local disks"
+
+NOT_IN_USE: Mapping[str, str] = {
+    "num.recovery.threads.per.data.dir": "each partition actor recovers its own directory",
+    "log.flush.start.offset.checkpoint.interval.ms": "it is written with the recovery points, and by DeleteRecords",
+    "group.coordinator.threads": _THREADS,
+    "group.coordinator.background.threads": _THREADS,
+    "group.coordinator.append.linger.ms": "a coordinator appends at once",
+    "group.coordinator.cached.buffer.max.bytes": "a coordinator keeps no buffers",
+    "delete.retention.ms": _CLEANER,
+    "min.compaction.lag.ms": _CLEANER,
+    "max.compaction.lag.ms": _CLEANER,
+    "min.cleanable.dirty.ratio": _CLEANER,
+    "leader.replication.throttled.replicas": "replication is not throttled",
+    "follower.replication.throttled.replicas": "replication is not throttled",
+    "errors.deadletterqueue.group.enable": "share groups are not served yet",
+    "remote.storage.enable": _TIERED,
+    "remote.log.copy.disable": _TIERED,
+    "remote.log.delete.on.disable": _TIERED,
+    "local.retention.ms": _TIERED,
+    "local.retention.bytes": _TIERED,
+    "remote.copy.lag.ms": _TIERED,
+    "remote.copy.lag.bytes": _TIERED,
+}
+"""Why a setting that has a definition elsewhere does nothing."""
+
+
+def _threads() -> Iterator[ConfigDef]:
+    for name, default in (("background.threads", "10"), ("num.io.threads", "8"), ("num.network.threads", "3")):
+        yield _cluster_wide(name, INT, default, _THREADS, lower=1)
+    yield _cluster_wide("num.replica.fetchers", INT, "1", "replication over several nodes is not served yet", lower=1)
+
+
+def _cleaner() -> Iterator[ConfigDef]:
+    yield _cluster_wide("log.cleaner.threads", INT, "1", _CLEANER, lower=0)
+    yield _cluster_wide("log.cleaner.backoff.ms", LONG, "15000", _CLEANER, lower=0)
+    yield _cluster_wide("log.cleaner.dedupe.buffer.size", LONG, "134217728", _CLEANER)
+    yield _cluster_wide("log.cleaner.io.buffer.size", INT, "524288", _CLEANER, lower=0)
+    yield _cluster_wide("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", _CLEANER)
+    yield _cluster_wide("log.cleaner.io.max.bytes.per.second", DOUBLE, "1.7976931348623157E308", _CLEANER)
+
+
+_SASL_SETTINGS: tuple[tuple[str, ConfigType, str | None], ...] = (
+    ("sasl.enabled.mechanisms", LIST, "GSSAPI"),
+    ("sasl.jaas.config", PASSWORD, None),
+    ("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit"),
+    ("sasl.kerberos.min.time.before.relogin", LONG, "60000"),
+    ("sasl.kerberos.principal.to.local.rules", LIST, "DEFAULT"),
+    ("sasl.kerberos.service.name", STRING, None),
+    ("sasl.kerberos.ticket.renew.jitter", DOUBLE, "0.05"),
+    ("sasl.kerberos.ticket.renew.window.factor", DOUBLE, "0.8"),
+    ("sasl.login.refresh.buffer.seconds", SHORT, "300"),
+    ("sasl.login.refresh.min.period.seconds", SHORT, "60"),
+    ("sasl.login.refresh.window.factor", DOUBLE, "0.8"),
+    ("sasl.login.refresh.window.jitter", DOUBLE, "0.05"),
+    ("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI"),
+)
+
+
+def _sasl() -> Iterator[ConfigDef]:
+    for name, kind, default in _SASL_SETTINGS:
+        doc, secret = f"Not in use: {_SASL}.", kind is PASSWORD
+        yield ConfigDef(name, kind, default, doc, update_mode=UpdateMode.PER_BROKER, sensitive=secret)
+
+
+def _cluster_wide(name: str, kind: ConfigType, default: str, reason: str, lower: int | None = None) -> ConfigDef:
+    return ConfigDef(name, kind, default, f"Not in use: {reason}.", lower=lower, update_mode=UpdateMode.CLUSTER_WIDE)
+
+
+UNUSED_CONFIGS: Mapping[str, ConfigDef] = {
+    definition.name: definition for group in (_threads, _cleaner, _sasl) for definition in group()
+}
+"""Kafka's settings that can be changed at run time and that nothing of rayka reads."""
+
+
+def with_reason(definition: ConfigDef) -> str:
+    """The text of a setting; it begins with the reason if the setting is not in use."""
+    reason = NOT_IN_USE.get(definition.name)
+    return definition.doc if reason is None else f"Not in use: {reason}. {definition.doc}"
