@@ -42,6 +42,7 @@ from rayka.metadata.records import (
     ResourceType,
 )
 from rayka.metadata.topics import TopicCreation, create_partitions, delete_topics
+from rayka.metadata.validation import validate_image
 
 KEPT_BATCHES = 1000
 
@@ -106,6 +107,14 @@ class Controller:
         self._recent.append(tuple(records))
         if self.image.default_broker_configs is not before.default_broker_configs:
             self._config = self._static.with_dynamic(self.image.default_broker_configs)
+
+    def check_records(self, records: Sequence[MetadataRecord]) -> None:
+        """Raises InvalidState if these records would break an invariant; only what they change is looked at."""
+        validate_image(self.image.apply_all(records), self.image)
+
+    def validate_state(self) -> None:
+        """Raises InvalidState if an invariant does not hold."""
+        validate_image(self.image)
 
     def check_follower(self, position: Position) -> None:
         """Raises HistoryLost for a follower that is ahead of the log, INCONSISTENT_CLUSTER_ID for another cluster's."""

@@ -11,11 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rayka.errors import RaykaError
 from rayka.metadata.codec import decode_all, encode_all
-from rayka.metadata.commands import NewPartitions, NewTopic
+from rayka.metadata.commands import AssignReplicasToDirs, NewPartitions, NewTopic
 from rayka.metadata.controller import Position
-from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
+from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ResourceType
 from rayka.metadata.snapshot import snapshot_records
+from rayka.metadata.validation import validate_image
+from rayka.metadata.values import LOST, UNASSIGNED
+from rayka.types import NO_LEADER
 from tests.support.scale import examples
 from tests.unit.metadata.cluster import Cluster, alteration
 
@@ -31,7 +34,7 @@ class ControllerMachine(RuleBasedStateMachine):
         super().__init__()
         self.cluster = Cluster({"num.partitions": "3"})
         self.life = 1
-        self.seen: dict[tuple[uuid.UUID, int], PartitionImage] = {}
+        self.before = self.cluster.image
         self.producer_ids: set[int] = set()
 
     @property
@@ -122,6 +125,23 @@ class ControllerMachine(RuleBasedStateMachine):
             before = self.image.actors[name].epoch
             assert self.cluster.start_actor(name, broker_id, self.life) == before + 1
 
+    @rule(broker_id=BROKERS, index=st.integers(0, 1), disk=st.integers(10, 12))
+    def actor_restarts_with_a_directory(self, broker_id: int, index: int, disk: int) -> None:
+        name = f"a{broker_id}-{index}"
+        if name in self.image.actors:
+            self.life += 1
+            self.cluster.start_actor(name, broker_id, self.life, uuid.UUID(int=disk))
+
+    @rule(broker_id=BROKERS, index=st.integers(0, 1), lost=st.booleans(), count=st.integers(1, 4))
+    def actor_reports_its_replicas(self, broker_id: int, index: int, lost: bool, count: int) -> None:
+        name = f"a{broker_id}-{index}"
+        actor = self.image.actors.get(name)
+        if actor is not None and actor.online:
+            replicas = [(topic.topic_id, each.partition) for topic, each in self.image.replicas_of_actor(name)]
+            directories = dict.fromkeys(replicas[:count], LOST if lost else actor.directory_id)
+            request = AssignReplicasToDirs(name, actor.incarnation, directories)
+            self.cluster.run(self.cluster.controller.assign_replicas_to_dirs(request))
+
     @rule(broker_id=BROKERS)
     def producer_ids_are_given(self, broker_id: int) -> None:
         block = self.cluster.run(self.cluster.controller.allocate_producer_ids(broker_id))
@@ -130,46 +150,18 @@ class ControllerMachine(RuleBasedStateMachine):
         self.producer_ids |= ids
 
     @invariant()
-    def topics_and_ids_agree(self) -> None:
-        assert {name: topic.topic_id for name, topic in self.image.topics.items()} == {
-            name: topic_id for topic_id, name in self.image.topic_names_by_id.items()
-        }
-        for topic in self.image.topics.values():
-            assert [partition.partition for partition in topic.partitions] == list(range(len(topic.partitions)))
-            assert topic.partitions
+    def the_state_is_valid_and_follows_the_one_before(self) -> None:
+        self.cluster.controller.validate_state()
+        validate_image(self.image, self.before)
+        self.before = self.image
 
     @invariant()
-    def every_partition_is_sound(self) -> None:
+    def a_replica_whose_directory_is_missing_never_leads(self) -> None:
         for topic in self.image.topics.values():
             for partition in topic.partitions:
-                self._check_replicas(partition)
-                self._check_leader(topic, partition)
-                self._check_epochs(topic, partition)
-
-    def _check_replicas(self, partition: PartitionImage) -> None:
-        assert len(set(partition.replicas)) == len(partition.replicas) == len(partition.actors)
-        assert partition.isr
-        assert set(partition.isr) <= set(partition.replicas)
-        for broker_id, name in zip(partition.replicas, partition.actors, strict=True):
-            assert self.image.actors[name].broker_id == broker_id
-
-    def _check_leader(self, topic: TopicImage, partition: PartitionImage) -> None:
-        online = {broker_id for broker_id in partition.replicas if self._serves(partition, broker_id)}
-        if partition.leader == -1:
-            assert online.isdisjoint(partition.isr), f"{topic.name}-{partition.partition} could have a leader"
-            return
-        assert partition.leader in partition.isr
-        assert set(partition.isr) <= online
-
-    def _serves(self, partition: PartitionImage, broker_id: int) -> bool:
-        return self.image.actors[partition.actor_of(broker_id)].online and not self.image.brokers[broker_id].fenced
-
-    def _check_epochs(self, topic: TopicImage, partition: PartitionImage) -> None:
-        before = self.seen.get((topic.topic_id, partition.partition), partition)
-        assert partition.leader_epoch >= before.leader_epoch
-        assert partition.leader == before.leader or partition.leader_epoch > before.leader_epoch
-        assert partition == before or partition.partition_epoch > before.partition_epoch
-        self.seen[topic.topic_id, partition.partition] = partition
+                if partition.leader != NO_LEADER:
+                    actor = self.image.actors[partition.actor_of(partition.leader)]
+                    assert partition.directory_of(partition.leader) in (UNASSIGNED, actor.directory_id)
 
     @invariant()
     def replaying_all_records_gives_the_same_image(self) -> None:

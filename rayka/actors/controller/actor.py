@@ -245,6 +245,7 @@ class ControllerActor:
         if not records:
             return
         assert self._log is not None
+        self._core.check_records(records)
         try:
             self._log.append(records, self._image)
             self._core.replay(records)

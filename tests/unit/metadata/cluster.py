@@ -21,6 +21,7 @@ from rayka.metadata.records import ConfigResource, MetadataRecord, ResourceType
 from rayka.types import TopicPartition
 
 T = TypeVar("T")
+DIRECTORY = uuid.UUID(int=10)
 
 
 class Cluster:
@@ -58,9 +59,9 @@ class Cluster:
             self.start_actor(f"a{registered.broker_id}-{index}", registered.broker_id, life)
         return registered.broker_id
 
-    def start_actor(self, name: str, broker_id: int, life: int = 1) -> int:
+    def start_actor(self, name: str, broker_id: int, life: int = 1, directory_id: uuid.UUID = DIRECTORY) -> int:
         """Register an actor; returns its epoch."""
-        registration = ActorRegistration(name, broker_id, f"/data/{name}", f"life-{life}")
+        registration = ActorRegistration(name, broker_id, f"/data/{name}", f"life-{life}", directory_id)
         return self.run(self.controller.register_actor(registration)).epoch
 
     def create(self, *topics: NewTopic, validate_only: bool = False) -> list[TopicResult]:

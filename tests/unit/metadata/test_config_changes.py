@@ -106,7 +106,11 @@ def test_brokers_are_changed_one_or_all(cluster: Cluster) -> None:
         "max.connections": "3",
         "min.insync.replicas": "1",
     }
-    assert cluster.image.broker_configs(2) == {"message.max.bytes": "5", "max.connections": "3"}
+    assert cluster.image.broker_configs(2) == {
+        "message.max.bytes": "5",
+        "max.connections": "3",
+        "min.insync.replicas": "1",
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.metadata.commands import ActorRegistration, BrokerRegistration, NewTopic
-from tests.unit.metadata.cluster import Cluster
+from rayka.metadata.commands import ActorRegistration, AssignReplicasToDirs, BrokerRegistration, NewTopic
+from rayka.metadata.values import LOST
+from tests.unit.metadata.cluster import DIRECTORY, Cluster
 
 
 @pytest.fixture
@@ -192,3 +195,62 @@ def test_only_an_empty_actor_retires(cluster: Cluster) -> None:
 def test_producer_ids_come_in_blocks_that_do_not_overlap(cluster: Cluster) -> None:
     blocks = [cluster.run(cluster.controller.allocate_producer_ids(1)) for _ in range(3)]
     assert blocks == [(0, 1000), (1000, 1000), (2000, 1000)]
+
+
+def assign(cluster: Cluster, directory_id: uuid.UUID, life: int = 1) -> None:
+    """Actor a1-0 reports that its replicas are in this directory."""
+    replicas = {
+        (topic.topic_id, partition.partition): directory_id
+        for topic, partition in cluster.image.replicas_of_actor("a1-0")
+    }
+    request = AssignReplicasToDirs("a1-0", f"life-{life}", replicas)
+    cluster.run(cluster.controller.assign_replicas_to_dirs(request))
+
+
+def led(cluster: Cluster) -> list[int]:
+    """Which partitions of actor a1-0 have a leader."""
+    return [partition.partition for _, partition in cluster.image.replicas_of_actor("a1-0") if partition.leader != -1]
+
+
+def test_a_replica_is_offline_while_its_directory_is_missing(cluster: Cluster) -> None:
+    mine = led(cluster)
+    assign(cluster, DIRECTORY)
+    assert led(cluster) == mine
+    cluster.start_actor("a1-0", 1, life=2, directory_id=uuid.UUID(int=99))
+    assert led(cluster) == []
+    assert all(partition.isr == (1,) for _, partition in cluster.image.replicas_of_actor("a1-0"))
+    cluster.start_actor("a1-0", 1, life=3)
+    assert led(cluster) == mine
+
+
+def test_a_replica_that_was_never_created_may_be_created_in_another_directory(cluster: Cluster) -> None:
+    mine = led(cluster)
+    cluster.start_actor("a1-0", 1, life=2, directory_id=uuid.UUID(int=99))
+    assert led(cluster) == mine
+
+
+def test_a_lost_replica_is_offline_until_its_files_are_back(cluster: Cluster) -> None:
+    mine = led(cluster)
+    assign(cluster, DIRECTORY)
+    epochs = [partition.leader_epoch for _, partition in cluster.image.replicas_of_actor("a1-0")]
+    assign(cluster, LOST)
+    assert led(cluster) == []
+    cluster.start_actor("a1-0", 1, life=2)
+    assert led(cluster) == []
+    assign(cluster, DIRECTORY, life=2)
+    assert led(cluster) == mine
+    after = [partition.leader_epoch for _, partition in cluster.image.replicas_of_actor("a1-0")]
+    assert all(new > old for new, old in zip(after, epochs, strict=True))
+
+
+def test_a_report_of_an_earlier_start_of_the_actor_is_refused(cluster: Cluster) -> None:
+    cluster.start_actor("a1-0", 1, life=2)
+    with pytest.raises(RaykaError, match="INVALID_REGISTRATION"):
+        assign(cluster, LOST, life=1)
+
+
+def test_the_directory_of_a_replica_is_reported_once(cluster: Cluster) -> None:
+    assign(cluster, DIRECTORY)
+    before = cluster.image
+    assign(cluster, DIRECTORY)
+    assert cluster.image is before
