@@ -93,6 +93,7 @@ def serve(settings: Settings, cluster: Cluster) -> int:
     stop = stop_signal()
     publish(settings, cluster)
     settings.tell({"ready": cluster.bootstrap_servers, "address": ray_address()})
+    guard_controller(settings)
     loss = wait_for_end(stop, RayDaemons.watched())
     if loss is not None:
         settings.tell({"down": loss})
@@ -100,6 +101,18 @@ def serve(settings: Settings, cluster: Cluster) -> int:
     withdraw(settings)
     cluster.stop()
     return 0
+
+
+def guard_controller(settings: Settings) -> None:
+    """Say when the controller does not come back; start everything again when Ray has given it up."""
+    from rayka.actors.controller.guard import ControllerGuard
+    from rayka.actors.node.spec import DEFAULT_NAMESPACE
+
+    def lost(reason: str) -> None:
+        settings.tell({"down": reason})
+        os._exit(RAY_DOWN)
+
+    ControllerGuard(DEFAULT_NAMESPACE, log, lost).start()
 
 
 def publish(settings: Settings, cluster: Cluster) -> None:

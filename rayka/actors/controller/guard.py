@@ -1,0 +1,86 @@
+"""Notices from a driver that the controller died and does not come back, or refuses to serve.
+
+Ray restarts the controller, usually within a second, and nothing on the data path needs it meanwhile. What a restart
+does not cure (a damaged metadata log, a disk that stays full) is told to the operator; the broker serves on with the
+last image. A controller that Ray has given up is lost: only a new start of everything brings it back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from rayka.actors.controller.watch import find_controller
+from rayka.errors import RaykaError
+
+GRACE_S = 10.0
+_POLL_S = 0.5
+_ANSWER_TIMEOUT_S = 30.0
+
+
+class ControllerGuard:
+    """Calls `report(text)` when the controller's state changes for the worse or back, `lost(text)` when it is gone."""
+
+    def __init__(
+        self, namespace: str, report: Callable[[str], None], lost: Callable[[str], None], grace_s: float = GRACE_S
+    ) -> None:
+        self._namespace = namespace
+        self._report = report
+        self._lost = lost
+        self._grace_s = grace_s
+
+    def start(self) -> None:
+        """Watch in a thread that ends with the process."""
+        threading.Thread(target=self._run, name="controller guard", daemon=True).start()
+
+    def _run(self) -> None:
+        while ray.is_initialized():
+            try:
+                controller = find_controller(self._namespace)
+            except RaykaError as error:
+                self._lost(f"the controller is gone: {error.message}")
+                return
+            try:
+                ray.get(controller.lives.remote())
+            except ray.exceptions.RayError:
+                self._await_return(controller)
+
+    def _await_return(self, controller: Any) -> None:
+        died_at = time.monotonic()
+        told = ""
+        while self._is_alive() and (problem := self._problem(controller)) is not None:
+            away_s = time.monotonic() - died_at
+            if problem and problem != told:
+                self._report(f"the controller does not serve; the broker goes on without it: {problem}")
+                told = problem
+            elif not told and away_s > self._grace_s:
+                told = f"the controller has not come back for {away_s:.0f} s"
+                self._report(told)
+            time.sleep(_POLL_S)
+        if told and self._is_alive():
+            self._report("the controller serves again")
+
+    def _is_alive(self) -> bool:
+        """Whether Ray still knows the controller; it restarts one that it knows."""
+        if not ray.is_initialized():
+            return False
+        try:
+            find_controller(self._namespace)
+        except RaykaError:
+            return False
+        return True
+
+    def _problem(self, controller: Any) -> str | None:
+        """None if the controller serves, the reason if it says one, empty if it does not answer."""
+        try:
+            ray.get(controller.started.remote(), timeout=_ANSWER_TIMEOUT_S)
+        except RaykaError as refusal:
+            return refusal.message
+        except (ray.exceptions.RayError, TimeoutError):
+            return ""
+        return None
