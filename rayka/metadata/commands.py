@@ -1,4 +1,4 @@
-"""What callers ask of the controller, and what they get back."""
+"""Requests to the controller, and its responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[Response]):
-    """Records to append and replay, then the response to give. A command without effect has no records."""
+    """Records to append and replay, and the response to send afterwards. Without effect there are no records."""
 
     records: tuple[MetadataRecord, ...]
     response: Response
@@ -79,7 +79,7 @@ class ConfigOperation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigAlteration:
-    """Changes to a resource's configs that are done all or not at all."""
+    """Changes to a resource's configs, applied together or not at all."""
 
     resource: ConfigResource
     operations: tuple[ConfigOperation, ...]

@@ -1,7 +1,7 @@
 """Changing the dynamic configs of topics, brokers and groups.
 
-The changes to one resource are done all or not at all, and only where the configs that result are valid
-as a whole. Only real changes become records.
+The changes to one resource are applied together or not at all, and only if the resulting configs are valid
+together. A value that stays the same gives no record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanges:
-    """The rules for one request: the image before it, the broker's settings, what a group can set."""
+    """The rules for one request: the image before it, the broker's settings, and the configs that groups have."""
 
     image: MetadataImage
     config: BrokerConfig
@@ -47,7 +47,7 @@ class ConfigChanges:
     def apply(
         self, changes: Sequence[ConfigAlteration | ConfigReplacement], validate_only: bool
     ) -> Result[list[ConfigResult]]:
-        """Change each resource on its own."""
+        """Change each resource independently of the others."""
         requested = Counter(change.resource for change in changes)
         records: list[ConfigRecord] = []
         results = []

@@ -1,8 +1,8 @@
 """The controller's core: commands in, records and responses out.
 
-A command reads the image and changes nothing. Its records are appended to the metadata log by the shell,
-then given to `replay`, and only then is the response sent; a disk that fails in between leaves the state
-as it was. Loading the log after a crash is `replay` too.
+A command reads the image and changes nothing. The shell appends its records to the metadata log, passes them
+to `replay`, and then sends the response. If the disk fails in between, the state is unchanged. Loading the log
+after a crash uses the same `replay`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KEPT_BATCHES = 1000
 
 
 class Position(NamedTuple):
-    """Up to where a follower has taken in the image. The default is that of a follower that has nothing yet.
+    """The last version of the image that a follower has applied. The default is for a follower that has none.
 
     `incarnation` names the start of the controller from which the follower heard last.
     """
@@ -61,7 +61,7 @@ class Position(NamedTuple):
 class Changes(NamedTuple):
     """What a follower lacked: the batches of records since its version, or, if that was too long ago, the image.
 
-    `position` is the follower's after it has taken them in.
+    `position` is the follower's position after it has applied them.
     """
 
     position: Position
@@ -101,7 +101,7 @@ class Controller:
         self._recent: deque[tuple[MetadataRecord, ...]] = deque(maxlen=KEPT_BATCHES)
 
     def replay(self, records: Sequence[MetadataRecord]) -> None:
-        """Take in one batch: the records of one command, which are in the log."""
+        """Apply one batch: the records of one command, which are in the log."""
         before = self.image
         self.image = before.apply_all(records)
         self._recent.append(tuple(records))
@@ -205,7 +205,7 @@ class Controller:
         return self._config_changes().apply(replacements, validate_only)
 
     def allocate_producer_ids(self, broker_id: int) -> Result[ProducerIdBlock]:
-        """Give a broker the next block of producer ids, for ever its own."""
+        """Give a broker the next block of producer ids. No block is given twice."""
         first = self.image.next_producer_id
         record = ProducerIdsRecord(first + PRODUCER_ID_BLOCK_SIZE, broker_id)
         return Result((record,), ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE))

@@ -1,4 +1,4 @@
-"""An image in the making: the mutable state of one batch of records."""
+"""The changes that one batch of records makes to an image."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class MetadataDelta:
         self._partitions: dict[str, list[PartitionImage]] = {}
 
     def replay(self, record: MetadataRecord) -> None:
-        """Take in one record. Raises ValueError if it speaks of something that does not exist."""
+        """Apply one record. Raises ValueError if it refers to something that does not exist."""
         _REPLAY[type(record)](self, record)
 
     def finish(self) -> MetadataImage:
-        """The image with all that was replayed."""
+        """The image after all records that were replayed."""
         if self._partitions:
             topics = self._map("topics")
             for name, partitions in self._partitions.items():

@@ -1,7 +1,7 @@
-"""Who leads a partition when brokers and actors come and go.
+"""Leader election when brokers and actors fail or return.
 
-The leader epoch grows by one with every election, also when the same broker leads again after a restart:
-whatever its former life still sends is then recognisably old.
+The leader epoch grows by one with every election, also when the same broker leads again after a restart.
+Requests that were sent in an earlier epoch can then be refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Liveness:
 
     @classmethod
     def of(cls, image: MetadataImage) -> Liveness:
-        """As the image has it."""
+        """The replicas that the image says are online."""
         return cls(
             {actor.name: actor.directory_id for actor in image.actors.values() if actor.online},
             frozenset(broker.broker_id for broker in image.brokers.values() if not broker.fenced),
@@ -58,9 +58,9 @@ class Liveness:
 
 
 def elect(partition: PartitionImage, is_online: Callable[[int], bool], *, unclean: bool = False) -> int:
-    """The broker that is to lead: the present leader, else the first replica in sync; -1 if none is online.
+    """The broker to lead: the current leader, else the first replica in sync; -1 if none is online.
 
-    With `unclean` any replica will do when none in sync is online.
+    With `unclean`, any online replica is chosen if none in sync is online.
     """
     in_sync = [broker_id for broker_id in partition.replicas if broker_id in partition.isr and is_online(broker_id)]
     if partition.leader in in_sync:

@@ -1,7 +1,7 @@
 """The cluster as the metadata records describe it: an immutable value.
 
-`apply_all` copies each of the few maps that a batch touches once, so a batch that creates a thousand
-partitions costs one copy, and readers that hold an older image are not disturbed.
+`apply_all` copies each map that a batch changes once, so a batch that creates a thousand partitions costs
+one copy. Readers may keep an older image.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MetadataImage:
     def apply_all(self, records: Iterable[MetadataRecord]) -> MetadataImage:
         """The image after a batch of records; its version is one higher.
 
-        Raises ValueError if a record speaks of something that does not exist: the log is damaged.
+        Raises ValueError if a record refers to something that does not exist: the log is damaged.
         """
         delta = MetadataDelta(self)
         for record in records:

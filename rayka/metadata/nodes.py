@@ -1,4 +1,4 @@
-"""Brokers and partition actors as they come, go and come back, and what that does to leaders."""
+"""Registration and failure of brokers and partition actors, and the elections that follow."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Nodes:
     def register_broker(self, registration: BrokerRegistration) -> Result[BrokerRegistered]:
         """Give a node its id and a new epoch.
 
-        A node that registers anew (it has another node id) has started anew: its actors count as offline until
-        they register. Raises DUPLICATE_BROKER_REGISTRATION if the id belongs to another node that is alive.
+        A node that registers with another node id has restarted: its actors count as offline until they register.
+        Raises DUPLICATE_BROKER_REGISTRATION if the id belongs to another node that is alive.
         """
         broker_id = _broker_id(self.image, registration)
         before = self.image.brokers.get(broker_id)
@@ -64,7 +64,7 @@ class Nodes:
         return Result(tuple(records), BrokerRegistered(broker_id, broker.epoch))
 
     def broker_died(self, broker_id: int) -> Result[None]:
-        """Fence a broker and move its leaders away. Unknown and fenced ones are left as they are."""
+        """Fence a broker and elect other leaders. Without effect for an unknown or fenced broker."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return Result((), None)
@@ -72,7 +72,7 @@ class Nodes:
         return Result((BrokerFencingRecord(broker_id, broker.epoch, True), *self._offline(actors)), None)
 
     def unregister_broker(self, broker_id: int) -> Result[None]:
-        """Forget a broker that is gone for good. Raises BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST while it
+        """Remove a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST while it
         still holds replicas."""
         broker = self.image.brokers.get(broker_id)
         if broker is None:
@@ -83,7 +83,7 @@ class Nodes:
         return Result((*map(UnregisterActorRecord, actors), UnregisterBrokerRecord(broker_id, broker.epoch)), None)
 
     def register_actor(self, registration: ActorRegistration) -> Result[ActorRegistered]:
-        """Take in an actor that is ready to serve; the partitions that it can lead are its from a new epoch on.
+        """Register an actor that is ready to serve. It leads the partitions that it can lead, in a new epoch.
 
         Raises BROKER_ID_NOT_REGISTERED, or INVALID_REGISTRATION if the name belongs to another broker.
         """
@@ -140,7 +140,7 @@ class Nodes:
         return PartitionChangeRecord.between(topic.topic_id, before, elected)
 
     def actor_died(self, name: str, epoch: int | None = None) -> Result[None]:
-        """An actor is gone and its partitions need other leaders.
+        """An actor died: elect other leaders for its partitions.
 
         Without effect for an actor that is not known or not online, or that has registered anew since `epoch`.
         """
@@ -150,7 +150,7 @@ class Nodes:
         return Result(tuple(self._offline([actor])), None)
 
     def retire_actor(self, name: str) -> Result[None]:
-        """Forget an actor that holds nothing. Raises INVALID_REQUEST if it holds replicas."""
+        """Remove an actor without replicas. Raises INVALID_REQUEST if it holds replicas."""
         if name not in self.image.actors:
             return Result((), None)
         if any(True for _ in held_by(self.image, frozenset((name,)))):
@@ -172,7 +172,7 @@ class Nodes:
                 yield record
 
     def _restart(self, registration: ActorRegistration) -> Iterator[PartitionChangeRecord]:
-        """New epochs for what the actor leads, and leaders for what waited for it."""
+        """New epochs for the partitions that the actor leads, and leaders for those that had none without it."""
         liveness = Liveness.of(self.image).with_actor(registration.name, registration.directory_id)
         for topic, partition in held_by(self.image, frozenset((registration.name,))):
             if partition.leader == registration.broker_id and liveness.is_online(partition, partition.leader):
@@ -209,8 +209,8 @@ def _broker_id(image: MetadataImage, registration: BrokerRegistration) -> int:
 def _known_id(image: MetadataImage, registration: BrokerRegistration) -> int | None:
     """The id that the node's directories belong to.
 
-    Where none of their ids is known, a common path on the same host tells; without ids to tell them apart, also one
-    that only a broker has which is down: its host may have another name now.
+    If none of the ids is known, a path in common with a broker on the same host decides. Without directory ids to tell
+    them apart, so does a path that only one fenced broker has: its host may have a new name.
     """
     brokers = image.brokers.values()
     ids = set(registration.directory_ids)

@@ -1,10 +1,9 @@
-"""Which brokers and which actors hold the replicas of a new partition.
+"""Placement of the replicas of new partitions on brokers and their actors, and checks of manual assignments.
 
 Brokers are taken round robin, from a list in which racks alternate; the followers of one partition are
 shifted against its leader a little further on each round, so that the partitions of a failed broker are
 led by many others. A rack holds a second replica only when every rack holds one. On its broker a replica
-goes to the online actor with the fewest replicas, so that empty ones are filled first and sharing begins
-when all are in use.
+goes to the online actor with the fewest replicas.
 
 Source: the placement that Kafka has had since 0.10 (KIP-36), without its random start.
 """

@@ -1,9 +1,8 @@
 """The controller actor: owns the metadata log and its image, and keeps partition actors running.
 
-A command goes to the core, which answers with records and a response. The records are made durable,
-then replayed, then told to the watchers; only then is the command answered. While the controller is
-away nothing on the data path notices; when Ray restarts it, it replays its log and finds the actors,
-which have been running all along.
+The core turns a command into records and a response. The records are appended to the log, replayed and
+sent to the followers of the image; then the command is answered. Produce, fetch and group requests never
+wait for the controller. After a restart it replays its log and finds the partition actors running.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ class ControllerActor:
         await self._pool.ready()
 
     async def lives(self) -> None:
-        """Never returns: the call fails when this process dies."""
+        """Never return: the call fails when this process dies."""
         await asyncio.Event().wait()
 
     async def partition_actors(self) -> dict[str, Any]:
@@ -262,7 +261,7 @@ class ControllerActor:
             asyncio.get_running_loop().call_later(_EXIT_DELAY_S, exit_process)
 
     async def _settle(self, records: Sequence[MetadataRecord], version: int) -> None:
-        """Wait until the new replicas are served, and start new spare actors behind them."""
+        """Wait until the new replicas are served, then start spare actors in place of those that were used."""
         names = {name for record in records if isinstance(record, PartitionRecord) for name in record.image.actors}
         if not await self._watchers.settled(sorted(names), version, _SETTLE_TIMEOUT_S):
             logger.warning("not every new replica was served within %.0f s", _SETTLE_TIMEOUT_S)
@@ -270,11 +269,11 @@ class ControllerActor:
             self._add_spares()
 
     async def _some_actor_online(self) -> None:
-        """Right after a start the first partition actors may still be on their way."""
+        """After a start, wait for the first partition actor to register."""
         await self._watchers.wait(lambda: any(actor.online for actor in self._image.actors.values()), _SPARE_TIMEOUT_S)
 
     def _actor_lost(self, name: str) -> None:
-        """A partition actor did not come back in time: its partitions have no leader here."""
+        """A partition actor did not come back in time: elect other leaders."""
         logger.error("%s is offline", name)
         self._commit(self._core.actor_died(name).records)
         self._background.start("notify", self._watchers.notify())

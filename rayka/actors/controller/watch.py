@@ -1,7 +1,7 @@
 """Following the controller's image through one outstanding call.
 
-`watch(version)` returns when there is something newer; the next call tells the controller that it has
-been taken in. While the controller is away the last image stays good.
+`watch(position)` returns when there are newer changes; the next call tells the controller that they have been
+applied. While the controller is away the last image stays in use.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class ImageWatch:
         self._background = BackgroundTasks(watcher)
 
     async def start(self) -> None:
-        """Get the present image and go on following."""
+        """Get the current image and follow it."""
         await self.take(await self._controller.watch.remote(self._watcher, self._position))
         self._background.repeat("image watch", self._follow, die_after=self._die_after)
 
     async def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         await self._background.stop()
 
     async def wait_for(self, version: int, timeout_s: float) -> bool:

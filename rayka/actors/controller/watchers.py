@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 
 
 class Watchers:
-    """Who has taken in which version; an outstanding `watch(version)` says both."""
+    """The version that each follower has applied, as its `watch` call says."""
 
     def __init__(self) -> None:
         self._versions: dict[str, int] = {}
         self._changed = asyncio.Condition()
 
     async def has(self, watcher: str, version: int) -> None:
-        """The watcher has taken in this version."""
+        """Note that the watcher has applied this version."""
         self._versions[watcher] = version
         await self.notify()
 
     async def notify(self) -> None:
-        """Wake everybody who waits for a version."""
+        """Wake all that wait for a version."""
         async with self._changed:
             self._changed.notify_all()
 
@@ -33,5 +33,5 @@ class Watchers:
         return True
 
     async def settled(self, names: Sequence[str], version: int, timeout_s: float) -> bool:
-        """Wait until these watchers have taken in `version`."""
+        """Wait until these watchers have applied `version`."""
         return await self.wait(lambda: all(self._versions.get(name, -1) >= version for name in names), timeout_s)

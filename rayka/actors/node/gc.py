@@ -1,4 +1,4 @@
-"""What keeps a serving process from pausing."""
+"""Garbage collection settings that keep a serving process from pausing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _YOUNG, _MIDDLE, _OLD = 50_000, 20, 1_000
 
 
 def tune_garbage_collection() -> None:
-    """Set aside what start-up left for good, and collect seldom. Called once the process is ready to serve."""
+    """Freeze the objects of start-up and collect rarely. Call it once the process is ready to serve."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)

@@ -1,4 +1,4 @@
-"""One node's broker: starting its actors, finding them again, stopping them in order."""
+"""One node's broker: start its actors, find running ones, stop them in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How every actor of a node is made."""
+"""The Ray options of every actor of a node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_CONCURRENCY = 10_000
 
 
 def actor_options(spec: NodeSpec, name: str) -> dict[str, Any]:
-    """It stays with its files, comes back when it dies, outlives its maker."""
+    """Pinned to its node, restarted by Ray, detached."""
     return {
         "name": name,
         "namespace": spec.namespace,

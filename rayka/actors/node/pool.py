@@ -1,7 +1,7 @@
-"""The partition actors of one node: kept alive, with a few warm ones to spare.
+"""The partition actors of one node, with a few spare ones kept started.
 
-Creating a topic never waits for a process to start: its replicas go to actors that run, the spare ones
-first, and new spares are started behind it, up to `partition.actors.per.node`.
+Creating a topic never waits for a process to start: its replicas go to running actors, spare ones first.
+New spares are started afterwards, up to `partition.actors.per.node`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class PartitionPool:
                 self._background.repeat(f"guard of {name}", functools.partial(self._guard, name, actor))
 
     def next_indexes(self, count: int) -> list[int]:
-        """The first indexes that no actor has."""
+        """The lowest indexes without an actor."""
         taken = set(self.actors)
         free = (index for index in range(len(taken) + count) if self._spec.partition_actor_name(index) not in taken)
         return [index for index, _ in zip(free, range(count), strict=False)]
 
     async def ready(self) -> None:
-        """Wait until every actor serves, also if it dies on the way there and Ray starts it again."""
+        """Wait until every actor serves, also one that dies while it starts and is restarted by Ray."""
         await asyncio.gather(*(self._ready(actor) for actor in self.actors.values()))
 
     async def _ready(self, actor: Any) -> None:
@@ -72,11 +72,11 @@ class PartitionPool:
                 return
 
     def stop(self) -> None:
-        """Stop guarding."""
+        """Stop watching the actors."""
         self._background.cancel()
 
     async def _guard(self, name: str, actor: Any) -> None:
-        """Hold a call that never returns: it fails the moment the actor's process dies."""
+        """Hold a call that never returns: Ray fails it when the actor's process dies."""
         try:
             await actor.lives.remote()
         except ray.exceptions.RayError as error:

@@ -1,7 +1,7 @@
 """The broker as one process sees it: implements `gateway.ports.Broker`.
 
-A gateway and a Python client hold the same thing: the image, which they follow; the router to the
-partition leaders; the way to the controller. All of it is a cache.
+A gateway and a Python client both follow the image and hold a router to the partition leaders and a client
+of the controller. All of it is a cache.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClusterView:
         )
 
     async def stop(self) -> None:
-        """Let go of the links and the watch."""
+        """Close the links and stop following the image."""
         await self._watch.stop()
         self.partitions.close()
 
