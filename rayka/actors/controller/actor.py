@@ -28,6 +28,7 @@ from rayka.metadata.commands import BrokerRegistration, NewTopic
 from rayka.metadata.controller import Changes, Controller, HistoryLost, Position
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord
+from rayka.metadata.topics import INTERNAL_TOPICS
 from rayka.storage.files import RealFiles
 
 logger = logging.getLogger(__name__)
@@ -294,7 +295,9 @@ def _may_pass(error: RaykaError | OSError) -> bool:
 
 def _warn_of_compaction(records: Sequence[MetadataRecord]) -> None:
     for record in records:
-        if isinstance(record, ConfigRecord) and record.name == "cleanup.policy" and "compact" in (record.value or ""):
+        if not isinstance(record, ConfigRecord) or record.resource_name in INTERNAL_TOPICS:
+            continue
+        if record.name == "cleanup.policy" and "compact" in (record.value or ""):
             logger.warning("topic %s has cleanup.policy=%s, but there is no log cleaner yet: it keeps every record",
                            record.resource_name, record.value)  # fmt: skip
 
