@@ -29,20 +29,22 @@ def decode_on(address: str) -> None:
     """Read the topic on and on, from another offset each time: no table is there already. Prints records/s."""
     import ray
 
-    from rayka.client.consumer.range_reader import COLUMNS, RangeReader
+    from rayka.client.consumer.range_reader import COLUMNS
+    from rayka.client.consumer.topic_offsets import TopicOffsets
     from rayka.client.joined import RayCluster
-    from rayka.ranges.plan import OffsetRange, plan_ranges
+    from rayka.ranges.plan import plan_ranges
+    from rayka.types import IsolationLevel
 
     ray.init(address=address, log_to_driver=False)
     cluster = RayCluster.here()
-    reader = RangeReader(cluster.connection().broker, COLUMNS)
-    ranges = plan_ranges(cluster.join(), [TOPIC])
+    reader = cluster.reader(COLUMNS, IsolationLevel.READ_COMMITTED)
+    offsets = TopicOffsets(cluster.join().admin(), TOPIC)
+    ranges = plan_ranges(offsets.topic_ids(), offsets.list_offsets)
     began, rows, skipped = time.monotonic(), 0, 0
     while True:
         for whole in ranges:
-            part = OffsetRange(whole.topic, whole.partition, whole.start_offset + skipped, whole.end_offset)
-            for batch in reader.read(part):
-                rows += batch.num_rows
+            for records in reader.read(whole.between(whole.start_offset + skipped, whole.end_offset)):
+                rows += records.batch.num_rows
                 print(rows / (time.monotonic() - began), flush=True)
         skipped += 1
 

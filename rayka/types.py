@@ -112,13 +112,14 @@ class AppendResult(NamedTuple):
 
 
 class FetchPartition(NamedTuple):
-    """What a reader asks of one partition."""
+    """What a reader asks of one partition; `topic_id` (16 bytes) if it wants that topic and no other of its name."""
 
     topic_partition: TopicPartition
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int = NO_LEADER_EPOCH
     last_fetched_epoch: int = NO_LEADER_EPOCH
+    topic_id: bytes | None = None
 
 
 class FetchResult(NamedTuple):

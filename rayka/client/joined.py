@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import ray
@@ -10,6 +11,10 @@ import ray
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.cluster import Cluster
 from rayka.client.connection import Connection, connect
+from rayka.client.consumer.range_reader import RangeReader, RayLeaders
+from rayka.client.consumer.topic_offsets import TopicOffsets
+from rayka.ranges.batches import OnDataLoss
+from rayka.types import IsolationLevel
 
 
 class RayCluster(NamedTuple):
@@ -30,6 +35,22 @@ class RayCluster(NamedTuple):
     def join(self) -> Cluster:
         """The cluster, over the connection of this process."""
         return Cluster(self.connection())
+
+    def reader(
+        self,
+        columns: Sequence[str],
+        isolation: IsolationLevel,
+        on_data_loss: OnDataLoss = "fail",
+    ) -> RangeReader:
+        """A reader of ranges over the connection of this process."""
+        earliest = TopicOffsets(self.join().admin(), (), isolation=isolation).earliest
+        return RangeReader(
+            self.connection().broker,
+            columns,
+            isolation,
+            leaders=RayLeaders(self.namespace),
+            earliest=earliest if on_data_loss == "skip" else None,
+        )
 
     def connection(self) -> Connection:
         """The connection of this process, which is made once."""

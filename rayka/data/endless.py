@@ -1,21 +1,30 @@
-"""A topic without an end, block by block, with a memory of what is done."""
+"""A topic without an end, block by block, with a checkpoint of what is done."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.client.closing import Closing
 from rayka.client.consumer.range_reader import COLUMNS, RangeReader
+from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
 from rayka.client.joined import RayCluster
-from rayka.ranges.batches import EndlessRead, MicroBatches
-from rayka.ranges.checkpoint import PlannedBatch
-from rayka.ranges.plan import Places
+from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings
+from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
+from rayka.ranges.plan import OffsetRange, Places
+from rayka.storage.columns.read import SCHEMA
+from rayka.storage.files import RealFiles
+
+logger = logging.getLogger(__name__)
 
 _BLOCK_OFFSETS = 100_000
+_BLOCK_BYTES = 128 * 1024 * 1024
 
 
 def iter_topic(
@@ -26,33 +35,117 @@ def iter_topic(
     starting: Places = "earliest",
     columns: Sequence[str] = COLUMNS,
     max_offsets_per_block: int = _BLOCK_OFFSETS,
+    max_bytes_per_block: int = _BLOCK_BYTES,
     poll_interval_s: float = 0.2,
     idle_timeout_s: float | None = None,
     read_committed: bool = True,
+    on_data_loss: OnDataLoss = "fail",
     namespace: str = DEFAULT_NAMESPACE,
-) -> Iterator[pa.Table]:
+) -> TopicBlocks:
     """The records of topics as Arrow tables, on and on, as they arrive.
 
-    A block is committed to the directory `checkpoint` when the next one is asked for: by then it is done downstream.
-    One that was taken and not done comes again after a restart, with the same records. Ends after `idle_timeout_s`
-    without new records, or when it is closed.
+    With a new checkpoint it starts at `starting`, as that is at this call. A block is committed to the directory
+    `checkpoint` when the next one is asked for: by then it has been processed. A block that was taken and not
+    committed comes again after a restart, with the same records. A block has at most `max_offsets_per_block` offsets
+    and `max_bytes_per_block` bytes, or the records of one table of the leader (up to about 32 MB) if those are more.
+    Iteration ends after `idle_timeout_s` without new records, or when the iterator is closed. `on_data_loss` is as for
+    `rayka.spark.stream_topic`.
     """
     ray_cluster = RayCluster.here(namespace)
-    read = EndlessRead.of(topics, pattern, starting, read_committed, max_offsets_per_block)
-    reader = RangeReader(ray_cluster.connection().broker, columns, read.isolation, namespace=namespace)
-    with MicroBatches(ray_cluster.join(), read, checkpoint) as batches:
-        last_news = time.monotonic()
-        while True:
-            batch = batches.next(batches.latest())
-            if batch is not None:
-                yield _table(reader, batch)
-                batches.commit(batch)
-                last_news = time.monotonic()
-            elif idle_timeout_s is not None and time.monotonic() - last_news >= idle_timeout_s:
-                return
-            else:
-                time.sleep(poll_interval_s)
+    offsets = TopicOffsets(ray_cluster.join().admin(), topics, pattern, isolation_of(read_committed))
+    reader = ray_cluster.reader(columns, offsets.isolation, on_data_loss)
+    settings = StreamSettings(starting, max_offsets_per_block, on_data_loss)
+    batches = MicroBatches(offsets, Checkpoint(checkpoint, RealFiles()), settings, uuid.uuid4().hex)
+    return TopicBlocks(batches, BlockReader(reader, columns, max_bytes_per_block), poll_interval_s, idle_timeout_s)
 
 
-def _table(reader: RangeReader, batch: PlannedBatch) -> pa.Table:
-    return pa.Table.from_batches([records for each in batch.ranges for records in reader.read(each)])
+class BlockReader:
+    """Reads the ranges of a block into one table, of at most `max_bytes`."""
+
+    def __init__(self, reader: RangeReader, columns: Sequence[str], max_bytes: int) -> None:
+        self._reader = reader
+        self._columns = columns
+        self._max_bytes = max_bytes
+        self._read: list[list[pa.RecordBatch]] = []
+        self._first = 0
+
+    def fit(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Read, and cut the ranges off where the bytes are enough. Each time another partition is read first."""
+        self._read = [[] for _ in ranges]
+        self._first = (self._first + 1) % len(ranges)
+        left = self._max_bytes
+        fitting = list(ranges)
+        for index in (*range(self._first, len(ranges)), *range(self._first)):
+            end_offset, left = self._read_range(index, ranges[index], left)
+            fitting[index] = ranges[index].between(ranges[index].start_offset, end_offset)
+        return fitting
+
+    def table(self, batch: PlannedBatch) -> pa.Table:
+        """The records of a batch: those that `fit` has just read, or else read now."""
+        read, self._read = self._read, []
+        if not any(read):
+            read = [[records.batch for records in self._reader.read(each)] for each in batch.ranges]
+        batches = [each for of_partition in read for each in of_partition]
+        return pa.Table.from_batches(batches, pa.schema([SCHEMA.field(name) for name in self._columns]))
+
+    def _read_range(self, index: int, offsets: OffsetRange, left: int) -> tuple[int, int]:
+        """Where reading ended, and how many bytes are left; a first table is taken whatever its size."""
+        end_offset = offsets.start_offset
+        if left <= 0:
+            return end_offset, left
+        for records in self._reader.read(offsets):
+            if any(self._read) and records.batch.nbytes > left:
+                return end_offset, 0
+            self._read[index].append(records.batch)
+            end_offset = records.end_offset
+            left -= records.batch.nbytes
+            if left <= 0:
+                break
+        return end_offset, left
+
+
+class TopicBlocks(Closing, Iterator[pa.Table]):
+    """The blocks of `iter_topic`. It holds the checkpoint until it is closed or has ended."""
+
+    def __init__(
+        self, batches: MicroBatches, reader: BlockReader, poll_interval_s: float, idle_timeout_s: float | None
+    ) -> None:
+        self._batches = batches
+        self._reader = reader
+        self._poll_interval_s = poll_interval_s
+        self._idle_timeout_s = idle_timeout_s
+        self._taken: PlannedBatch | None = None
+        self._is_closed = False
+
+    def __next__(self) -> pa.Table:
+        if self._is_closed:
+            raise StopIteration
+        if self._taken is not None:
+            self._batches.commit(self._taken)
+            self._taken = None
+        batch = self._wait()
+        if batch is None:
+            self.close()
+            raise StopIteration
+        for loss in self._batches.losses:
+            logger.warning("block %d: %s", batch.batch_id, loss)
+        table = self._reader.table(batch)
+        self._taken = batch
+        return table
+
+    def close(self) -> None:
+        """Let another process have the checkpoint; the block that was taken last comes again. Safe to repeat."""
+        self._is_closed = True
+        self._batches.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _wait(self) -> PlannedBatch | None:
+        """The next batch; None if there was nothing new for the idle time."""
+        started_s = time.monotonic()
+        while (batch := self._batches.next(self._batches.bounds(), self._reader.fit)) is None:
+            if self._idle_timeout_s is not None and time.monotonic() - started_s >= self._idle_timeout_s:
+                return None
+            time.sleep(self._poll_interval_s)
+        return batch

@@ -17,9 +17,10 @@ from ray.data.datasource import Datasource, ReadTask
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.cluster import Cluster
-from rayka.client.consumer.range_reader import COLUMNS, RangeReader
+from rayka.client.consumer.range_reader import COLUMNS
+from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
 from rayka.client.joined import RayCluster, node_ids
-from rayka.ranges.plan import OffsetRange, Places, find_topics, plan_ranges, split
+from rayka.ranges.plan import OffsetRange, Places, plan_ranges, split
 from rayka.types import IsolationLevel
 
 _CHEAPEST_COLUMN = "partition"
@@ -51,13 +52,12 @@ def read_topic(
     """
     ray_cluster = RayCluster.here(namespace)
     cluster = ray_cluster.join()
-    isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-    names = find_topics(cluster, topics, pattern)
-    splits = split(plan_ranges(cluster, names, starting, ending, isolation), min_splits or 1)
+    offsets = TopicOffsets(cluster.admin(), topics, pattern, isolation_of(read_committed))
+    splits = split(plan_ranges(offsets.topic_ids(), offsets.list_offsets, starting, ending), min_splits or 1)
     by_node = _by_node(cluster, splits)
     parts = [
         ray.data.read_datasource(
-            TopicDatasource(ray_cluster, each, tuple(columns), isolation),
+            TopicDatasource(ray_cluster, each, tuple(columns), offsets.isolation),
             override_num_blocks=max(len(each), 1),
             label_selector={_NODE_LABEL: node_id} if len(by_node) > 1 else None,
         )
@@ -152,7 +152,5 @@ class SplitRead:
             yield schema.empty_table()
             return
         columns = self.columns or (_CHEAPEST_COLUMN,)
-        broker = self.ray_cluster.connection().broker
-        reader = RangeReader(broker, columns, self.isolation, namespace=self.ray_cluster.namespace)
-        for batch in reader.read(self.offsets):
-            yield pa.Table.from_batches([batch])
+        for records in self.ray_cluster.reader(columns, self.isolation).read(self.offsets):
+            yield pa.Table.from_batches([records.batch])

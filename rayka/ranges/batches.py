@@ -1,81 +1,106 @@
-"""A topic without an end, cut into batches: each is planned on disk, done, and committed, one after the other.
+"""A topic without an end, cut into batches: each is planned on disk, processed, and committed, one after the other.
 
-A batch that was planned and not committed comes again after a restart, with the same number and offsets.
+A batch that was planned and not committed comes again after a restart, with the same number and offsets. Records that
+are gone before they were read (retention, a topic that was deleted or created again) are never passed over silently:
+`on_data_loss` says whether the stream fails or goes on behind them and reports what was lost.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from rayka.client.closing import Closing
-from rayka.client.cluster import Cluster
+from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
-from rayka.ranges.plan import OffsetRange, Places, find_topics, plan_ranges
-from rayka.types import IsolationLevel, TopicPartition
+from rayka.ranges.plan import OffsetRange, Places, TopicIds, log_bounds, plan_ranges
+from rayka.types import TopicPartition
 
-Ends: TypeAlias = Mapping[TopicPartition, OffsetRange]
-"""Every partition with its end, and where to begin if it has not been read yet."""
+OnDataLoss: TypeAlias = Literal["fail", "skip"]
+Bounds: TypeAlias = Mapping[TopicPartition, OffsetRange]
+"""Every partition with all the offsets that it has."""
+Ranges: TypeAlias = Sequence[OffsetRange]
+
+
+class TopicOffsets(Protocol):
+    """The partitions that a stream reads, and their offsets."""
+
+    def topic_ids(self) -> TopicIds:
+        """The partitions that there are now, new ones included."""
+
+    def list_offsets(self, timestamps: Mapping[TopicPartition, int], /) -> Mapping[TopicPartition, int]:
+        """See `plan.ListOffsets`."""
+
+
+class DataLoss(NamedTuple):
+    """Records that were gone before the stream had read them."""
+
+    offsets: OffsetRange
+    code: ErrorCode
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.offsets.topic_partition}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
-class EndlessRead:
-    """What is read; `starting` is where the first batch ever begins, `max_offsets` bounds each batch."""
+class StreamSettings:
+    """`starting` is where a new stream begins; `max_offsets` bounds each batch.
 
-    topics: str | tuple[str, ...] | None
-    pattern: str | None = None
+    Raises INVALID_REQUEST for a bad value.
+    """
+
     starting: Places = "earliest"
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     max_offsets: int | None = None
+    on_data_loss: OnDataLoss = "fail"
 
-    @classmethod
-    def of(
-        cls,
-        topics: str | Iterable[str] | None,
-        pattern: str | None,
-        starting: Places,
-        read_committed: bool,
-        max_offsets: int | None,
-    ) -> Self:
-        """From the arguments of a reader."""
-        named = topics if topics is None or isinstance(topics, str) else tuple(topics)
-        isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-        return cls(named, pattern, starting, isolation, max_offsets)
+    def __post_init__(self) -> None:
+        if self.on_data_loss not in ("fail", "skip"):
+            message = f'on_data_loss must be "fail" or "skip", not {self.on_data_loss!r}'
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
 
 
-class MicroBatches(Closing):
-    """The batches of one checkpoint directory, which this process holds until `close`."""
+class MicroBatches:
+    """The batches of one checkpoint directory, which this process holds until `close`.
 
-    def __init__(self, cluster: Cluster, read: EndlessRead, directory: str | os.PathLike[str]) -> None:
-        self.read = read
-        self._cluster = cluster
-        self._checkpoint = Checkpoint(directory)
+    A new stream stores where it starts when it is made, so that `"latest"` means the end as it is then. `new_id` is
+    the id of the stream, if it is new. `losses` has what was lost, of the batch that `next` gave last.
+    """
+
+    def __init__(self, offsets: TopicOffsets, checkpoint: Checkpoint, settings: StreamSettings, new_id: str) -> None:
+        self._offsets = offsets
+        self._checkpoint = checkpoint
+        self._settings = settings
+        self.losses: tuple[DataLoss, ...] = ()
         try:
-            self._last = self._checkpoint.last()
+            self._last = checkpoint.last()
+            self.stream_id = checkpoint.stream_id() or self._begin(new_id)
         except BaseException:
-            self._checkpoint.close()
+            checkpoint.close()
             raise
 
-    def latest(self) -> Ends:
-        """What there is now, topics and partitions that are new included."""
-        topics = find_topics(self._cluster, self.read.topics, self.read.pattern)
-        starting = self.read.starting if self._last is None else "earliest"
-        ranges = plan_ranges(self._cluster, topics, starting, "latest", self.read.isolation)
-        return {each.topic_partition: each for each in ranges}
+    def bounds(self) -> Bounds:
+        """All the offsets that there are now, of topics and partitions that are new too."""
+        return log_bounds(self._offsets.topic_ids(), self._offsets.list_offsets)
 
-    def next(self, ends: Ends) -> PlannedBatch | None:
-        """The batch that was left undone, else a new one up to `ends`; None if there is nothing new."""
-        if self._last is not None and not self._checkpoint.is_done(self._last):
-            return self._last
-        ranges = tuple(_limit(list(self._pending(ends)), self.read.max_offsets))
-        if not any(map(len, ranges)):
+    def next(self, bounds: Bounds, fit: Callable[[Ranges], Ranges] = tuple) -> PlannedBatch | None:
+        """The batch that was left undone, else a new one up to the end of `bounds`; None if there is nothing new.
+
+        `fit` may shorten the ranges of a new batch at their ends. Raises OFFSET_OUT_OF_RANGE,
+        UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID for records that were lost, unless they are to be skipped.
+        """
+        last = self._last
+        if last is not None and not self._checkpoint.is_done(last):
+            return self._repeat(last, bounds)
+        surviving = self._surviving(self._positions(), bounds)
+        proposed = tuple(_limit(list(_pending(surviving, bounds)), self._settings.max_offsets))
+        if not any(map(len, proposed)):
+            self.losses = ()  # reported with the batch that comes next
             return None
-        batch = PlannedBatch(0 if self._last is None else self._last.batch_id + 1, ranges)
-        self._checkpoint.plan(batch)
-        self._last = batch
-        return batch
+        fitting = tuple(fit(proposed))
+        if not any(map(len, fitting)):
+            return None
+        return self._plan(PlannedBatch(0 if last is None else last.batch_id + 1, fitting))
 
     def commit(self, batch: PlannedBatch) -> None:
         """The batch is done."""
@@ -85,24 +110,81 @@ class MicroBatches(Closing):
         """Let another process have the checkpoint."""
         self._checkpoint.close()
 
-    def _pending(self, ends: Ends) -> Iterator[OffsetRange]:
-        """What was not planned yet; a partition that is new is read from its beginning."""
-        planned = {} if self._last is None else {each.topic_partition: each.end_offset for each in self._last.ranges}
-        for partition, each in ends.items():
-            start = planned.pop(partition, each.start_offset)
-            yield OffsetRange(*partition, start, max(start, each.end_offset))
-        for partition, position in planned.items():
-            yield OffsetRange(*partition, position, position)
+    def _begin(self, stream_id: str) -> str:
+        positions: Ranges = ()
+        if self._last is None:
+            planned = plan_ranges(self._offsets.topic_ids(), self._offsets.list_offsets, self._settings.starting)
+            positions = [each.between(each.start_offset, each.start_offset) for each in planned]
+        self._checkpoint.begin(stream_id, positions)
+        return stream_id
+
+    def _repeat(self, batch: PlannedBatch, bounds: Bounds) -> PlannedBatch:
+        """The same batch again, without what is lost by now."""
+        surviving = self._surviving(batch.ranges, bounds)
+        return self._plan(PlannedBatch(batch.batch_id, surviving)) if self.losses else batch
+
+    def _plan(self, batch: PlannedBatch) -> PlannedBatch:
+        self._checkpoint.plan(batch)
+        self._last = batch
+        return batch
+
+    def _positions(self) -> Ranges:
+        """Where the stream is in every partition that it knows: empty ranges."""
+        if self._last is None:
+            return self._checkpoint.starting_positions()
+        return [each.between(each.end_offset, each.end_offset) for each in self._last.ranges]
+
+    def _surviving(self, ranges: Ranges, bounds: Bounds) -> tuple[OffsetRange, ...]:
+        """The ranges without offsets that are lost; sets `losses`."""
+        pairs = [_survivor(each, bounds.get(each.topic_partition)) for each in ranges]
+        self.losses = tuple(loss for _, loss in pairs if loss is not None)
+        if self.losses and self._settings.on_data_loss == "fail":
+            raise _failure(self.losses)
+        return tuple(survivor for survivor, _ in pairs if survivor is not None)
 
 
-def behind(batch: PlannedBatch, ends: Ends) -> int:
-    """How many offsets there are after a batch, up to `ends`."""
+def behind(batch: PlannedBatch, bounds: Bounds) -> int:
+    """How many offsets there are after a batch, up to the end of `bounds`."""
     done = {each.topic_partition: each.end_offset for each in batch.ranges}
-    left = (each.end_offset - done.get(partition, each.start_offset) for partition, each in ends.items())
+    left = (each.end_offset - done.get(partition, each.start_offset) for partition, each in bounds.items())
     return sum(max(0, offsets) for offsets in left)
 
 
-def _limit(ranges: Sequence[OffsetRange], max_offsets: int | None) -> Iterator[OffsetRange]:
+def _survivor(planned: OffsetRange, bound: OffsetRange | None) -> tuple[OffsetRange | None, DataLoss | None]:
+    """What is left of a range, and what is lost."""
+    if bound is None:
+        reason = f"the partition was deleted; it had been read up to offset {planned.start_offset}"
+        return None, DataLoss(planned, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
+    if not planned.is_same_topic(bound):
+        reason = (
+            f"the topic was deleted and created again (topic id {planned.topic_id}, now {bound.topic_id}); "
+            f"it had been read up to offset {planned.start_offset}"
+        )
+        survivor = bound.between(bound.start_offset, bound.start_offset)
+        return survivor, DataLoss(planned, ErrorCode.UNKNOWN_TOPIC_ID, reason)
+    earliest = bound.start_offset
+    if planned.start_offset >= earliest:
+        return planned, None
+    lost = planned.between(planned.start_offset, earliest)
+    reason = f"offsets {lost.start_offset} to {earliest - 1} were deleted before they were read"
+    survivor = planned.between(earliest, max(earliest, planned.end_offset))
+    return survivor, DataLoss(lost, ErrorCode.OFFSET_OUT_OF_RANGE, reason)
+
+
+def _failure(losses: Sequence[DataLoss]) -> RaykaError:
+    lost = "; ".join(map(str, losses))
+    return RaykaError(losses[0].code, f'{lost}. on_data_loss="skip" reports this and goes on with what is there')
+
+
+def _pending(positions: Ranges, bounds: Bounds) -> Iterator[OffsetRange]:
+    """From the positions to the ends; a partition that is new is read from its beginning."""
+    known = {each.topic_partition: each for each in positions}
+    for partition, bound in bounds.items():
+        start = known[partition].end_offset if partition in known else bound.start_offset
+        yield bound.between(start, max(start, bound.end_offset))
+
+
+def _limit(ranges: Ranges, max_offsets: int | None) -> Iterator[OffsetRange]:
     """At most `max_offsets` in all (but at least one, if there are any), in proportion to what each partition has."""
     total = sum(map(len, ranges))
     left = total if max_offsets is None else min(max(max_offsets, 1), total)
@@ -110,4 +192,4 @@ def _limit(ranges: Sequence[OffsetRange], max_offsets: int | None) -> Iterator[O
         part = -(-left * len(each) // total) if total else 0
         total -= len(each)
         left -= part
-        yield OffsetRange(*each.topic_partition, each.start_offset, each.start_offset + part)
+        yield each.between(each.start_offset, each.start_offset + part)

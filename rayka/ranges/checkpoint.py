@@ -1,24 +1,50 @@
-"""How far a stream has come, on disk: what each batch reads is written before it runs, that it is done afterwards.
+"""How far a stream has come, on disk, laid out as Spark's own checkpoints.
 
-Laid out as Spark's own checkpoints: `offsets/N` has the ranges of batch N, `commits/N` exists once its sink has
-returned. A batch with offsets and no commit runs again after a restart, with the same number and ranges. The
-directory belongs to one process at a time.
+- `metadata` has the id of the stream and the positions at which it started. It is written first.
+- `offsets/N` has the ranges of batch N, and is written before the batch runs.
+- `commits/N` exists once the sink of batch N has returned.
+
+A batch with offsets and no commit runs again after a restart, with the same number and ranges. Every file is written
+under another name, synced, and renamed. The directory belongs to one process at a time.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
 
 _KEPT_BATCHES = 100
-_VERSION = 1
+_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
+"""Version 1 had no topic ids and no metadata."""
+
+
+class Files(Protocol):
+    """The file operations of a checkpoint; `rayka.storage.files.RealFiles` has them. All raise OSError."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]: ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def write_file(self, path: str, data: bytes, *, sync: bool = False) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def make_directory(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> int: ...
+
+    def close(self, descriptor: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,68 +58,87 @@ class PlannedBatch:
 class Checkpoint:
     """A checkpoint directory, held until `close`. Raises INVALID_REQUEST if another process has it."""
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._offsets, self._commits = Path(directory, "offsets"), Path(directory, "commits")
+    def __init__(self, directory: str | os.PathLike[str], files: Files) -> None:
+        self.directory = os.path.abspath(directory)
+        self._files = files
+        self._offsets, self._commits, self._metadata = (
+            os.path.join(self.directory, name) for name in ("offsets", "commits", "metadata")
+        )
         for each in (self._offsets, self._commits):
-            each.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(Path(directory, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            _make_directory(files, each)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"another stream runs with checkpoint {directory}") from None
+            self._lock = files.lock(os.path.join(self.directory, ".lock"))
+        except BlockingIOError:
+            message = f"another stream runs with checkpoint {self.directory}"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message) from None
 
     def close(self) -> None:
-        """Let another process have the directory."""
-        os.close(self._lock)
+        """Let another process have the directory. Safe to repeat."""
+        descriptor, self._lock = self._lock, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)
+
+    def stream_id(self) -> str | None:
+        """The id of the stream, None before `begin`. Raises CORRUPT_MESSAGE for a broken file."""
+        if not self._files.exists(self._metadata):
+            return None
+        head, _ = self._read(self._metadata)
+        if "stream_id" not in head:
+            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self._metadata} has no stream id")
+        return str(head["stream_id"])
+
+    def begin(self, stream_id: str, positions: Iterable[OffsetRange]) -> None:
+        """Give the directory to a new stream that starts at these positions, on disk when this returns."""
+        self._write(self._metadata, {"stream_id": stream_id}, positions)
+
+    def starting_positions(self) -> tuple[OffsetRange, ...]:
+        """Where the stream started: empty ranges."""
+        return self._read(self._metadata)[1]
 
     def last(self) -> PlannedBatch | None:
         """The batch that was planned last, None if there never was one. Raises CORRUPT_MESSAGE for a broken file."""
-        batch_id = max(_ids(self._offsets), default=None)
-        return None if batch_id is None else self._read(batch_id)
+        batch_id = max(self._ids(self._offsets), default=None)
+        if batch_id is None:
+            return None
+        return PlannedBatch(batch_id, self._read(os.path.join(self._offsets, str(batch_id)))[1])
 
     def is_done(self, batch: PlannedBatch) -> bool:
         """Whether its sink has returned."""
-        return (self._commits / str(batch.batch_id)).exists()
+        return self._files.exists(os.path.join(self._commits, str(batch.batch_id)))
 
     def plan(self, batch: PlannedBatch) -> None:
         """Fix what a batch reads, on disk when this returns."""
-        lines = [json.dumps({"version": _VERSION}), *(json.dumps(astuple(each)) for each in batch.ranges)]
-        _write(self._offsets / str(batch.batch_id), "\n".join(lines))
+        self._write(os.path.join(self._offsets, str(batch.batch_id)), {}, batch.ranges)
 
     def commit(self, batch: PlannedBatch) -> None:
-        """The batch is done, on disk when this returns; long done ones are forgotten."""
-        _write(self._commits / str(batch.batch_id), "{}")
+        """The batch is done, on disk when this returns. Files of batches that were done long ago are removed."""
+        self._files.write_file(os.path.join(self._commits, str(batch.batch_id)), b"{}", sync=True)
         for directory in (self._offsets, self._commits):
-            for batch_id in _ids(directory):
+            for batch_id in self._ids(directory):
                 if batch_id <= batch.batch_id - _KEPT_BATCHES:
-                    (directory / str(batch_id)).unlink()
+                    self._files.remove(os.path.join(directory, str(batch_id)))
 
-    def _read(self, batch_id: int) -> PlannedBatch:
-        path = self._offsets / str(batch_id)
+    def _ids(self, directory: str) -> Sequence[int]:
+        return [int(name) for name in self._files.list(directory) if name.isdigit()]
+
+    def _write(self, path: str, head: Mapping[str, Any], ranges: Iterable[OffsetRange]) -> None:
+        lines = [{"version": _VERSION, **head}, *(each.to_json() for each in ranges)]
+        self._files.write_file(path, "\n".join(map(json.dumps, lines)).encode(), sync=True)
+
+    def _read(self, path: str) -> tuple[Mapping[str, Any], tuple[OffsetRange, ...]]:
         try:
-            head, *lines = map(json.loads, path.read_text().splitlines())
-            if head["version"] != _VERSION:
-                raise ValueError(f"version {head['version']}")
-            return PlannedBatch(batch_id, tuple(OffsetRange(*line) for line in lines))
+            head, *rows = map(json.loads, self._files.read_file(path).decode().splitlines())
+            if head["version"] not in _READABLE_VERSIONS:
+                raise ValueError(f"version {head['version']} is not known")
+            return head, tuple(map(OffsetRange.from_json, rows))
         except (ValueError, KeyError, TypeError) as error:
-            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{path} is no checkpoint: {error}") from error
+            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{path} can't be read as a checkpoint: {error}") from error
 
 
-def _ids(directory: Path) -> Sequence[int]:
-    return [int(path.name) for path in directory.iterdir() if path.name.isdigit()]
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, whatever happens meanwhile."""
-    partial = path.with_name(f".{path.name}.tmp")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def _make_directory(files: Files, path: str) -> None:
+    """Make a directory whose entry survives a power cut, and so do those of its parents that are new."""
+    parent = os.path.dirname(path)
+    if not files.exists(parent):
+        _make_directory(files, parent)
+    files.make_directory(path)
+    files.sync_directory(parent)

@@ -1,4 +1,4 @@
-"""What a bounded read reads: for each partition a range of offsets, cut into as many parts as are wanted.
+"""What a bounded read reads: a range of offsets for each partition, cut into as many splits as are wanted.
 
 A place to start or to end is `"earliest"`, `"latest"`, a point in time (an aware `datetime`, or milliseconds since the
 epoch as `Timestamp`), or a mapping that gives each partition its own: `{topic: {partition: offset or place}}`.
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
-from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import IsolationLevel, OffsetSpec, TopicPartition
+from rayka.types import OffsetSpec, TopicPartition
+
+NO_TOPIC_ID = uuid.UUID(int=0)
+"""Stands for any topic of the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,64 +32,74 @@ class Timestamp:
 Place: TypeAlias = str | int | datetime | Timestamp
 Places: TypeAlias = Place | Mapping[str, Mapping[int, Place]]
 
-_DEFAULT_TIMEOUT_MS = 30_000
+TopicIds: TypeAlias = Mapping[TopicPartition, uuid.UUID]
+"""Partitions, each with the id of its topic."""
+ListOffsets: TypeAlias = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
+"""Looks up the offset of a timestamp (ms) or `OffsetSpec` in each partition; -1 for a time after the last record."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets of a partition from `start_offset` up to `end_offset`."""
+    """The offsets of a partition from `start_offset` up to `end_offset`, in the topic with this id."""
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
+    topic_id: uuid.UUID = NO_TOPIC_ID
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Which partition."""
+        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     def __len__(self) -> int:
         return self.end_offset - self.start_offset
 
+    def __str__(self) -> str:
+        return f"{self.topic_partition} from offset {self.start_offset} to {self.end_offset}"
 
-def find_topics(cluster: Cluster, topics: str | Iterable[str] | None, pattern: str | None) -> list[str]:
-    """The topics that are named, or whose whole name matches the pattern.
+    def between(self, start_offset: int, end_offset: int) -> OffsetRange:
+        """Other offsets of the same partition."""
+        return OffsetRange(self.topic, self.partition, start_offset, end_offset, self.topic_id)
 
-    Raises UNKNOWN_TOPIC_OR_PARTITION for a name that does not exist, INVALID_REQUEST unless one of both is given.
-    """
-    if (topics is None) == (pattern is None):
-        raise RaykaError(ErrorCode.INVALID_REQUEST, "give either topics or a pattern")
-    known = cluster.admin().list_topics()
-    if pattern is not None:
-        return [name for name in known if re.fullmatch(pattern, name)]
-    names = [topics] if isinstance(topics, str) else list(topics or ())
-    cluster.admin().describe_topics(names)
-    return names
+    def is_same_topic(self, other: OffsetRange) -> bool:
+        """Whether both are of one topic, not of two that had the same name one after the other."""
+        return self.topic_id == other.topic_id or NO_TOPIC_ID in (self.topic_id, other.topic_id)
+
+    def to_json(self) -> list[Any]:
+        """Plain values, for `from_json`."""
+        return [*self.topic_partition, self.start_offset, self.end_offset, str(self.topic_id)]
+
+    @classmethod
+    def from_json(cls, row: Sequence[Any]) -> Self:
+        """What `to_json` gave; without a topic id if it was written before ids were. Raises ValueError, TypeError."""
+        topic, partition, start_offset, end_offset, *topic_id = row
+        return cls(topic, partition, start_offset, end_offset, *map(uuid.UUID, topic_id))
 
 
 def plan_ranges(
-    cluster: Cluster,
-    topics: Sequence[str],
-    starting: Places = "earliest",
-    ending: Places = "latest",
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    topic_ids: TopicIds, list_offsets: ListOffsets, starting: Places = "earliest", ending: Places = "latest"
 ) -> list[OffsetRange]:
-    """One range for each partition of the topics, empty ones included, with offsets that are fixed from now on.
+    """One range for each partition, empty ones included, with offsets that do not change any more.
 
-    A time after the last record means the end. Raises INVALID_REQUEST for places that do not fit the topics and
+    A time after the last record means the end. Raises INVALID_REQUEST for places that do not fit the partitions and
     OFFSET_OUT_OF_RANGE for offsets that the log does not have.
     """
-    partitions = [
-        TopicPartition(topic.name, partition.partition)
-        for topic in cluster.admin().describe_topics(topics)
-        for partition in topic.partitions
-    ]
-    earliest = _list(cluster, dict.fromkeys(partitions, int(OffsetSpec.EARLIEST)), isolation)
-    latest = _list(cluster, dict.fromkeys(partitions, int(OffsetSpec.LATEST)), isolation)
-    starts = _resolve(cluster, partitions, starting, earliest, latest, isolation)
-    ends = _resolve(cluster, partitions, ending, earliest, latest, isolation)
-    return [OffsetRange(*each, starts[each], max(starts[each], ends[each])) for each in partitions]
+    bounds = log_bounds(topic_ids, list_offsets)
+    starts = _resolve(bounds, starting, list_offsets)
+    ends = _resolve(bounds, ending, list_offsets)
+    return [bound.between(starts[each], max(starts[each], ends[each])) for each, bound in bounds.items()]
+
+
+def log_bounds(topic_ids: TopicIds, list_offsets: ListOffsets) -> dict[TopicPartition, OffsetRange]:
+    """All offsets that each partition has now."""
+    earliest = list_offsets(dict.fromkeys(topic_ids, int(OffsetSpec.EARLIEST)))
+    latest = list_offsets(dict.fromkeys(topic_ids, int(OffsetSpec.LATEST)))
+    return {
+        each: OffsetRange(*each, earliest[each], max(earliest[each], latest[each]), topic_id)
+        for each, topic_id in topic_ids.items()
+    }
 
 
 def split(ranges: Iterable[OffsetRange], min_splits: int = 1, max_records: int | None = None) -> list[OffsetRange]:
@@ -101,38 +113,34 @@ def split(ranges: Iterable[OffsetRange], min_splits: int = 1, max_records: int |
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     bounds = [whole.start_offset + len(whole) * index // parts for index in range(parts + 1)]
-    return [OffsetRange(whole.topic, whole.partition, start, end) for start, end in itertools.pairwise(bounds)]
+    return [whole.between(start, end) for start, end in itertools.pairwise(bounds)]
 
 
 def _resolve(
-    cluster: Cluster,
-    partitions: Sequence[TopicPartition],
-    places: Places,
-    earliest: Mapping[TopicPartition, int],
-    latest: Mapping[TopicPartition, int],
-    isolation: IsolationLevel,
+    bounds: Mapping[TopicPartition, OffsetRange], places: Places, list_offsets: ListOffsets
 ) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
     times: dict[TopicPartition, int] = {}
-    for each in partitions:
+    for each, bound in bounds.items():
         match _place(places, each):
             case "earliest" | OffsetSpec.EARLIEST:
-                offsets[each] = earliest[each]
+                offsets[each] = bound.start_offset
             case "latest" | OffsetSpec.LATEST:
-                offsets[each] = latest[each]
+                offsets[each] = bound.end_offset
             case datetime() as time:
                 times[each] = math.ceil(time.timestamp() * 1000)
             case Timestamp(ms):
                 times[each] = ms
-            case int() as offset if earliest[each] <= offset <= latest[each]:
+            case int() as offset if bound.start_offset <= offset <= bound.end_offset:
                 offsets[each] = offset
             case int() as offset:
-                message = f"offset {offset} of {each}: there are {earliest[each]} to {latest[each]}"
+                message = f"{each} has no offset {offset}: it has {bound.start_offset} to {bound.end_offset}"
                 raise RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
             case unknown:
-                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{unknown!r} is no place in a topic")
-    for each, offset in _list(cluster, times, isolation).items():
-        offsets[each] = latest[each] if offset < 0 else offset
+                message = f'{unknown!r} is not valid: use "earliest", "latest", a datetime, a Timestamp or an offset'
+                raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+    for each, offset in (list_offsets(times) if times else {}).items():
+        offsets[each] = bounds[each].end_offset if offset < 0 else offset
     return offsets
 
 
@@ -145,12 +153,3 @@ def _place(places: Places, partition: TopicPartition) -> Any:
     if isinstance(places, int):
         raise RaykaError(ErrorCode.INVALID_REQUEST, "an offset needs its partition: {topic: {partition: offset}}")
     return places
-
-
-def _list(
-    cluster: Cluster, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
-) -> dict[TopicPartition, int]:
-    if not timestamps:
-        return {}
-    found = cluster.admin().list_offsets(dict(timestamps.items()), isolation=isolation, timeout_ms=_DEFAULT_TIMEOUT_MS)
-    return {partition: answer.offset for partition, answer in found.items()}

@@ -145,6 +145,8 @@ class Partition:
     ) -> FetchResult:
         """Read up to `max_bytes` of what a reader of this isolation may see. Raises RaykaError."""
         self._check_epoch(request.current_leader_epoch)
+        if request.topic_id is not None and request.topic_id != self.topic_id.bytes:
+            raise RaykaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"the topic id is {self.topic_id}")
         log = self.log
         committed = isolation is IsolationLevel.READ_COMMITTED
         bound = log.last_stable_offset if committed else log.high_watermark

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rayka.client.connection import Connection
-from rayka.client.consumer.range_reader import RangeReader
 from rayka.client.joined import RayCluster
+from rayka.ranges.batches import OnDataLoss
 from rayka.ranges.plan import OffsetRange
 from rayka.types import IsolationLevel
 
@@ -37,19 +37,18 @@ class SplitReader:
     columns: tuple[str, ...]
     isolation: IsolationLevel
     decode: Decode | None
+    on_data_loss: OnDataLoss = "fail"
     batch_rows: int = BATCH_ROWS
 
     def __call__(self, splits: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        broker = _connect(self.ray_cluster).broker
-        reader = RangeReader(
-            broker, self.columns or (_CHEAPEST_COLUMN,), self.isolation, namespace=self.ray_cluster.namespace
-        )
+        _connect(self.ray_cluster)
+        reader = self.ray_cluster.reader(self.columns or (_CHEAPEST_COLUMN,), self.isolation, self.on_data_loss)
         for batch in splits:
             for split in batch.column(0).to_pylist():
                 number, *offsets = json.loads(split)
                 numbers = pa.repeat(pa.scalar(number, pa.int32()), self.batch_rows)
-                for records in reader.read(OffsetRange(*offsets)):
-                    yield from self._pieces(records, numbers)
+                for records in reader.read(OffsetRange.from_json(offsets)):
+                    yield from self._pieces(records.batch, numbers)
 
     def _pieces(self, records: pa.RecordBatch, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
         for start in range(0, records.num_rows, self.batch_rows):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,9 +27,11 @@ from pyspark.sql.types import (
 
 from rayka.client.cluster import Cluster
 from rayka.client.consumer.range_reader import COLUMNS
+from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
 from rayka.client.joined import node_hosts
 from rayka.errors import ErrorCode, RaykaError
-from rayka.ranges.plan import OffsetRange, Places, find_topics, plan_ranges, split
+from rayka.ranges.batches import OnDataLoss
+from rayka.ranges.plan import OffsetRange, Places, plan_ranges, split
 from rayka.spark.decoding import Decoding
 from rayka.spark.executor import SPLIT, SplitReader
 from rayka.spark.sessions import ray_cluster_of
@@ -74,12 +76,11 @@ def read_topic(
     have partitions, `max_records_per_partition` bounds them. `values` (`json_values`, `avro_values`,
     `arrow_values`) puts columns of a given schema in place of `value`.
     """
-    cluster = ray_cluster_of(spark).join()
-    isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-    names = find_topics(cluster, topics, pattern)
-    ranges = plan_ranges(cluster, names, starting, ending, isolation)
+    admin = ray_cluster_of(spark).join().admin()
+    offsets = TopicOffsets(admin, topics, pattern, isolation_of(read_committed))
+    ranges = plan_ranges(offsets.topic_ids(), offsets.list_offsets, starting, ending)
     splits = split(ranges, min_partitions or 1, max_records_per_partition)
-    return read_splits(spark, splits, columns, values, isolation)
+    return read_splits(spark, splits, columns, values, offsets.isolation)
 
 
 def read_splits(
@@ -88,6 +89,7 @@ def read_splits(
     columns: Sequence[str] = COLUMNS,
     values: Decoding | None = None,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    on_data_loss: OnDataLoss = "fail",
 ) -> DataFrame:
     """The records of exactly these ranges, each a partition of the DataFrame."""
     wanted = tuple(columns)
@@ -95,7 +97,7 @@ def read_splits(
     decoding = None if values is None else replace(values, schema=values.fields)
     ray_cluster = ray_cluster_of(spark)
     carried = tuple(name for name in wanted if name not in _OF_SPLIT)
-    reader = SplitReader(ray_cluster, carried, isolation, decoding.decode if decoding else None)
+    reader = SplitReader(ray_cluster, carried, isolation, decoding.decode if decoding else None, on_data_loss)
     schema = StructType([SCHEMA[name] for name in carried])
     mapped = (decoding.replace(schema) if decoding else schema).add(SPLIT, IntegerType())
     frame = _splits(spark, ray_cluster.join(), splits).mapInArrow(reader, mapped)
@@ -129,7 +131,7 @@ def _splits(spark: SparkSession, cluster: Cluster, splits: Sequence[OffsetRange]
     leaders = _leaders(cluster, splits)
     located = jvm.java.util.ArrayList()
     for number, each in enumerate(splits):
-        fields = json.dumps((number, *astuple(each)))
+        fields = json.dumps((number, *each.to_json()))
         row = jvm.org.apache.spark.sql.RowFactory.create(_array_of(context, fields))
         host = hosts.get(leaders[each.topic, each.partition])
         places = _scala_seq(jvm, [] if host is None else [host])

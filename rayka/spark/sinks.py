@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
@@ -10,26 +11,78 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from rayka.spark.stream import Sink
+from rayka.errors import ErrorCode, RaykaError
+from rayka.spark.stream import Sink, stream_id
+from rayka.storage.files import RealFiles
+
+_STREAM = "_stream.json"
+"""Names that begin with an underscore are hidden from Spark's readers."""
 
 
 def parquet_sink(path: str | os.PathLike[str], transform: Callable[[DataFrame], DataFrame] | None = None) -> Sink:
     """Each batch as the folder `batch_id=N` of Parquet files below `path`, which driver and executors share.
 
-    A batch is written under a name of its own and gets its folder by one rename, so a reader sees all of it or
-    nothing, and what a killed run left behind is never read (`spark.read.parquet(path)` passes hidden folders by).
-    """
-    directory = Path(path).absolute()
+    A batch is written under a name of its own, synced, and gets its folder by one rename. So a reader sees all of it
+    or nothing, it survives a power cut once the batch is committed, and what a killed run left behind is never read
+    (`spark.read.parquet(path)` skips hidden folders).
 
-    def write(df: DataFrame, batch_id: int) -> None:
-        target = directory / f"batch_id={batch_id}"
-        if target.exists():
+    The path belongs to the stream that writes to it first. Another stream, or one whose checkpoint was deleted, has
+    batches of the same numbers, which would be taken for those that are there: its first batch raises INVALID_REQUEST.
+    """
+    return ParquetSink(Path(path).absolute(), transform)
+
+
+class ParquetSink:
+    """See `parquet_sink`."""
+
+    def __init__(self, directory: Path, transform: Callable[[DataFrame], DataFrame] | None) -> None:
+        self._directory = directory
+        self._transform = transform
+        self._files = RealFiles()
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write a batch, unless it is there; on disk when this returns."""
+        running = stream_id()
+        if running is not None:
+            self._require_owner(running)
+        target = self._directory / f"batch_id={batch_id}"
+        if not target.exists():
+            self._write(df, batch_id, target)
+        self._files.sync_directory(os.fspath(self._directory))
+
+    def _require_owner(self, running: str) -> None:
+        owner = self._directory / _STREAM
+        if owner.exists():
+            found = json.loads(owner.read_text())["stream_id"]
+        elif any(self._directory.glob("batch_id=*")):
+            found = "unknown"
+        else:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._files.write_file(os.fspath(owner), json.dumps({"stream_id": running}).encode(), sync=True)
             return
-        attempt = directory / f"_attempt-{batch_id}-{uuid.uuid4().hex}"
-        (df if transform is None else transform(df)).write.parquet(attempt.as_uri())
-        for old in directory.glob("_attempt-*"):
+        if found != running:
+            raise RaykaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{self._directory} holds the batches of another stream ({found}, the checkpoint is of {running}): "
+                "use the checkpoint that belongs to the path, or another path",
+            )
+
+    def _write(self, df: DataFrame, batch_id: int, target: Path) -> None:
+        attempt = self._directory / f"_attempt-{batch_id}-{uuid.uuid4().hex}"
+        (df if self._transform is None else self._transform(df)).write.parquet(attempt.as_uri())
+        for old in self._directory.glob("_attempt-*"):
             if old != attempt:
                 shutil.rmtree(old, ignore_errors=True)
+        self._sync(attempt)
         attempt.rename(target)
 
-    return write
+    def _sync(self, directory: Path) -> None:
+        """Wait until all files below a directory, and their names, are on the device."""
+        for folder, _, names in os.walk(directory):
+            for name in names:
+                descriptor = self._files.open(os.path.join(folder, name), read_only=True)
+                try:
+                    self._files.sync(descriptor)
+                finally:
+                    self._files.close(descriptor)
+            self._files.sync_directory(folder)

@@ -1,8 +1,8 @@
 """A topic in micro-batches, each DataFrame given to a sink, with a checkpoint on disk.
 
-A batch's number and offsets are on disk before it runs, and that it is done after its sink has returned. So
-after a crash the last batch may run again, but with the same number and the same records: a sink that
-ignores a number which it has seen, or replaces what it wrote under it, has each record exactly once.
+A batch's number and offsets are written to disk before it runs, and its commit after the sink has returned. After a
+crash the last batch may run again, but with the same number and the same records: a sink that ignores a number which
+it has seen, or replaces what it wrote under it, has each record exactly once.
 """
 
 from __future__ import annotations
@@ -11,41 +11,53 @@ import logging
 import os
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
 from rayka.client.closing import Closing
 from rayka.client.consumer.range_reader import COLUMNS
-from rayka.ranges.batches import EndlessRead, Ends, MicroBatches, behind
+from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
+from rayka.ranges.batches import Bounds, DataLoss, MicroBatches, OnDataLoss, StreamSettings, behind
+from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.plan import OffsetRange, Places, split
 from rayka.spark.decoding import Decoding
 from rayka.spark.read import read_splits
 from rayka.spark.sessions import ray_cluster_of
+from rayka.storage.files import RealFiles
+from rayka.types import IsolationLevel
 
 logger = logging.getLogger(__name__)
 
 Sink = Callable[[DataFrame, int], object]
 _KEPT_PROGRESS = 100
+_stream_id: ContextVar[str | None] = ContextVar("stream_id", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One batch that is done. `offsets` counts what it read, `behind` what there was beyond it; times in seconds."""
+    """One batch that is done.
+
+    `offsets` counts what it read, `behind` what there was beyond it. `losses` names records that were gone before the
+    stream had read them, with `on_data_loss="skip"`.
+    """
 
     batch_id: int
     offsets: int
     behind: int
     duration_s: float
     ranges: tuple[OffsetRange, ...]
+    losses: tuple[DataLoss, ...] = ()
 
     def __str__(self) -> str:
         rate = self.offsets / max(self.duration_s, 1e-9)
         return (
             f"batch {self.batch_id}: {self.offsets:,} offsets in {self.duration_s:.2f} s ({rate:,.0f}/s),"
-            f" {self.behind:,} behind"
+            f" {self.behind:,} behind{''.join(f'; lost: {each}' for each in self.losses)}"
         )
 
 
@@ -56,6 +68,13 @@ class _Frames:
     columns: Sequence[str]
     values: Decoding | None
     min_partitions: int
+    isolation: IsolationLevel
+    on_data_loss: OnDataLoss
+
+    def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """The records of a batch."""
+        splits = split(ranges, self.min_partitions)
+        return read_splits(spark, splits, self.columns, self.values, self.isolation, self.on_data_loss)
 
 
 class Stream(Closing):
@@ -75,8 +94,8 @@ class Stream(Closing):
     def process_available(self) -> list[Progress]:
         """Process everything that there is at this moment, in as many batches as it takes, and return."""
         done = []
-        ends = self._batches.latest()
-        while not self._stopping.is_set() and (progress := self._process_next(ends)) is not None:
+        bounds = self._batches.bounds()
+        while not self._stopping.is_set() and (progress := self._process_next(bounds)) is not None:
             done.append(progress)
         return done
 
@@ -84,7 +103,7 @@ class Stream(Closing):
         """Process batches until `stop`, at most one every `interval_s`; an error of the sink ends it."""
         while not self._stopping.is_set():
             started = time.monotonic()
-            self._process_next(self._batches.latest())
+            self._process_next(self._batches.bounds())
             self._stopping.wait(max(0.0, started + interval_s - time.monotonic()))
 
     def stop(self) -> None:
@@ -96,20 +115,28 @@ class Stream(Closing):
         self.stop()
         self._batches.close()
 
-    def _process_next(self, ends: Ends) -> Progress | None:
-        started = time.monotonic()
-        batch = self._batches.next(ends)
+    def _process_next(self, bounds: Bounds) -> Progress | None:
+        started_s = time.monotonic()
+        batch = self._batches.next(bounds)
         if batch is None:
             return None
-        frames, isolation = self._frames, self._batches.read.isolation
-        splits = split(batch.ranges, frames.min_partitions)
-        self._sink(read_splits(self._spark, splits, frames.columns, frames.values, isolation), batch.batch_id)
+        losses = self._batches.losses
+        for loss in losses:
+            logger.warning("batch %d: %s", batch.batch_id, loss)
+        self._give(batch)
         self._batches.commit(batch)
-        duration_s = time.monotonic() - started
-        progress = Progress(batch.batch_id, sum(map(len, batch.ranges)), behind(batch, ends), duration_s, batch.ranges)
+        offsets, duration_s = sum(map(len, batch.ranges)), time.monotonic() - started_s
+        progress = Progress(batch.batch_id, offsets, behind(batch, bounds), duration_s, batch.ranges, losses)
         self.progress.append(progress)
         logger.info("%s", progress)
         return progress
+
+    def _give(self, batch: PlannedBatch) -> None:
+        token = _stream_id.set(self._batches.stream_id)
+        try:
+            self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
+        finally:
+            _stream_id.reset(token)
 
 
 def stream_topic(
@@ -125,13 +152,29 @@ def stream_topic(
     max_offsets_per_trigger: int | None = None,
     min_partitions: int = 1,
     read_committed: bool = True,
+    on_data_loss: OnDataLoss = "fail",
 ) -> Stream:
     """A stream whose batches go to `sink(df, batch_id)`; start it with `process_available()` or `run()`.
 
-    The first batch ever begins at `starting`, later ones, also after a restart, where the one before them ended:
-    the directory `checkpoint` knows. Each has at most `max_offsets_per_trigger` offsets, divided among
-    the partitions by how much each has. The other arguments are those of `read_topic`.
+    A new stream starts at `starting`, as that is at this call; each batch starts where the one before it ended, also
+    after a restart: the directory `checkpoint` remembers. A batch has at most `max_offsets_per_trigger` offsets,
+    divided among the partitions by how much each has. Where records are gone before they were read (deleted by
+    retention, or with their topic), the stream fails, or with `on_data_loss="skip"` goes on at the earliest ones and
+    reports what was lost in `Progress.losses`. The other arguments are those of `read_topic`.
+
+    Raises INVALID_REQUEST if the checkpoint is in use.
     """
-    read = EndlessRead.of(topics, pattern, starting, read_committed, max_offsets_per_trigger)
-    batches = MicroBatches(ray_cluster_of(spark).join(), read, checkpoint)
-    return Stream(spark, batches, _Frames(columns, values, min_partitions), sink)
+    settings = StreamSettings(starting, max_offsets_per_trigger, on_data_loss)
+    offsets = TopicOffsets(ray_cluster_of(spark).join().admin(), topics, pattern, isolation_of(read_committed))
+    batches = MicroBatches(offsets, Checkpoint(checkpoint, RealFiles()), settings, uuid.uuid4().hex)
+    frames = _Frames(columns, values, min_partitions, offsets.isolation, on_data_loss)
+    return Stream(spark, batches, frames, sink)
+
+
+def stream_id() -> str | None:
+    """For a sink: the id of the stream whose batch it was given, None outside of a stream.
+
+    A sink that recognises batches by their numbers should store the id beside the number: a stream with a new
+    checkpoint begins again with batch 0, and has another id.
+    """
+    return _stream_id.get()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -102,6 +103,64 @@ def test_a_checkpoint_belongs_to_one_stream(spark, cluster, topic, tmp_path):
     with pytest.raises(RaykaError) as refused:
         stream_topic(spark, topic, checkpoint=tmp_path, sink=print)
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_stream_from_the_latest_reads_what_comes_after_it_was_made(spark, cluster, topic, tmp_path):
+    fill(cluster, topic, 300)
+    counts = []
+    arguments = {"starting": "latest", "checkpoint": tmp_path, "sink": lambda frame, _: counts.append(frame.count())}
+    stream_topic(spark, topic, **arguments).close()
+    fill(cluster, topic, 30)
+    with stream_topic(spark, topic, **arguments) as stream:
+        stream.process_available()
+        fill(cluster, topic, 6)
+        stream.process_available()
+    assert counts == [30, 6]
+
+
+def test_a_sink_refuses_the_batches_of_another_stream(spark, cluster, topic, tmp_path):
+    """Batch 0 of a new checkpoint would be taken for batch 0 of the old one, which is there."""
+    fill(cluster, topic, 300)
+    write = parquet_sink(tmp_path / "out")
+    arguments = {"sink": lambda frame, batch_id: write(frame, batch_id)}
+    with stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", **arguments) as stream:
+        stream.process_available()
+    fill(cluster, topic, 30)
+    shutil.rmtree(tmp_path / "checkpoint")
+    with stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", **arguments) as stream:
+        with pytest.raises(RaykaError, match="holds the batches of another stream") as refused:
+            stream.process_available()
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert written(tmp_path / "out") == once(300)
+
+
+def test_parquet_files_are_on_disk_before_the_batch_is_committed(spark, cluster, topic, tmp_path, monkeypatch):
+    synced, sync = [], os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd)))
+    fill(cluster, topic, 300)
+    with stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", sink=parquet_sink(tmp_path / "out")) as stream:
+        stream.process_available()
+    before_commit = synced[: synced.index(os.fspath(tmp_path / "checkpoint" / "commits" / "0.tmp"))]
+    parts = [path.name for path in (tmp_path / "out" / "batch_id=0").iterdir()]
+    assert any(name.endswith(".parquet") for name in parts)
+    assert set(parts) <= {Path(path).name for path in before_commit if "_attempt-0" in path}
+    assert before_commit[-1] == os.fspath(tmp_path / "out")
+
+
+def test_records_that_retention_took_fail_a_stream_or_are_reported(spark, cluster, topic, tmp_path):
+    fill(cluster, topic, 300)
+    counts = []
+    arguments = {"checkpoint": tmp_path, "sink": lambda frame, _: counts.append(frame.count())}
+    with stream_topic(spark, topic, **arguments) as stream:
+        stream.process_available()
+        fill(cluster, topic, 300)
+        cluster.admin().delete_records({(topic, 0): 150})
+        with pytest.raises(RaykaError, match="offsets 100 to 149 were deleted before they were read"):
+            stream.process_available()
+    with stream_topic(spark, topic, on_data_loss="skip", **arguments) as stream:
+        (progress,) = stream.process_available()
+        assert "offsets 100 to 149 were deleted" in str(progress)
+    assert counts == [300, 250]
 
 
 class Driver:

@@ -195,7 +195,14 @@ class PartitionActor:
         self._directory.close([partition.log for partition in self._replicas], now_ms=time.time_ns() // 1_000_000)
 
     async def publish(
-        self, topic: str, partition: int, start_offset: int, end_offset: int, columns: Sequence[str], isolation: int
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int,
+        columns: Sequence[str],
+        isolation: int,
+        topic_id: uuid.UUID | None = None,
     ) -> list[PublishedRange]:
         """As `PublishedRanges.publish`."""
         await self._started
@@ -204,7 +211,7 @@ class PartitionActor:
                 self._replicas, lambda: share_of_store(self._watch.image, self._spec.broker_id)
             )
         return await self._published.publish(
-            TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation)
+            TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation), topic_id
         )
 
     async def published(self) -> Published:

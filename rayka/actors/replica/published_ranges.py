@@ -15,6 +15,7 @@ import asyncio
 import functools
 import sys
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -108,16 +109,20 @@ class PublishedRanges:
         end_offset: int,
         columns: Sequence[str],
         isolation: IsolationLevel,
+        topic_id: uuid.UUID | None = None,
     ) -> list[PublishedRange]:
         """The next tables from `start_offset` on: some that are there, or one made now; none at the end.
 
-        An empty range only makes the actor ready to decode. Raises RaykaError as a fetch does, and
-        INVALID_REQUEST for an unknown column.
+        An empty range only makes the actor ready to decode. Raises RaykaError as a fetch does, INCONSISTENT_TOPIC_ID
+        if the topic has another id than `topic_id`, and INVALID_REQUEST for an unknown column.
         """
         if start_offset >= end_offset:
             await asyncio.get_running_loop().run_in_executor(self._decoder, _load_decoder)
             return []
         partition = self._leader(topic_partition)
+        if topic_id is not None and partition.topic_id != topic_id:
+            message = f"{topic_partition} has topic id {partition.topic_id}, not {topic_id}"
+            raise RaykaError(ErrorCode.INCONSISTENT_TOPIC_ID, message)
         key = _Key(partition.topic_id.bytes, topic_partition.partition, start_offset, tuple(columns), isolation)
         partition.log.read(start_offset, 0, _bound(partition.log, isolation), False)
         found: list[PublishedRange] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
@@ -20,6 +21,7 @@ from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
+from rayka.metadata.image import MetadataImage
 from rayka.types import (
     FetchPartition,
     FetchResult,
@@ -51,6 +53,7 @@ class Fetcher:
         self._ready: dict[AssignedPartition, None] = {}
         self._news = asyncio.Event()
         self._is_closed = False
+        self._seen_image: MetadataImage | None = None
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
 
     def assign(
@@ -67,12 +70,15 @@ class Fetcher:
         }
         for dropped in old.values():
             dropped.forget()
+        self._seen_image = None
         self.pump()
 
     def pump(self) -> None:
         """Ask for whatever is wanted and not on its way."""
         if self._is_closed:
             return
+        if self._broker.image is not self._seen_image:
+            self._check_topic_ids()
         wanted = [state for state in self.partitions.values() if _wants_records(state)]
         lost = [state for state in wanted if state.position is None]
         found = [state for state in wanted if state.position is not None]
@@ -138,6 +144,26 @@ class Fetcher:
             search.cancel()
         self._files.close()
 
+    def _check_topic_ids(self) -> None:
+        """Notice topics that were deleted and created again since their positions were found."""
+        self._seen_image = image = self._broker.image
+        for state in self.partitions.values():
+            topic = image.topics.get(state.topic_partition.topic)
+            if topic is None or topic.topic_id == state.topic_id:
+                continue
+            old, state.topic_id = state.topic_id, topic.topic_id
+            if old is not None:
+                self._topic_recreated(state, old)
+
+    def _topic_recreated(self, state: AssignedPartition, old: uuid.UUID) -> None:
+        """An offset of the old topic means nothing in the new one: go by `auto_offset_reset`."""
+        name = state.topic_partition.topic
+        message = f"topic {name} was deleted and created again (topic id {old}, now {state.topic_id})"
+        logger.warning("%s; auto_offset_reset is %s", message, self._config.auto_offset_reset)
+        state.seek_by(None)
+        if self._config.auto_offset_reset == "none":
+            self._fail(state, RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, message))
+
     def _readable(self) -> list[AssignedPartition]:
         for state in [state for state in self._ready if not state.chunks and state.error is None]:
             del self._ready[state]
@@ -201,7 +227,9 @@ class Fetcher:
         requests = []
         for state in states:
             state.is_fetching = True
-            requests.append(FetchPartition(state.topic_partition, state.fetch_offset, config.max_partition_fetch_bytes))
+            topic_id = None if state.topic_id is None else state.topic_id.bytes
+            size = config.max_partition_fetch_bytes
+            requests.append(FetchPartition(state.topic_partition, state.fetch_offset, size, topic_id=topic_id))
         fetch = self._broker.partitions.fetch(
             requests,
             max_wait_ms=config.fetch_max_wait_ms,

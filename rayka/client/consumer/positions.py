@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord, RecordBatches
@@ -14,7 +15,7 @@ class AssignedPartition:
 
     `position` is the offset of the next record for the program, None until it is known; `reset` then says
     how to find it. `fetch_offset` is where the next fetch begins. `round` grows when what is on its way is
-    no longer wanted.
+    no longer wanted. The position is one in the topic with `topic_id`, not in another one of the same name.
     """
 
     __slots__ = (
@@ -31,11 +32,13 @@ class AssignedPartition:
         "reset",
         "resting",
         "round",
+        "topic_id",
         "topic_partition",
     )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
+        self.topic_id: uuid.UUID | None = None
         self.position: int | None = None
         self.fetch_offset = NO_OFFSET
         self.reset: OffsetSpec | None = None

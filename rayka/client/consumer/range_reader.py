@@ -1,15 +1,15 @@
 """Reading ranges of offsets as Arrow record batches that the partition actors hold in the object store.
 
-The batches are mapped from shared memory without a copy. A reader asks again when a leader
-has died or moved.
+The batches are mapped from shared memory without a copy. A reader asks again when a leader has died or moved.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import ray
 import ray.exceptions
@@ -17,7 +17,8 @@ import ray.exceptions
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.ranges.plan import OffsetRange
+from rayka.metadata.image import MetadataImage
+from rayka.ranges.plan import NO_TOPIC_ID, OffsetRange
 from rayka.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -38,8 +39,62 @@ _LOST = (
 )
 
 
+class TopicRecreated(RaykaError):
+    """The topic of a range was deleted, and another one has its name."""
+
+
+class Records(NamedTuple):
+    """The records of a range up to `end_offset`, from where those before them ended."""
+
+    end_offset: int
+    batch: pa.RecordBatch
+
+
+class Leaders(Protocol):
+    """Partition actors by name, and what they put into the object store."""
+
+    def publish(self, name: str, *arguments: Any) -> Any:
+        """Call `PartitionActor.publish` and return the ref of its answer. Raises LEADER_NOT_AVAILABLE."""
+
+    def get(self, ref: Any, timeout_s: float) -> Any:
+        """The object of a ref. Raises the exceptions of `ray.get`."""
+
+    def forget(self) -> None:
+        """Look the actors up again."""
+
+
+class RayLeaders:
+    """`Leaders` as Ray has them."""
+
+    def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
+        self._namespace = namespace
+        self._actors: dict[str, Any] = {}
+
+    def publish(self, name: str, *arguments: Any) -> Any:
+        """See `Leaders.publish`."""
+        if name not in self._actors:
+            try:
+                self._actors[name] = ray.get_actor(name, namespace=self._namespace)
+            except ValueError:
+                raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"there is no actor {name}") from None
+        return self._actors[name].publish.remote(*arguments)
+
+    def get(self, ref: Any, timeout_s: float) -> Any:
+        """See `Leaders.get`."""
+        return ray.get(ref, timeout=timeout_s)
+
+    def forget(self) -> None:
+        """See `Leaders.forget`."""
+        self._actors.clear()
+
+
 class RangeReader:
-    """`timeout_s` is how long it goes on asking without getting anything; a leader comes back in about a second."""
+    """Reads ranges.
+
+    `timeout_s` is how long it goes on asking after the first failure in a row; a leader comes back in about a second.
+    Where retention has overtaken the reader, it goes on at the offset that `earliest` gives; without it
+    OFFSET_OUT_OF_RANGE is raised.
+    """
 
     def __init__(
         self,
@@ -47,88 +102,104 @@ class RangeReader:
         columns: Sequence[str] = COLUMNS,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         *,
-        namespace: str = DEFAULT_NAMESPACE,
+        leaders: Leaders,
+        earliest: Callable[[TopicPartition], int] | None = None,
         timeout_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._broker = broker
         self._columns = tuple(columns)
         self._isolation = int(isolation)
-        self._namespace = namespace
+        self._leaders = leaders
+        self._earliest = earliest
         self._timeout_s = timeout_s
-        self._leaders: dict[TopicPartition, Any] = {}
+        self._clock = clock
+        self._sleep = sleep
+        self._failing_since_s: float | None = None
 
-    def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def read(self, offsets: OffsetRange) -> Iterator[Records]:
         """The records of the range, in order, in batches of up to some tens of MB.
 
         While one is in use the next is being fetched. Raises RaykaError: OFFSET_OUT_OF_RANGE where the records are
-        gone, REQUEST_TIMED_OUT where no leader serves them.
+        gone, `TopicRecreated` (UNKNOWN_TOPIC_ID), REQUEST_TIMED_OUT where no leader serves them.
         """
-        position = offsets.start_offset
-        deadline = time.monotonic() + self._timeout_s
-        asked: Any = None
+        position, asked = offsets.start_offset, None
+        self._failing_since_s = None
         while position < offsets.end_offset:
             try:
                 asked = asked or self._ask(offsets, position)
-                published: list[PublishedRange] = ray.get(asked, timeout=self._timeout_s)
+                published: list[PublishedRange] = self._leaders.get(asked, self._timeout_s)
                 tail = published[-1].end_offset if published else position
                 asked = self._ask(offsets, tail) if position < tail < offsets.end_offset else None
                 for each in published:
-                    batch = ray.get(each.ref, timeout=self._timeout_s)
+                    batch = self._leaders.get(each.ref, self._timeout_s)
                     position = each.end_offset
-                    deadline = time.monotonic() + self._timeout_s
-                    yield batch
+                    self._failing_since_s = None
+                    yield Records(position, batch)
                 if not published:
-                    self._wait(offsets, position, deadline, "nothing to read")
+                    self._wait(offsets, position, "nothing to read")
             except (*_LOST, RaykaError) as error:
                 asked = None
-                _require_transient(error)
-                self._leaders.pop(offsets.topic_partition, None)
-                self._wait(offsets, position, deadline, error)
+                position = self._recover(offsets, position, error)
 
     def _ask(self, offsets: OffsetRange, position: int) -> Any:
-        leader = self._leader(offsets.topic_partition)
-        return leader.publish.remote(
-            offsets.topic, offsets.partition, position, offsets.end_offset, self._columns, self._isolation
-        )
+        topic_id = None if offsets.topic_id == NO_TOPIC_ID else offsets.topic_id
+        topic, partition = offsets.topic_partition
+        arguments = (topic, partition, position, offsets.end_offset, self._columns, self._isolation, topic_id)
+        return self._leaders.publish(_leader(self._broker.image, offsets.topic_partition, topic_id), *arguments)
 
-    def _leader(self, topic_partition: TopicPartition) -> Any:
-        if topic_partition not in self._leaders:
-            partition = self._broker.image.partition(topic_partition)
-            name = None if partition is None else partition.leader_actor
-            if name is None:
-                raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader")
-            self._leaders[topic_partition] = _actor(name, self._namespace)
-        return self._leaders[topic_partition]
+    def _recover(self, offsets: OffsetRange, position: int, error: Exception) -> int:
+        """Where to go on after an error. Raises it if it is not one that passes."""
+        cause = getattr(error, "cause", error)
+        if isinstance(cause, RaykaError):
+            if cause.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._earliest is not None:
+                return self._skip(offsets, position)
+            if not cause.code.retriable or isinstance(cause, TopicRecreated):
+                raise cause
+        self._leaders.forget()
+        self._wait(offsets, position, error)
+        return position
 
-    def _wait(self, offsets: OffsetRange, position: int, deadline: float, reason: object) -> None:
-        if time.monotonic() > deadline:
-            raise RaykaError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"{offsets.topic_partition} from offset {position} to {offsets.end_offset}: {reason}",
-            )
-        logger.warning("%s at offset %d: %s; asking again", offsets.topic_partition, position, reason)
-        time.sleep(_RETRY_S)
+    def _skip(self, offsets: OffsetRange, position: int) -> int:
+        assert self._earliest is not None
+        earliest = self._earliest(offsets.topic_partition)
+        if earliest <= position:
+            self._wait(offsets, position, "the leader has no such offset")
+            return position
+        lost = offsets.between(position, min(earliest, offsets.end_offset))
+        logger.warning("%s: the records were deleted before they were read", lost)
+        return lost.end_offset
+
+    def _wait(self, offsets: OffsetRange, position: int, reason: object) -> None:
+        now_s = self._clock()
+        self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
+        left = offsets.between(position, offsets.end_offset)
+        if now_s - self._failing_since_s > self._timeout_s:
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {reason}")
+        logger.warning("%s: %s; asking again", left, reason)
+        self._sleep(_RETRY_S)
 
 
 def prepare_leaders(broker: Broker, namespace: str = DEFAULT_NAMESPACE) -> None:
     """Let all partition actors load what they need to decode, and wait until they have."""
-    leaders = {
+    actors = {
         partition.leader_actor: (topic.name, partition.partition)
         for topic in broker.image.topics.values()
         for partition in topic.partitions
         if partition.leader_actor is not None
     }
-    ray.get([_actor(name, namespace).publish.remote(*each, 0, 0, (), 0) for name, each in leaders.items() if name])
+    leaders = RayLeaders(namespace)
+    ray.get([leaders.publish(name, *each, 0, 0, (), 0) for name, each in actors.items() if name])
 
 
-def _actor(name: str, namespace: str) -> Any:
-    try:
-        return ray.get_actor(name, namespace=namespace)
-    except ValueError:
-        raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"there is no actor {name}") from None
-
-
-def _require_transient(error: Exception) -> None:
-    cause = getattr(error, "cause", error)
-    if isinstance(cause, RaykaError) and not cause.code.retriable:
-        raise cause
+def _leader(image: MetadataImage, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
+    """The name of the leader's actor. Raises LEADER_NOT_AVAILABLE, `TopicRecreated`."""
+    topic = image.topics.get(topic_partition.topic)
+    if topic is not None and topic_id not in (None, topic.topic_id):
+        message = f"topic {topic.name} was deleted and created again (topic id {topic_id}, now {topic.topic_id})"
+        raise TopicRecreated(ErrorCode.UNKNOWN_TOPIC_ID, message)
+    partition = image.partition(topic_partition)
+    if partition is None or partition.leader_actor is None:
+        raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader")
+    return partition.leader_actor

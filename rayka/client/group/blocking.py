@@ -50,11 +50,13 @@ class GroupConsumer(Consumer):
         offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
         callback: CommitCallback | None = None,
     ) -> concurrent.futures.Future[Committed]:
-        """As `commit`, without waiting. Commits are carried out in order, those of `commit` among them.
+        """As `commit`, without waiting: it commits the positions as they are at this call, and as this member is now.
+
+        Commits are carried out in order, those of `commit` among them.
 
         `callback(offsets, error)` runs in the client's own thread: it must be short and must not block.
         """
-        future = self._loop.submit(self._core.commit(offsets))
+        future = self._loop.submit(self._core.commit_prepared(self._core.prepare_commit(offsets)))
         if callback is not None:
             future.add_done_callback(lambda done: _tell(callback, done))
         return future

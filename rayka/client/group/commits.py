@@ -6,16 +6,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from rayka.client.group.coordinator import ConsumerGroupMetadata, GroupCalls, OffsetAndMetadata
 from rayka.client.group.settings import GroupConsumerConfig
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class PreparedCommit(NamedTuple):
+    """What is to be committed, and as whom: both as they were when the commit was asked for."""
+
+    offsets: Offsets
+    member: ConsumerGroupMetadata
 
 
 class Commits:
@@ -25,19 +32,19 @@ class Commits:
         self,
         calls: GroupCalls,
         config: GroupConsumerConfig,
-        committer: Callable[[], ConsumerGroupMetadata],
+        member: Callable[[], ConsumerGroupMetadata],
         positions: Callable[[], Offsets],
     ) -> None:
         self._calls = calls
         self._config = config
-        self._committer = committer
+        self._member = member
         self._positions = positions
         self._saved: dict[TopicPartition, int] = {}
         self._saving: asyncio.Task[None] | None = None
         self.next_save_s = time.monotonic() + config.auto_commit_interval_ms / 1000
 
     async def begin(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the group is in these partitions, of those where it has been."""
+        """The committed offsets of these partitions, where there are any."""
         found = await self.committed(partitions)
         offsets = {partition: one.offset for partition, one in found.items() if one is not None}
         self._saved.update(offsets)
@@ -52,34 +59,59 @@ class Commits:
         """What the group has committed."""
         return await self._calls.committed(partitions, self._config.default_api_timeout_ms) if partitions else {}
 
-    async def commit(self, offsets: Offsets, timeout_ms: float | None = None) -> None:
-        """Commit, after the commits before. Raises why that can't be."""
+    def prepare(self, offsets: Offsets | None = None) -> PreparedCommit:
+        """A commit of these offsets, or else of the positions, as this member is now. From any thread."""
+        return PreparedCommit(self._positions() if offsets is None else offsets, self._member())
+
+    async def commit(self, prepared: PreparedCommit, timeout_ms: float | None = None) -> None:
+        """Commit, after the commits before. Raises RaykaError if that fails."""
         patience_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        await self._calls.commit(offsets, self._committer, patience_ms)
-        self._saved.update({partition: one.offset for partition, one in offsets.items()})
+        await self._calls.commit(prepared.offsets, prepared.member, patience_ms)
+        self._saved.update({partition: one.offset for partition, one in prepared.offsets.items()})
+
+    async def commit_positions(self, timeout_ms: float | None = None) -> Offsets:
+        """Commit the positions, and return them.
+
+        If the member's epoch changes meanwhile, the positions are taken anew under the new one: those of partitions
+        that it still has.
+        """
+        patience_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_s = time.monotonic() + patience_ms / 1000
+        while True:
+            prepared = self.prepare()
+            try:
+                await self.commit(prepared, timeout_ms)
+                return prepared.offsets
+            except RaykaError as error:
+                is_stale = error.code is ErrorCode.STALE_MEMBER_EPOCH and self._member() != prepared.member
+                if not is_stale or time.monotonic() > deadline_s:
+                    raise
 
     async def save(self) -> None:
-        """Commit automatically, if that is wanted; an error is logged."""
-        if self._config.enable_auto_commit:
-            await self._save(self._unsaved())
+        """Commit the positions before partitions are given up, if commits are automatic; an error is logged."""
+        if self._config.enable_auto_commit and self._unsaved():
+            try:
+                await self.commit_positions()
+            except RaykaError as error:
+                logger.warning("automatic commit: %s", error)
 
     def save_if_due(self) -> None:
-        """Begin to commit automatically if the last time is long enough ago."""
+        """Start an automatic commit if the last one is long enough ago."""
         now_s = time.monotonic()
         if now_s < self.next_save_s or (self._saving is not None and not self._saving.done()):
             return
         self.next_save_s = now_s + self._config.auto_commit_interval_ms / 1000
-        if self._config.enable_auto_commit and self._unsaved():
-            self._saving = asyncio.get_running_loop().create_task(self._save(self._unsaved()))
+        if self._config.enable_auto_commit and (unsaved := self._unsaved()):
+            self._saving = asyncio.get_running_loop().create_task(self._save(self.prepare(unsaved)))
 
-    async def _save(self, offsets: Offsets) -> None:
+    async def _save(self, prepared: PreparedCommit) -> None:
         try:
-            await self.commit(offsets)
+            await self.commit(prepared)
         except RaykaError as error:
             logger.warning("automatic commit: %s", error)
 
     def close(self) -> None:
-        """Commit nothing more by itself."""
+        """Commit nothing more automatically."""
         if self._saving is not None:
             self._saving.cancel()
 

@@ -8,18 +8,19 @@ is under way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import re
 import socket
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from rayka.client.consumer.consumer import AsyncConsumer
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
-from rayka.client.group.commits import Commits
+from rayka.client.group.commits import Commits, PreparedCommit
 from rayka.client.group.coordinator import GroupCalls, OffsetAndMetadata
 from rayka.client.group.member import LOOK_AGAIN_S, CallbackDue, GroupMember, Listener
 from rayka.client.group.member_values import Identity, Kind
@@ -160,18 +161,28 @@ class AsyncGroupConsumer(AsyncConsumer):
         offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit where the group goes on: by default behind all that was given out. Gives what was committed.
+        """Commit offsets, by default the positions behind all that was given out, and return what was committed.
 
         Raises UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or FENCED_INSTANCE_ID if the group went on without this
         member: others have read on from what was committed before. Raises OFFSET_METADATA_TOO_LARGE.
         """
-        wanted = self._positions() if offsets is None else self._checked(offsets)
-        try:
-            await self._commits.commit(wanted, timeout_ms)
-        except RaykaError:
-            self._member.hurry()
-            raise
-        return wanted
+        if offsets is not None:
+            return await self.commit_prepared(self.prepare_commit(offsets), timeout_ms)
+        with self._hurrying():
+            return dict(await self._commits.commit_positions(timeout_ms))
+
+    def prepare_commit(self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None) -> PreparedCommit:
+        """What `commit` of this would commit now. From the thread that polls."""
+        return self._commits.prepare(None if offsets is None else self._checked(offsets))
+
+    @at_home
+    async def commit_prepared(
+        self, prepared: PreparedCommit, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit what was prepared, under the epoch that it was prepared in; errors as `commit`."""
+        with self._hurrying():
+            await self._commits.commit(prepared, timeout_ms)
+        return dict(prepared.offsets)
 
     @at_home
     async def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
@@ -348,10 +359,23 @@ class AsyncGroupConsumer(AsyncConsumer):
         if error is not None:
             raise RaykaError(error.code, error.message)
 
+    @contextlib.contextmanager
+    def _hurrying(self) -> Iterator[None]:
+        """If a commit is refused, the group may have gone on: ask the coordinator soon."""
+        try:
+            yield
+        except RaykaError:
+            self._member.hurry()
+            raise
+
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind what was given out."""
-        states = self._fetcher.partitions.values()
-        positions = {state.topic_partition: self._position(state) for state in states}
+        """Behind what was given out; not those in a topic that has been replaced by another one of its name."""
+        topics = self._broker.image.topics
+        positions = {
+            state.topic_partition: self._position(state)
+            for state in list(self._fetcher.partitions.values())
+            if (topic := topics.get(state.topic_partition.topic)) is None or topic.topic_id == state.topic_id
+        }
         return {partition: OffsetAndMetadata(offset) for partition, offset in positions.items() if offset is not None}
 
     def _checked(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from rayka.coordinator.codec import ZERO_UUID
@@ -63,19 +63,24 @@ class GroupCalls:
     async def commit(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        member: Callable[[], ConsumerGroupMetadata],
+        member: ConsumerGroupMetadata,
         timeout_ms: float,
     ) -> None:
-        """Commit these offsets, after the commits before. Raises the error of the first that can't be committed."""
+        """Commit these offsets as this member, after the commits before.
+
+        It is tried again under the same epoch only: in a later one the partitions may have been others' meanwhile.
+        Raises the error of the first that can't be committed.
+        """
         if not offsets:
             return
         if self._commits >= _MAX_COMMITS:
             raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{_MAX_COMMITS} commits are waiting already")
         self._commits += 1
         deadline_s = time.monotonic() + timeout_ms / 1000
+        with_ids = self._with_ids(offsets)
         try:
             async with self._turn:
-                await self._commit(self._with_ids(offsets), member, deadline_s)
+                await self._commit(with_ids, member, deadline_s)
         finally:
             self._commits -= 1
 
@@ -103,18 +108,16 @@ class GroupCalls:
         }
 
     async def _commit(
-        self, offsets: tuple[CommittedOffset, ...], member: Callable[[], ConsumerGroupMetadata], deadline_s: float
+        self, offsets: tuple[CommittedOffset, ...], member: ConsumerGroupMetadata, deadline_s: float
     ) -> None:
+        request = OffsetCommitRequest(self.group_id, offsets, member.member_epoch, member.member_id, member.instance_id)
         while True:
-            one = member()
-            request = OffsetCommitRequest(self.group_id, offsets, one.member_epoch, one.member_id, one.instance_id)
             try:
                 answer = await self._once(request)
                 self._check("commit", [(f"{o[0]}-{o[1]}", e) for o, e in zip(offsets, answer.errors, strict=True)])
                 return
             except RaykaError as error:
-                if error.code is not ErrorCode.STALE_MEMBER_EPOCH or member() == one:
-                    await self._patience(error, deadline_s)
+                await self._patience(error, deadline_s)
 
     def _with_ids(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[CommittedOffset, ...]:
         topics = self._broker.image.topics

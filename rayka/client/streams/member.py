@@ -73,8 +73,8 @@ class StreamMember(AsyncGroupConsumer):
         """Commit behind all records that were given out; the last one counts as read from now on."""
         with self._lock:
             self._current = None
-            given_out = self._positions()
-        await self._commits.commit(given_out)
+            prepared = self._commits.prepare()
+        await self._commits.commit(prepared)
 
     async def fill(self) -> bool:
         """As for every consumer, and False when there will be no more records."""

@@ -16,7 +16,7 @@ from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.records import read_batch
-from rayka.types import FetchPartition, TopicPartition
+from rayka.types import FetchPartition, IsolationLevel, TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import FaultyPartitions
 
@@ -167,6 +167,47 @@ def test_offset_out_of_range_resets_as_the_settings_say(cluster: Cluster) -> Non
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         consumer.seek(EVENTS, 5)
         assert take(consumer, 5)[0].offset == 5
+
+
+def recreate(cluster: Cluster, count: int) -> None:
+    """Another topic of the same name, with records."""
+    cluster.admin().delete_topic("events")
+    cluster.admin().create_topic("events", 1)
+    fill(cluster, count)
+
+
+def test_a_topic_that_was_created_again_is_read_by_the_reset(cluster: Cluster) -> None:
+    fill(cluster, 5)
+    with reader(cluster, max_poll_records=3) as consumer:
+        assert numbers(take(consumer, 3)) == [0, 1, 2]
+        recreate(cluster, 10)
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
+def test_a_topic_that_was_created_again_is_an_error_without_a_reset(cluster: Cluster) -> None:
+    fill(cluster, 5)
+    with reader(cluster, auto_offset_reset="none") as consumer:
+        consumer.seek(EVENTS, 0)
+        assert numbers(take(consumer, 5)) == [*range(5)]
+        recreate(cluster, 10)
+        with pytest.raises(RaykaError, match="events was deleted and created again") as failure:
+            consumer.poll(5000)
+        assert failure.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+        with pytest.raises(RaykaError, match="has no position"):
+            consumer.poll(5000)
+        consumer.seek(EVENTS, 0)
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
+def test_a_leader_refuses_a_fetch_of_the_topic_before(cluster: Cluster, connection: LocalConnection) -> None:
+    """The reader's image may be older than the leader's."""
+    fill(cluster, 5)
+    old = cluster.admin().describe_topics(["events"])[0].topic_id
+    recreate(cluster, 10)
+    partitions = connection.broker.partitions
+    wanted = FetchPartition(EVENTS, 3, 1_000_000, topic_id=old.bytes)
+    answer = partitions.replicas.fetch([wanted], 1_000_000, IsolationLevel.READ_UNCOMMITTED)
+    assert [result.error for result in answer] == [ErrorCode.INCONSISTENT_TOPIC_ID]
 
 
 def test_deleted_records_are_passed_over(cluster: Cluster) -> None:

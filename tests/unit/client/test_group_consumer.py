@@ -18,6 +18,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import OffsetAndMetadata
+from rayka.coordinator.groups.requests import OffsetCommitRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
@@ -389,6 +390,48 @@ def test_a_coordinator_that_is_away_is_waited_for(cluster: Cluster, connection: 
         assert not waiting.done()
         groups.failure = None
         assert {one.offset for one in waiting.result(10).values()} == {10}
+
+
+def test_a_commit_is_not_tried_again_under_a_later_epoch(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partitions may have been another member's between the two epochs."""
+    cluster.admin().create_topic("single", partitions=1)
+    write(cluster, 10, "single")
+    with cluster.consumer("g", ["single"], enable_auto_commit=False, **SETTINGS) as consumer:
+        take(10, consumer)
+        epoch = consumer.group_metadata().member_epoch
+        is_loading, execute = True, connection.broker.groups.execute
+
+        async def load(*arguments: Any) -> Any:
+            if is_loading and isinstance(arguments[-1], OffsetCommitRequest):
+                raise RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return await execute(*arguments)
+
+        monkeypatch.setattr(connection.broker.groups, "execute", load)
+        waiting = consumer.commit_async({("single", 0): 10})
+        consumer.unsubscribe()
+        consumer.subscribe(["single"])
+        until(lambda: consumer.assignment() != set(), consumer)
+        assert consumer.group_metadata().member_epoch > epoch
+        is_loading = False
+        with pytest.raises(RaykaError) as refused:
+            waiting.result(10)
+        assert refused.value.code is ErrorCode.STALE_MEMBER_EPOCH
+        assert consumer.committed(("single", 0)) is None
+
+
+def test_an_asynchronous_commit_has_the_positions_of_its_call(cluster: Cluster, connection: LocalConnection) -> None:
+    cluster.admin().create_topic("single", partitions=1)
+    write(cluster, 10, "single")
+    go_on = threading.Event()
+    with cluster.consumer("g", ["single"], enable_auto_commit=False, **SETTINGS) as consumer:
+        assert [int(record.value) for record in itertools.islice(consumer, 3)] == [0, 1, 2]
+        connection.loop.call_soon(go_on.wait)
+        waiting = consumer.commit_async()
+        assert [int(record.value) for record in itertools.islice(consumer, 3)] == [3, 4, 5]
+        go_on.set()
+        assert waiting.result(10) == {TopicPartition("single", 0): OffsetAndMetadata(3)}
 
 
 def test_a_group_that_forgot_the_member_gets_it_back(cluster: Cluster, connection: LocalConnection) -> None:

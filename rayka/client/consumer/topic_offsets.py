@@ -1,0 +1,58 @@
+"""The partitions that a bounded read or a stream of micro-batches takes, and their offsets, asked of a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from rayka.client.admin.admin import Admin
+from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.plan import TopicIds
+from rayka.types import IsolationLevel, OffsetSpec, TopicPartition
+
+_TIMEOUT_MS = 30_000
+
+
+class TopicOffsets:
+    """Topics by name, or all whose whole name matches a pattern. Raises INVALID_REQUEST unless one of both is given."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        topics: str | Iterable[str] | None,
+        pattern: str | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> None:
+        if (topics is None) == (pattern is None):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "give either topics or a pattern")
+        self.isolation = isolation
+        self._admin = admin
+        self._topics = [topics] if isinstance(topics, str) else list(topics or ())
+        self._pattern = None if pattern is None else re.compile(pattern)
+
+    def topic_ids(self) -> TopicIds:
+        """The partitions that there are now. Raises UNKNOWN_TOPIC_OR_PARTITION for a name that does not exist."""
+        names = self._topics
+        if self._pattern is not None:
+            names = list(filter(self._pattern.fullmatch, self._admin.list_topics()))
+        return {
+            TopicPartition(topic.name, partition.partition): topic.topic_id
+            for topic in self._admin.describe_topics(names)
+            for partition in topic.partitions
+        }
+
+    def list_offsets(self, timestamps: Mapping[TopicPartition, int], /) -> Mapping[TopicPartition, int]:
+        """The offset of each timestamp (ms) or `OffsetSpec`; -1 for a time after the last record."""
+        if not timestamps:
+            return {}
+        found = self._admin.list_offsets(dict(timestamps.items()), isolation=self.isolation, timeout_ms=_TIMEOUT_MS)
+        return {partition: answer.offset for partition, answer in found.items()}
+
+    def earliest(self, partition: TopicPartition) -> int:
+        """The log start offset of a partition."""
+        return self.list_offsets({partition: OffsetSpec.EARLIEST})[partition]
+
+
+def isolation_of(read_committed: bool) -> IsolationLevel:
+    """The isolation level that the argument of a reader stands for."""
+    return IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
