@@ -1,7 +1,7 @@
 """Values decoded in columns before Spark sees them: JSON, Avro, Arrow, by a given schema.
 
 A decoding puts the fields of its schema in place of the column `value`. A record without a value has nulls there.
-A value that can't be decoded fails the job, unless `on_error="null"`.
+A value that can't be decoded fails the job; with `on_error="null"` the fields of that record alone are null.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.columns.encode import Fields
+from rayka.storage.columns.write import binary_fields
 
 OnError = Literal["fail", "null"]
 
@@ -90,29 +93,61 @@ def arrow_values(schema: StructType | str, *, on_error: OnError = "fail") -> Dec
 
 @dataclass(frozen=True, slots=True)
 class _Json:
+    """Every row is decoded by Arrow's parser: many at once, and where there is a bad one, halves of them."""
+
     on_error: OnError
 
     def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
-        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-        if not len(values):
-            return schema.empty_table()
-        lines = b"\n".join(map(_one_line, values.to_pylist()))
+        from rayka.spark.json_lines import find_objects
+
+        fields = binary_fields("value", values)
+        is_object = np.empty(len(values), np.bool_)
+        find_objects(*fields, is_object)
+        if self.on_error == "fail" and not is_object.all():
+            raise _undecodable("JSON", ValueError(f"{_shown(values[int(is_object.argmin())])} is not one object"))
+        (rows,) = is_object.nonzero()
+        decoded, is_good = self._parse(Fields(fields.data, fields.positions[rows], fields.lengths[rows]), schema)
+        if len(decoded) == len(values):
+            return decoded
+        taken = np.full(len(values), -1, np.int64)
+        taken[rows[is_good]] = np.arange(len(decoded))
+        return decoded.take(pa.array(taken, mask=taken < 0))
+
+    def _parse(self, fields: Fields, schema: pa.Schema) -> tuple[pa.Table, Any]:
+        """The rows that can be decoded, and which those are."""
+        count = len(fields.lengths)
+        if not count:
+            return schema.empty_table(), np.empty(0, np.bool_)
         try:
-            table = pa.json.read_json(
-                io.BytesIO(lines), pa.json.ReadOptions(block_size=len(lines) + 1, use_threads=False), options
-            )
-            if table.num_rows == len(values):
-                return table
-        except pa.ArrowInvalid as error:
+            return _parse_lines(fields, schema), np.ones(count, np.bool_)
+        except (pa.ArrowInvalid, OverflowError) as error:
             if self.on_error == "fail":
                 raise _undecodable("JSON", error) from error
-        return _one_by_one(values, schema, self._one, self.on_error, "JSON")
+        if count == 1:
+            return schema.empty_table(), np.zeros(1, np.bool_)
+        middle = count // 2
+        halves = [_part(fields, slice(None, middle)), _part(fields, slice(middle, None))]
+        (first, first_good), (second, second_good) = (self._parse(half, schema) for half in halves)
+        return pa.concat_tables([first, second]), np.concatenate([first_good, second_good])
 
-    def _one(self, value: bytes) -> Any:
-        parsed = json.loads(value)
-        if not isinstance(parsed, dict):
-            raise ValueError(f"{value[:80]!r} is no JSON object")
-        return parsed
+
+def _parse_lines(fields: Fields, schema: pa.Schema) -> pa.Table:
+    """Raises ArrowInvalid if a row is not as the schema says."""
+    from rayka.spark.json_lines import lines_of
+
+    lines = lines_of(*fields)
+    options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    table = pa.json.read_json(
+        pa.BufferReader(lines), pa.json.ReadOptions(block_size=len(lines) + 1, use_threads=False), options
+    )
+    if table.num_rows != len(fields.lengths):
+        raise pa.ArrowInvalid(f"{table.num_rows} rows in {len(fields.lengths)} values")
+    table.validate(full=True)
+    return table
+
+
+def _part(fields: Fields, rows: slice) -> Fields:
+    return Fields(fields.data, fields.positions[rows], fields.lengths[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +200,8 @@ def _one_by_one(
     return pa.Table.from_pylist(rows, schema)
 
 
-def _one_line(value: bytes) -> bytes:
-    """Line ends within JSON are only white space."""
-    return value.replace(b"\n", b" ") if b"\n" in value else value
+def _shown(value: pa.Scalar) -> str:
+    return repr(value.as_py()[:80])
 
 
 def _nulls(schema: pa.Schema) -> pa.Table:

@@ -80,10 +80,11 @@ def _records_size(rows: int, keys: Fields, values: Fields, header_keys: Fields, 
 def _fields(part: pa.RecordBatch, name: str) -> Fields:
     if name not in part.schema.names:
         return Fields(_NOTHING, np.zeros(part.num_rows, np.int64), np.full(part.num_rows, -1, np.int64))
-    return _binary_fields(name, part.column(name))
+    return binary_fields(name, part.column(name))
 
 
-def _binary_fields(name: str, array: pa.Array) -> Fields:
+def binary_fields(name: str, array: pa.Array) -> Fields:
+    """Where each value of a column of bytes or text lies. Raises INVALID_RECORD for a column of another type."""
     try:
         binary = array.cast(pa.large_binary())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
@@ -115,7 +116,7 @@ def _headers(part: pa.RecordBatch) -> tuple[Longs, Fields, Fields]:
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     header_rows = np.zeros(part.num_rows + 1, np.int64)
     np.cumsum(counts, out=header_rows[1:])
-    return header_rows, _binary_fields("headers.key", keys), _binary_fields("headers.value", values)
+    return header_rows, binary_fields("headers.key", keys), binary_fields("headers.value", values)
 
 
 def _timestamps(part: pa.RecordBatch, now_ms: int) -> Longs:
