@@ -70,4 +70,5 @@ def write_lines(data: Any, positions: Any, lengths: Any, out: Any) -> int:
 def lines_of(data: Any, positions: Any, lengths: Any) -> memoryview:
     """The fields as lines."""
     out = np.empty(int(lengths.sum()) + len(lengths), np.uint8)
-    return memoryview(out)[: write_lines(data, positions, lengths, out)]
+    written = out[: write_lines(data, positions, lengths, out)]
+    return memoryview(written.data)
