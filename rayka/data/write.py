@@ -12,7 +12,6 @@ from ray.data.datasource import Datasink
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster
-from rayka.client.producer.arrow_records import COLUMNS, send
 from rayka.errors import ErrorCode, RaykaError
 
 _LINGER_MS = 5
@@ -58,7 +57,11 @@ class TopicDatasink(Datasink[int]):
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
         """One task: all its blocks, acknowledged when this returns. Raises RaykaError."""
         with self._ray_cluster.join().producer(**{"linger_ms": _LINGER_MS, **self._settings}) as producer:
-            return sum(send(producer, self._topic, self._records(block)) for block in blocks)
+            return sum(
+                future.result().record_count
+                for block in blocks
+                for future in producer.send_columns(self._topic, self._records(block))
+            )
 
     def on_write_complete(self, write_result: Any) -> None:
         """Add up what the tasks sent."""
@@ -71,7 +74,7 @@ class TopicDatasink(Datasink[int]):
     def _records(self, block: Any) -> pa.Table:
         table = BlockAccessor.for_block(block).to_arrow()
         if not table.num_rows:
-            return pa.table({name: pa.array([], pa.binary()) for name in COLUMNS[:1]})
+            return pa.table({"value": pa.array([], pa.binary())})
         missing = sorted(set(self._columns.values()) - set(table.column_names))
         if missing:
             message = f"the dataset has no column {', '.join(missing)} (it has {', '.join(table.column_names)})"

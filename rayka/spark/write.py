@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from rayka.client.joined import RayCluster
-from rayka.client.producer.arrow_records import COLUMNS, send
+from rayka.client.producer.arrow_records import COLUMNS
 from rayka.spark.sessions import ray_cluster_of
 
 _CASTS = {"value": "binary", "key": "binary", "timestamp": "timestamp", "partition": "int"}
@@ -68,5 +68,6 @@ class TopicWriter:
         sent = 0
         with self.ray_cluster.join().producer(**{"linger_ms": 5, **self.settings}) as producer:
             for batch in batches:
-                sent += send(producer, self.topic, batch)
+                for future in producer.send_columns(self.topic, batch):
+                    sent += future.result().record_count
         yield pa.RecordBatch.from_pydict({"records": [sent]})

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from rayka.client.producer.future import BatchMetadata, Completion, ProduceFuture, RecordMetadata
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
 from rayka.storage.format.builder import RecordBatchBuilder
 from rayka.types import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
 
@@ -51,6 +51,16 @@ class ProducerBatch(Completion):
         self.last_error = ErrorCode.NONE
         self.error_message: str | None = None
 
+    @classmethod
+    def of_buffer(
+        cls, topic_partition: TopicPartition, config: ProducerConfig, buffer: bytearray, record_count: int
+    ) -> ProducerBatch:
+        """A batch whose bytes are built already."""
+        batch = cls(topic_partition, config)
+        batch.builder, batch.buffer = None, buffer
+        batch.size, batch.record_count = len(buffer), record_count
+        return batch
+
     def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> int:
         """Append a record and return its index."""
         assert self.builder is not None
@@ -60,8 +70,11 @@ class ProducerBatch(Completion):
 
     def build(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
         """Finish the bytes, as the batch with this sequence; the first time only."""
-        assert self.builder is not None
         self.base_sequence = base_sequence
+        if self.builder is None:
+            assert self.buffer is not None
+            stamp_producer(self.buffer, 0, producer_id, producer_epoch, base_sequence)
+            return self.buffer
         self.buffer = self.builder.build(
             producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
         )

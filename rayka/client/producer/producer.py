@@ -12,11 +12,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rayka.client.closing import AsyncClosing, Closing
 from rayka.client.loop import Shell, at_home, blocking
 from rayka.client.producer.accumulator import Accumulator, BatchFuture, Headers, ProducerBatch, RecordFuture
+from rayka.client.producer.arrow_records import encode_rows
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute
 from rayka.client.producer.sender import Sender
@@ -27,6 +28,9 @@ from rayka.gateway.ports import Broker
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 from rayka.storage.format.builder import RecordBatchBuilder, max_record_size
 from rayka.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -172,9 +176,7 @@ class AsyncProducer(AsyncClosing):
 
     def batches(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> Iterator[ProducerBatch]:
         """The batches that hold the records, built and not sent. From any thread."""
-        route = self._routes.get(topic)
-        if route is None:
-            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
+        route = self._existing_route(topic)
         limit = min(route.max_batch_size, _BULK_BATCH_SIZE)
         chosen = route.choose(None, limit, partition, None)
         batch = ProducerBatch(TopicPartition(topic, chosen), self.config)
@@ -189,6 +191,31 @@ class AsyncProducer(AsyncClosing):
             batch.add(key, value, timestamp, headers)
         if batch.record_count:
             yield batch
+
+    async def send_columns(self, topic: str, columns: pa.RecordBatch | pa.Table) -> list[BatchFuture]:
+        """Send each row of Arrow columns as a record; much quicker than one `send` for each.
+
+        The columns that count are value and key (binary or text), headers (lists of structs of key and value),
+        timestamp (a timestamp, or ms since the epoch) and partition. The rows of a partition keep their order. Each
+        batch has a future. Raises as `send`, and INVALID_RECORD for a column of another type; batches that were sent
+        before an error stay sent. Needs pyarrow and numba (`rayka[columns]`).
+        """
+        await self.ready(topic)
+        return [await self.put(batch) for batch in self.column_batches(topic, columns)]
+
+    def column_batches(self, topic: str, columns: pa.RecordBatch | pa.Table) -> Iterator[ProducerBatch]:
+        """The batches that hold the rows, built and not sent. From any thread."""
+        route = self._existing_route(topic)
+        for partition, buffer, count in encode_rows(
+            columns, route, self.config, self._partitioner, self._broker.now_ms()
+        ):
+            yield ProducerBatch.of_buffer(TopicPartition(topic, partition), self.config, buffer, count)
+
+    def _existing_route(self, topic: str) -> TopicRoute:
+        route = self._routes.get(topic)
+        if route is None:
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
+        return route
 
     @at_home
     async def put(self, batch: ProducerBatch) -> BatchFuture:
@@ -259,6 +286,14 @@ class Producer(Shell[AsyncProducer], Closing):
         return [
             self._core.try_put(batch) or self._loop.run(self._core.put(batch))
             for batch in self._core.batches(topic, partition, records)
+        ]
+
+    def send_columns(self, topic: str, columns: pa.RecordBatch | pa.Table) -> list[BatchFuture]:
+        """As `AsyncProducer.send_columns`."""
+        self._loop.run(self._core.ready(topic))
+        return [
+            self._core.try_put(batch) or self._loop.run(self._core.put(batch))
+            for batch in self._core.column_batches(topic, columns)
         ]
 
     flush = blocking(AsyncProducer.flush)
