@@ -40,7 +40,7 @@ class Files(Protocol):
 
     def make_directory(self, path: str) -> None: ...
 
-    def sync_directory(self, path: str) -> None: ...
+    def sync_path(self, path: str) -> None: ...
 
     def lock(self, path: str) -> int: ...
 
@@ -141,4 +141,4 @@ def _make_directory(files: Files, path: str) -> None:
     if not files.exists(parent):
         _make_directory(files, parent)
     files.make_directory(path)
-    files.sync_directory(parent)
+    files.sync_path(parent)

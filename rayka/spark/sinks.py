@@ -48,7 +48,7 @@ class ParquetSink:
         target = self._directory / f"batch_id={batch_id}"
         if not target.exists():
             self._write(df, batch_id, target)
-        self._files.sync_directory(os.fspath(self._directory))
+        self._files.sync_path(os.fspath(self._directory))
 
     def _require_owner(self, running: str) -> None:
         owner = self._directory / _STREAM
@@ -80,9 +80,5 @@ class ParquetSink:
         """Wait until all files below a directory, and their names, are on the device."""
         for folder, _, names in os.walk(directory):
             for name in names:
-                descriptor = self._files.open(os.path.join(folder, name), read_only=True)
-                try:
-                    self._files.sync(descriptor)
-                finally:
-                    self._files.close(descriptor)
-            self._files.sync_directory(folder)
+                self._files.sync_path(os.path.join(folder, name))
+            self._files.sync_path(folder)
