@@ -26,6 +26,8 @@ from rayka.types import IsolationLevel
 _CHEAPEST_COLUMN = "partition"
 _NODE_LABEL = "ray.io/node-id"
 """Ray's own label. Reading and a `map_batches` after it stay one task with it."""
+_ANYWHERE: list[dict[str, Any]] = [{"label_selector": {}}]
+"""Where a read task runs if the node of the leader is gone: the partition has another leader then."""
 _RECORD_BYTES = 200
 """What a record is taken to need in memory, which nobody knows before it has been decoded."""
 _BLOCKS_PER_TASK = 32
@@ -60,6 +62,7 @@ def read_topic(
             TopicDatasource(ray_cluster, each, tuple(columns), offsets.isolation),
             override_num_blocks=max(len(each), 1),
             label_selector={_NODE_LABEL: node_id} if len(by_node) > 1 else None,
+            fallback_strategy=_ANYWHERE if len(by_node) > 1 else None,
         )
         for node_id, each in by_node.items()
     ]

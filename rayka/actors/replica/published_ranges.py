@@ -1,9 +1,9 @@
 """Ranges of a partition as Arrow tables in the object store, for readers that want columns.
 
 A reader walks a range from its start: each answer holds the next tables and where they end. A table is cut where a
-batch ends, so that it is decoded once and then shared by all readers that come to the same offset; it is held for
-`TTL_S` after its last use, and in all no more than `max_bytes`. The log is the truth: a table that is
-gone is made again. What is let go here stays readable for those who still hold the ref.
+batch ends, so that it is decoded once and then shared by all readers that come to the same offset. It is kept for
+`TTL_S` after its last use. The tables that are kept and those that readers still hold have no more than `max_bytes`
+together, as far as that depends on what is kept. The log is the truth: a table that is gone is made again.
 
 Decoding runs in a thread; its compiled part and the copy into the object store hold no GIL. numba and pyarrow are
 imported by the first reader, not when the actor starts.
@@ -17,10 +17,10 @@ import sys
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import ray
 
@@ -70,6 +70,36 @@ class Published:
     put_s: float = 0.0
 
 
+class TableStore(Protocol):
+    """Where tables are, for readers in other processes."""
+
+    def put(self, table: Any) -> Any:
+        """Put a table in, and return a ref."""
+
+    def key(self, ref: Any) -> str:
+        """The name of a ref, which does not keep the table."""
+
+    def referenced(self) -> Container[str]:
+        """The names of all refs that this or any other process holds."""
+
+
+class RayTables:
+    """`TableStore` in Ray's object store. This process owns the tables, so it knows who holds refs."""
+
+    def put(self, table: Any) -> Any:
+        """See `TableStore.put`."""
+        return ray.put(table)
+
+    def key(self, ref: Any) -> str:
+        """See `TableStore.key`."""
+        return str(ref.hex())
+
+    def referenced(self) -> Container[str]:
+        """See `TableStore.referenced`."""
+        worker: Any = cast(Any, ray)._private.worker.global_worker.core_worker
+        return {name.decode() for name in worker.get_all_reference_counts()}
+
+
 class _Key(NamedTuple):
     topic_id: bytes
     partition: int
@@ -79,7 +109,7 @@ class _Key(NamedTuple):
 
 
 class PublishedRanges:
-    """The cache of one actor. `max_bytes` is asked for at every use: it follows the cluster. `put` gives the ref."""
+    """The cache of one actor. `max_bytes` is asked for at every use: it follows the cluster."""
 
     def __init__(
         self,
@@ -87,9 +117,10 @@ class PublishedRanges:
         max_bytes: Callable[[], int],
         *,
         clock: Callable[[], float] = time.monotonic,
-        put: Callable[[Any], Any] = ray.put,
+        store: TableStore | None = None,
     ) -> None:
-        self._put = put
+        self._store = RayTables() if store is None else store
+        self._lent: dict[str, int] = {}
         self._replicas = replicas
         self._max_bytes = max_bytes
         self._clock = clock
@@ -213,7 +244,7 @@ class PublishedRanges:
             max_bytes=table_bytes,
         )
         decoded = time.perf_counter()
-        ref = self._put(batch)
+        ref = self._store.put(batch)
         done = self.published
         done.made += 1
         done.read_s += was_read - began
@@ -226,15 +257,26 @@ class PublishedRanges:
         if published.size > limit:
             return
         replaced = self._ranges.pop(key, None)
-        self.size += published.size - (replaced[0].size if replaced else 0)
+        if replaced is not None:
+            self.size -= replaced[0].size
+            self._lent[self._store.key(replaced[0].ref)] = replaced[0].size
+        self.size += published.size
         self._ranges[key] = published, self._clock()
-        while self.size > limit:
+        while self._ranges and self.size + self._lent_bytes() > limit:
             self._drop_oldest()
         self._expire()
 
     def _drop_oldest(self) -> None:
         _, (published, _) = self._ranges.popitem(last=False)
         self.size -= published.size
+        self._lent[self._store.key(published.ref)] = published.size
+
+    def _lent_bytes(self) -> int:
+        """The size of the tables that are not kept here, and that readers hold."""
+        if self._lent:
+            referenced = self._store.referenced()
+            self._lent = {name: size for name, size in self._lent.items() if name in referenced}
+        return sum(self._lent.values())
 
     def _expire(self) -> None:
         """Drop what was not used for `TTL_S`, and look again when the next one's time is over."""

@@ -35,11 +35,18 @@ class Published:
         self.now = 0.0
         self.max_bytes = max_bytes
         self.made = []
-        self.cache = PublishedRanges(replicas, lambda: self.max_bytes, clock=lambda: self.now, put=self.put)
+        self.lent = set()
+        self.cache = PublishedRanges(replicas, lambda: self.max_bytes, clock=lambda: self.now, store=self)
 
     def put(self, table):
         self.made.append(table)
         return table
+
+    def key(self, table):
+        return str(id(table))
+
+    def referenced(self):
+        return self.lent
 
     async def read(self, start=0, end=COUNT, columns=COLUMNS, isolation=IsolationLevel.READ_COMMITTED):
         tables = []
@@ -99,6 +106,32 @@ def test_the_cache_is_bounded_in_bytes(published):
         await published.read(1)
         assert 0 < published.cache.size <= whole // 2
         assert offsets(await published.read()) == list(range(COUNT))
+
+    asyncio.run(check())
+
+
+def test_tables_that_readers_hold_count_in_the_bound(published):
+    async def check():
+        held = await published.read()
+        whole = published.cache.size
+        published.max_bytes = whole
+        published.lent = {published.key(table) for table in held}
+        await published.read(1)
+        assert published.cache.size < whole / 2
+        published.lent = set()
+        await published.read(2)
+        assert whole / 2 < published.cache.size <= whole
+
+    asyncio.run(check())
+
+
+def test_the_topic_before_of_the_same_name_is_refused(published):
+    async def check():
+        arguments = (ORDERS, 0, 1, COLUMNS, IsolationLevel.READ_COMMITTED)
+        assert await published.cache.publish(*arguments, published.partition.topic_id)
+        with pytest.raises(RaykaError) as refused:
+            await published.cache.publish(*arguments, uuid.uuid4())
+        assert refused.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
 
     asyncio.run(check())
 
