@@ -22,7 +22,7 @@ from rayka.gateway.ports import Broker
 
 logger = logging.getLogger(__name__)
 
-_FLUSH_TIMEOUT_S = 10.0
+_FLUSH_TIMEOUT_MS = 10_000
 """How long leaving a cluster waits for what producers have not sent yet."""
 
 
@@ -185,7 +185,7 @@ class Cluster:
         clients, self._clients = list(self._clients), WeakSet()
         outcomes = await asyncio.gather(
             *(
-                client.close(_FLUSH_TIMEOUT_S) if isinstance(client, AsyncProducer) else client.close()
+                client.close(timeout_ms=_FLUSH_TIMEOUT_MS) if isinstance(client, AsyncProducer) else client.close()
                 for client in clients
             ),
             return_exceptions=True,

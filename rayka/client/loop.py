@@ -133,13 +133,32 @@ class Shell(Generic[Core]):
         self._core = core
         self._loop = loop
 
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run(coroutine)
+
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     """The blocking form of an asynchronous client's method: same arguments, same documentation."""
 
     def call(self: Shell[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop.run(method(self._core, *args, **kwargs))
+        return self._run(method(self._core, *args, **kwargs))
 
+    return _documented(call, method)
+
+
+def blocking_close(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Any, P], None]:
+    """The blocking form of a client's `close`: from any thread; nothing is left to do once the cluster is closed."""
+
+    def call(self: Shell[Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not self._loop.is_closed:
+            self._loop.run(method(self._core, *args, **kwargs))
+
+    return _documented(call, method)
+
+
+def _documented(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
     call.__name__ = method.__name__
     call.__qualname__ = method.__qualname__
     call.__doc__ = method.__doc__

@@ -32,13 +32,24 @@ def invalid(name: str, value: object, reason: str) -> RaykaError:
 def configure(cls: type[S], options: Mapping[str, Any]) -> S:
     """The settings from keyword arguments. Raises INVALID_CONFIG for an unknown name or a bad value."""
     known = {field.name for field in fields(cls)}
+    _require_no_transactions(options)
     given = {name.replace(".", "_"): value for name, value in options.items()}
+    given = {name: value for name, value in given.items() if name != "transactional_id"}
     unknown = sorted(given.keys() - known)
     if unknown:
         raise RaykaError(
             ErrorCode.INVALID_CONFIG, f"Unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}"
         )
     return cls(**given)
+
+
+def _require_no_transactions(options: Mapping[str, Any]) -> None:
+    for name in ("transactional_id", "transactional.id"):
+        if options.get(name) is not None:
+            raise RaykaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{name}={options[name]!r}: transactions are not supported yet. Without it the producer is idempotent",
+            )
 
 
 def require_at_least(settings: object, minimum: int, *names: str) -> None:

@@ -124,7 +124,7 @@ def test_killed_leaders_lose_and_double_nothing(cluster: Cluster) -> None:
         futures[before].get(20)
     done.set()
     writer.join()
-    producer.flush(20)
+    producer.flush(timeout_ms=20_000)
     assert all(future.succeeded() for future in futures)
     records = read(cluster, "killed", len(futures))
     for partition in range(2):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
+import time
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,17 +13,29 @@ import pytest
 import ray
 import ray.data
 
+import rayka.data.read
+from rayka.actors.replica.published_ranges import RayTables
 from rayka.data import iter_topic, read_topic, write_topic
 from rayka.errors import ErrorCode, RaykaError
+from tests.support.gate import Gate
 from tests.support.readme import ROOT, program
 
 COUNT = 3_000
+LARGE_COUNT = 30_000
+LARGE_VALUE = os.urandom(1_000)
+"""Each partition has several tables."""
 
 
 def fill(cluster, topic, count=COUNT, start=0):
     with cluster.producer() as producer:
         for i in range(start, start + count):
             producer.send(topic, b"value %d" % i, key=b"key %d" % (i % 7), partition=i % 3)
+
+
+def fill_large(cluster, topic):
+    with cluster.producer() as producer:
+        for i in range(LARGE_COUNT):
+            producer.send(topic, LARGE_VALUE, partition=i % 3)
 
 
 def values(rows):
@@ -78,12 +92,88 @@ def test_a_column_that_is_not_there_is_named(cluster, topic):
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_leader_is_killed(cluster, topic):
+def test_a_leader_is_killed_in_the_middle_of_a_read(cluster, topic, tmp_path):
+    fill_large(cluster, topic)
+    gate = Gate(tmp_path)
+    pass_on = gate.waiting()
+
+    def count(batch: pa.Table) -> pa.Table:
+        (batch,) = pass_on([batch])
+        return pa.table({"rows": [batch.num_rows], "offsets": [pc.sum(batch["offset"]).as_py()]})
+
+    read = concurrent.futures.ThreadPoolExecutor(1).submit(
+        lambda: read_topic(topic).map_batches(count, batch_format="pyarrow", batch_size=None).take_all()
+    )
+    (partition, *_) = gate.wait_for_readers()
+    actor = ray.get_actor(
+        cluster.admin().describe_topics([topic])[0].partitions[partition].leader_actor, namespace="rayka"
+    )
+    os.kill(ray.get(actor.process_id.remote()), signal.SIGKILL)
+    assert not read.done()
+    gate.open()
+    sums = read.result(120)
+    assert sum(row["rows"] for row in sums) == LARGE_COUNT
+    assert sum(row["offsets"] for row in sums) == 3 * sum(range(LARGE_COUNT // 3))
+    published = ray.get(actor.published.remote())
+    assert published.made + published.found > 0, "the range had been read before the kill"
+
+
+@pytest.mark.timeout(90)
+def test_a_read_whose_node_is_gone_goes_elsewhere(cluster, topic, monkeypatch):
+    """The nodes of the leaders are looked up when the dataset is made; one may be gone when it is executed."""
     fill(cluster, topic)
-    leader = cluster.admin().describe_topics([topic])[0].partitions[0].leader_actor
-    dataset = read_topic(topic, min_splits=6)
-    os.kill(ray.get(ray.get_actor(leader, namespace="rayka").process_id.remote()), signal.SIGKILL)
-    assert values(dataset.take_all()) == expected()
+    by_node = rayka.data.read._by_node
+    gone = ray.NodeID.from_random().hex()
+
+    def one_is_gone(*arguments):
+        ((here, splits),) = by_node(*arguments).items()
+        return {gone: splits[:1], here: splits[1:]}
+
+    monkeypatch.setattr(rayka.data.read, "_by_node", one_is_gone)
+    assert values(read_topic(topic).take_all()) == expected()
+
+
+def test_blocks_are_bounded_in_bytes_and_take_turns(cluster, topic, tmp_path):
+    fill_large(cluster, topic)
+    tables = iter_topic(topic, checkpoint=tmp_path, max_bytes_per_block=2**20, idle_timeout_s=0.5)
+    sizes, first, rows = [], [], 0
+    for table in tables:
+        sizes.append(table.nbytes)
+        first.append(table["partition"][0].as_py())
+        rows += table.num_rows
+    assert rows == LARGE_COUNT
+    assert max(sizes) <= 8 * 2**20, "one table of a leader at most"
+    assert len(sizes) >= 6
+    assert set(first[:3]) == {0, 1, 2}
+
+
+def test_the_owner_of_a_table_knows_that_a_reader_holds_it(cluster):
+    """What `RayTables` relies on."""
+
+    @ray.remote
+    class Owner:
+        def __init__(self):
+            self.tables = RayTables()
+            self.refs = []
+
+        def put(self, count):
+            self.refs = [self.tables.put(pa.table({"a": [*range(count)]}))]
+            return self.refs
+
+        def drop(self):
+            return self.tables.key(self.refs.pop())
+
+        def is_referenced(self, name):
+            return name in self.tables.referenced()
+
+    owner = Owner.remote()
+    (ref,) = ray.get(owner.put.remote(100_000))
+    name = ray.get(owner.drop.remote())
+    assert ray.get(owner.is_referenced.remote(name))
+    del ref
+    deadline_s = time.monotonic() + 30
+    while ray.get(owner.is_referenced.remote(name)):
+        assert time.monotonic() < deadline_s
 
 
 def test_an_endless_read_commits_what_is_done(cluster, topic, tmp_path):

@@ -1,7 +1,7 @@
 """A Spark driver that streams a topic into Parquet, to be killed: `ADDRESS TOPIC CHECKPOINT OUTPUT MAX_OFFSETS`.
 
-It says "ready" when Spark has started, begins when it gets a line, says one for each batch that is done, and ends when
-there is nothing new.
+It says "ready" when Spark has started, starts when it gets a line, says when each batch begins and when it is done, and
+ends when there is nothing new.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def main() -> None:
     write = parquet_sink(output)
 
     def sink(frame: DataFrame, batch_id: int) -> None:
+        print(f"begin {batch_id}", flush=True)
         write(frame, batch_id)
         print(f"batch {batch_id}", flush=True)
 

@@ -7,32 +7,68 @@ import signal
 import threading
 
 import psutil
+import pytest
+import ray
 from pyspark.sql import functions as F  # noqa: N812
 
 from rayka.spark import read_topic
 from rayka.testing import title
-from tests.spark.test_read import COUNT, fill
+from tests.support.gate import Gate
+
+COUNT = 30_000
+VALUE = os.urandom(1_000)
+"""A partition has 20 MB: several tables, of which a reader has two in hand."""
 
 
-def test_leaders_are_killed_in_the_middle_of_a_job(spark, cluster, topic, actor_pid):
-    fill(cluster, topic, 10 * COUNT)
-    frame = read_topic(spark, topic, max_records_per_partition=500)
+@pytest.fixture
+def gate(tmp_path):
+    return Gate(tmp_path)
+
+
+def fill(cluster, topic):
+    with cluster.producer() as producer:
+        for i in range(COUNT):
+            producer.send(topic, VALUE + b"%d" % i, partition=i % 3)
+
+
+def test_leaders_are_killed_in_the_middle_of_a_job(spark, cluster, topic, actor_pid, gate):
+    fill(cluster, topic)
+    frame = read_topic(spark, topic, columns=("partition", "offset", "value"))
     expected = total(frame)
-    again = Job(frame)
-    for partition in (0, 1, 2, 0):
+    job = Job(gated(frame, gate))
+    (partition, *_) = gate.wait_for_readers()
+    for _ in range(2):
         os.kill(actor_pid(topic, partition), signal.SIGKILL)
-        again.wait(1.0)
-    assert again.result() == expected
+    assert actor_pid(topic, partition)
+    assert served(cluster, topic, partition) == 0
+    assert job.is_alive()
+    gate.open()
+    assert job.result() == expected
+    assert served(cluster, topic, partition) > 0, "the range had been read before the kill"
 
 
-def test_an_executor_is_killed_in_the_middle_of_a_job(spark, cluster, topic):
-    fill(cluster, topic, 10 * COUNT)
-    frame = read_topic(spark, topic, max_records_per_partition=500)
+def test_an_executor_is_killed_in_the_middle_of_a_job(spark, cluster, topic, gate):
+    fill(cluster, topic)
+    frame = read_topic(spark, topic, columns=("partition", "offset", "value"))
     expected = total(frame)
-    again = Job(frame)
-    again.wait(0.5)
+    job = Job(gated(frame, gate))
+    gate.wait_for_readers()
+    assert job.is_alive()
     os.kill(executor_pid(), signal.SIGKILL)
-    assert again.result() == expected
+    gate.open()
+    assert job.result() == expected
+
+
+def gated(frame, gate):
+    """The frame, whose tasks wait at the gate with their first records: the rest of their ranges is not read yet."""
+    return frame.mapInArrow(gate.waiting(), frame.schema)
+
+
+def served(cluster, topic, partition):
+    """How many tables the leader has given to readers since it started."""
+    leader = cluster.admin().describe_topics([topic])[0].partitions[partition].leader_actor
+    published = ray.get(ray.get_actor(leader, namespace="rayka").published.remote())
+    return published.made + published.found
 
 
 def total(frame):
@@ -52,8 +88,8 @@ class Job:
     def _run(self, frame):
         self._result = total(frame)
 
-    def wait(self, timeout_s):
-        self._thread.join(timeout_s)
+    def is_alive(self):
+        return self._thread.is_alive()
 
     def result(self):
         self._thread.join(120)

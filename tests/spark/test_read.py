@@ -145,7 +145,7 @@ def test_a_frame_reads_the_same_records_when_more_have_come(spark, cluster, topi
     assert read_topic(spark, topic).count() == 600
 
 
-def test_a_leader_is_killed_while_it_is_read(spark, cluster, topic, actor_pid):
+def test_a_frame_is_read_after_its_leader_was_killed(spark, cluster, topic, actor_pid):
     fill(cluster, topic)
     expected = places(read_topic(spark, topic).collect())
     for _ in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -196,15 +197,18 @@ def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
     for crash in range(1, CRASHES + 1):
         driver, waiting = waiting, Driver(tmp_path / f"driver-{crash}.log", *arguments)
         driver.begin()
-        for _ in range(chance.randint(0, 2)):
-            line = next(driver.lines)
-            assert line.startswith("batch "), line
-        time.sleep(chance.uniform(0, 0.5))  # somewhere in the batch after these
+        wanted = chance.randint(0, 2)
+        begun = [line for line in itertools.islice(driver.lines, 2 * wanted + 1) if line.startswith("begin ")]
+        time.sleep(chance.uniform(0, 0.05))  # somewhere in the batch that has just begun
         driver.kill()
+        assert len(begun) == wanted + 1, "the driver ended before it was killed"
+        batch_id = begun[-1].split()[1]
+        assert (tmp_path / "checkpoint" / "offsets" / batch_id).exists()
+        assert not (tmp_path / "checkpoint" / "commits" / batch_id).exists(), "the kill came after the batch"
         assert set(written(tmp_path / "out").values()) <= {1}
     waiting.begin()
     rest = list(waiting.lines)
-    assert rest[0].startswith("batch "), "all was done before the last crash"
+    assert rest[0].startswith("begin "), "all was done before the last crash"
     assert rest[-1] == "done\n", (tmp_path / f"driver-{CRASHES}.log").read_text()[-3000:]
     waiting.kill()
     assert written(tmp_path / "out") == once(count)

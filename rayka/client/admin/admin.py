@@ -12,6 +12,8 @@ from rayka.client.consumer.consumer import OffsetAndTimestamp
 from rayka.client.consumer.offsets import look_up
 from rayka.client.loop import Shell, at_home, blocking
 from rayka.config import ConfigEntry, describe_broker, describe_default_broker, describe_topic
+from rayka.config.describe import describe_group, to_text
+from rayka.config.groups import GROUP_CONFIGS, broker_synonym
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.metadata.commands import (
@@ -132,7 +134,10 @@ class AsyncAdmin(GroupAdmin):
 
     @at_home
     async def describe_configs(self, resource: Resource, names: Iterable[str] | None = None) -> dict[str, ConfigEntry]:
-        """The settings of a topic or broker by name, each with its source; all if none is named."""
+        """The settings of a topic, broker or group by name, each with its source; all if none is named.
+
+        A group is `ConfigResource(ResourceType.GROUP, "billing")`; it need not exist.
+        """
         kind, name = _resource(resource)
         image, config = self._broker.image, self._broker.config
         wanted = None if names is None else set(_names(names))
@@ -142,6 +147,8 @@ class AsyncAdmin(GroupAdmin):
             entries = describe_topic(
                 image.topic_configs(name), config.static, image.default_broker_configs, own, wanted
             )
+        elif kind is ResourceType.GROUP:
+            entries = self._describe_group(name, wanted)
         elif name:
             broker_id = self._broker_id(name)
             static = config.static if broker_id == self._broker.node_id else {}
@@ -151,11 +158,18 @@ class AsyncAdmin(GroupAdmin):
             entries = describe_default_broker(image.default_broker_configs, wanted)
         return {entry.name: entry for entry in entries}
 
+    def _describe_group(self, group_id: str, wanted: set[str] | None) -> tuple[ConfigEntry, ...]:
+        if not group_id:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "the name of a group must not be empty")
+        defaults = {name: to_text(self._broker.config[broker_synonym(name)]) or "" for name in GROUP_CONFIGS}
+        own = self._broker.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
+        return describe_group(GROUP_CONFIGS, own, defaults, wanted)
+
     @at_home
     async def alter_configs(
         self, resource: Resource, configs: Mapping[str, Setting], *, validate_only: bool = False
     ) -> None:
-        """Set settings of a topic or broker; None takes one back to its default. Others stay as they are.
+        """Set settings of a topic, broker or group; None takes one back to its default. Others stay as they are.
 
         Broker "" stands for all brokers: `ConfigResource(ResourceType.BROKER, "")`. Raises INVALID_CONFIG.
         """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -13,7 +15,7 @@ from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
-from rayka.client.loop import Shell, at_home, blocking
+from rayka.client.loop import LoopThread, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -21,7 +23,12 @@ from rayka.types import NO_OFFSET, IsolationLevel, OffsetAnswer, OffsetSpec, Top
 
 _CALL_TIMEOUT_MS = 30_000
 
+T = TypeVar("T")
 Taken = TypeVar("Taken", bound=Mapping[TopicPartition, Any])
+
+
+class WakeupError(Exception):
+    """`wakeup` was called."""
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -46,7 +53,7 @@ class AsyncConsumer(AsyncClosing):
         self.home = home or asyncio.get_running_loop()
         self._broker = broker
         self._fetcher = Fetcher(broker, self.config, self.home)
-        self._is_closed = False
+        self._is_closed = self._is_woken = False
         self.pending: deque[ConsumerRecord] = deque()
 
     @at_home
@@ -187,6 +194,17 @@ class AsyncConsumer(AsyncClosing):
         return {name for name, topic in self._broker.image.topics.items() if not topic.is_internal}
 
     @at_home
+    async def highwater(self, partition: tuple[str, int]) -> int | None:
+        """The high watermark of the last fetch: how far the partition went then; None before the first one."""
+        state = self._state(partition)
+        return None if state.high_watermark == NO_OFFSET else state.high_watermark
+
+    def wakeup(self) -> None:
+        """Let the poll or iteration that is waiting, or else the next one, raise `WakeupError`. From any thread."""
+        self._is_woken = True
+        self.home.call_soon_threadsafe(self._fetcher.wake)
+
+    @at_home
     async def close(self) -> None:
         """Stop reading. Safe to repeat."""
         self._is_closed = True
@@ -220,11 +238,13 @@ class AsyncConsumer(AsyncClosing):
         self._require_open()
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+        self._raise_if_woken()
         while not (taken := take()):
             left_s = None if deadline_s is None else deadline_s - loop.time()
             if left_s is not None and left_s <= 0:
                 break
             await self._fetcher.wait(left_s)
+            self._raise_if_woken()
             self._require_open()
         return taken
 
@@ -284,13 +304,40 @@ class AsyncConsumer(AsyncClosing):
             )
         return topic_partition
 
+    def _raise_if_woken(self) -> None:
+        if self._is_woken:
+            self._is_woken = False
+            raise WakeupError("wakeup was called")
+
     def _require_open(self) -> None:
         if self._is_closed:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "The consumer is closed")
 
 
 class Consumer(Shell[AsyncConsumer], Closing):
-    """The blocking form of `AsyncConsumer`, for one thread at a time."""
+    """The blocking form of `AsyncConsumer`, for one thread at a time.
+
+    A call while another thread is in one raises INVALID_REQUEST, except for `wakeup` and `close`.
+    """
+
+    def __init__(self, core: AsyncConsumer, loop: LoopThread) -> None:
+        super().__init__(core, loop)
+        self._user = threading.RLock()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        with self._only_user(coroutine):
+            return self._loop.run(coroutine)
+
+    @contextlib.contextmanager
+    def _only_user(self, coroutine: Coroutine[Any, Any, Any] | None = None) -> Iterator[None]:
+        if not self._user.acquire(blocking=False):
+            if coroutine is not None:
+                coroutine.close()
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "Another thread is using this consumer: give each its own")
+        try:
+            yield
+        finally:
+            self._user.release()
 
     assign = blocking(AsyncConsumer.assign)
     assignment = blocking(AsyncConsumer.assignment)
@@ -307,9 +354,15 @@ class Consumer(Shell[AsyncConsumer], Closing):
     end_offsets = blocking(AsyncConsumer.end_offsets)
     offsets_for_times = blocking(AsyncConsumer.offsets_for_times)
     lag = blocking(AsyncConsumer.lag)
+    highwater = blocking(AsyncConsumer.highwater)
     partitions_for_topic = blocking(AsyncConsumer.partitions_for_topic)
     topics = blocking(AsyncConsumer.topics)
-    close = blocking(AsyncConsumer.close)
+    close = blocking_close(AsyncConsumer.close)
+
+    def wakeup(self) -> None:
+        """See `AsyncConsumer.wakeup`."""
+        if not self._loop.is_closed:
+            self._core.wakeup()
 
     def __iter__(self) -> Self:
         return self
@@ -318,7 +371,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
         try:
             return self._core.pending.popleft()
         except IndexError:
-            if self._loop.run(self._core.fill()):
+            if self._run(self._core.fill()):
                 return self._core.pending.popleft()
             raise StopIteration from None
 

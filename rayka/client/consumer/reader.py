@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rayka.client.closing import AsyncClosing, Closing
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
-from rayka.client.loop import Shell, at_home, blocking
+from rayka.client.loop import Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -83,16 +83,16 @@ class AsyncReader(AsyncClosing):
 
     @at_home
     async def get_offsets_before(
-        self, topic: str, partition: int, timestamp: int, max_num_offsets: int = 1, *, timeout_ms: int = _TIMEOUT_MS
+        self, topic: str, partition: int, timestamp_ms: int, max_num_offsets: int = 1, *, timeout_ms: int = _TIMEOUT_MS
     ) -> list[int]:
         """At most `max_num_offsets` offsets that are good to read from, in descending order.
 
-        The first is that of the first record at or after `timestamp` (ms since the epoch; `OffsetSpec.LATEST`, -1:
+        The first is that of the first record at or after `timestamp_ms` (since the epoch; `OffsetSpec.LATEST`, -1:
         the end; `OffsetSpec.EARLIEST`, -2: the beginning), or the end if there is none; then comes the beginning.
         """
         if isinstance(max_num_offsets, bool) or not isinstance(max_num_offsets, int) or max_num_offsets < 1:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"max_num_offsets must be 1 or more, not {max_num_offsets!r}")
-        at = await self._offset(topic, partition, timestamp, timeout_ms)
+        at = await self._offset(topic, partition, timestamp_ms, timeout_ms)
         if at < 0:
             at = await self._offset(topic, partition, OffsetSpec.LATEST, timeout_ms)
         start = await self._offset(topic, partition, OffsetSpec.EARLIEST, timeout_ms)
@@ -169,7 +169,7 @@ class Reader(Shell[AsyncReader], Closing):
     fetch = blocking(AsyncReader.fetch)
     multifetch = blocking(AsyncReader.multifetch)
     get_offsets_before = blocking(AsyncReader.get_offsets_before)
-    close = blocking(AsyncReader.close)
+    close = blocking_close(AsyncReader.close)
 
 
 def _require_valid(request: FetchRequest) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar, overload
 
 from rayka.client.consumer.consumer import Consumer
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
@@ -23,7 +23,10 @@ CommitCallback: TypeAlias = Callable[[Committed | None, BaseException | None], o
 
 
 class GroupConsumer(Consumer):
-    """The blocking form of `AsyncGroupConsumer`, for one thread at a time; `close` may come from another."""
+    """The blocking form of `AsyncGroupConsumer`, for one thread at a time.
+
+    A call while another thread is in one raises INVALID_REQUEST, except for `wakeup`, `commit_async` and `close`.
+    """
 
     _core: AsyncGroupConsumer
 
@@ -34,8 +37,17 @@ class GroupConsumer(Consumer):
     subscription = blocking(AsyncGroupConsumer.subscription)
     assign = blocking(AsyncGroupConsumer.assign)
     commit = blocking(AsyncGroupConsumer.commit)
-    committed = blocking(AsyncGroupConsumer.committed)
     group_metadata = blocking(AsyncGroupConsumer.group_metadata)
+
+    @overload
+    def committed(self, partitions: tuple[str, int]) -> OffsetAndMetadata | None: ...
+
+    @overload
+    def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    def committed(self, partitions: Any) -> Any:
+        """See `AsyncGroupConsumer.committed`."""
+        return self._run(self._core.committed(partitions))
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """See `AsyncGroupConsumer.poll`."""
@@ -63,7 +75,8 @@ class GroupConsumer(Consumer):
 
     def unsubscribe(self) -> None:
         """See `AsyncGroupConsumer.unsubscribe`."""
-        self._leave(self._core.config.default_api_timeout_ms)
+        with self._only_user():
+            self._leave(self._core.config.default_api_timeout_ms)
 
     def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
         """See `AsyncGroupConsumer.close`."""
@@ -84,9 +97,10 @@ class GroupConsumer(Consumer):
 
     def _turns(self, take: Callable[[], T], timeout_ms: float | None) -> T | None:
         deadline_s = deadline_after(timeout_ms)
-        while isinstance(turn := self._loop.run(self._core.advance(take, deadline_s)), CallbackDue):
-            self._call(turn)
-        return turn
+        with self._only_user():
+            while isinstance(turn := self._loop.run(self._core.advance(take, deadline_s)), CallbackDue):
+                self._call(turn)
+            return turn
 
     def _leave(self, timeout_ms: float) -> None:
         deadline_s, failure = time.monotonic() + timeout_ms / 1000, None

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 from rayka.client.consumer.consumer import AsyncConsumer
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
@@ -184,11 +184,23 @@ class AsyncGroupConsumer(AsyncConsumer):
             await self._commits.commit(prepared, timeout_ms)
         return dict(prepared.offsets)
 
+    @overload
+    async def committed(self, partitions: tuple[str, int]) -> OffsetAndMetadata | None: ...
+
+    @overload
+    async def committed(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    async def committed(self, partitions: Any) -> Any:
+        """What the group has committed for a partition, or for each of several; None if nothing."""
+        if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
+            return (await self._committed([partitions])).popitem()[1]
+        return await self._committed(partitions)
+
     @at_home
-    async def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
-        """What the group has committed for a partition; None if nothing."""
-        wanted = self._require_existing(partition)
-        return (await self._commits.committed([wanted]))[wanted]
+    async def _committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return await self._commits.committed([self._require_existing(partition) for partition in partitions])
 
     @at_home
     async def group_metadata(self) -> GroupMetadata:
@@ -226,6 +238,7 @@ class AsyncGroupConsumer(AsyncConsumer):
                     return due
                 if not self._membership.is_under_way:
                     self._raise_failure()
+                    self._raise_if_woken()
                     self._commits.save_if_due()
                     taken = take()
                     if taken:

@@ -142,10 +142,10 @@ class ProduceFuture(Generic[T]):
         """Why the producer gave up; None if it did not."""
         return self._completion.error
 
-    def get(self, timeout: float | None = None) -> T:
-        """Wait at most `timeout` seconds. Raises the RaykaError of the send, REQUEST_TIMED_OUT on time-out."""
-        if not self._completion.wait(timeout):
-            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The records were not acknowledged within {timeout} s")
+    def get(self, timeout_s: float | None = None) -> T:
+        """Wait at most `timeout_s`. Raises the RaykaError of the send, REQUEST_TIMED_OUT when the time is over."""
+        if not self._completion.wait(timeout_s):
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The records were not acknowledged within {timeout_s} s")
         return self._outcome()
 
     result = get

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rayka.client.closing import AsyncClosing, Closing
-from rayka.client.loop import Shell, at_home, blocking
+from rayka.client.loop import Shell, at_home, blocking, blocking_close
 from rayka.client.producer.accumulator import Accumulator, BatchFuture, Headers, ProducerBatch, RecordFuture
 from rayka.client.producer.arrow_records import encode_rows
 from rayka.client.producer.partitioner import Partitioner
@@ -71,17 +71,17 @@ class AsyncProducer(AsyncClosing):
         value: Any = None,
         key: Any = None,
         headers: HeadersLike = None,
-        timestamp_ms: int | None = None,
         partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> RecordFuture:
         """Send one record; `await` the future that it returns for the record's offset.
 
         Waits, up to `max_block_ms`, for a topic that has to be created and for room in the buffer. Raises
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
-        future = self.try_send(topic, value, key, headers, timestamp_ms, partition)
+        future = self.try_send(topic, value, key, headers, partition, timestamp_ms)
         if future is None:
-            future = await self._send_when_possible(topic, value, key, headers, timestamp_ms, partition)
+            future = await self._send_when_possible(topic, value, key, headers, partition, timestamp_ms)
         return future
 
     @at_home
@@ -98,8 +98,8 @@ class AsyncProducer(AsyncClosing):
         value: Any = None,
         key: Any = None,
         headers: HeadersLike = None,
-        timestamp_ms: int | None = None,
         partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> RecordFuture | None:
         """Send one record if that is possible without waiting, else None. From any thread; errors as `send`."""
         route = self._routes.get(topic)
@@ -142,22 +142,21 @@ class AsyncProducer(AsyncClosing):
         return [await self.put(batch) for batch in self.batches(topic, partition, records)]
 
     @at_home
-    async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent so far has an outcome, at most `timeout` seconds (REQUEST_TIMED_OUT)."""
+    async def flush(self, *, timeout_ms: float | None = None) -> None:
+        """Wait until everything sent so far has an outcome, at most `timeout_ms` (REQUEST_TIMED_OUT)."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._sender.flush()
         except TimeoutError:
-            raise RaykaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"{self._accumulator.used_bytes} bytes are not sent after {timeout} s"
-            ) from None
+            unsent = f"{self._accumulator.used_bytes} bytes are not sent after {timeout_ms} ms"
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, unsent) from None
 
     @at_home
-    async def close(self, timeout: float | None = None) -> None:
-        """Flush, at most `timeout` seconds, and take no more records; what is left then fails. Safe to repeat."""
+    async def close(self, *, timeout_ms: float | None = None) -> None:
+        """Flush, for at most `timeout_ms`, and take no more records; what is left then fails. Safe to repeat."""
         self._is_closed = True
         try:
-            await self.flush(timeout)
+            await self.flush(timeout_ms=timeout_ms)
         except RaykaError:
             logger.warning("a producer was closed with %d bytes unsent", self._accumulator.used_bytes)
         finally:
@@ -267,17 +266,17 @@ class Producer(Shell[AsyncProducer], Closing):
         value: Any = None,
         key: Any = None,
         headers: HeadersLike = None,
-        timestamp_ms: int | None = None,
         partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> RecordFuture:
         """Send one record; the future that it returns has the record's offset, or takes callbacks.
 
         Blocks, up to `max_block_ms`, for a topic that has to be created and for room in the buffer. Raises
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
-        future = self._core.try_send(topic, value, key, headers, timestamp_ms, partition)
+        future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
         if future is None:
-            future = self._loop.run(self._core.send(topic, value, key, headers, timestamp_ms, partition))
+            future = self._loop.run(self._core.send(topic, value, key, headers, partition, timestamp_ms))
         return future
 
     def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
@@ -297,7 +296,7 @@ class Producer(Shell[AsyncProducer], Closing):
         ]
 
     flush = blocking(AsyncProducer.flush)
-    close = blocking(AsyncProducer.close)
+    close = blocking_close(AsyncProducer.close)
 
     def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic; empty if it does not exist."""

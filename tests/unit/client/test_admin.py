@@ -141,3 +141,15 @@ def test_the_asynchronous_form(connection: LocalConnection) -> None:
 def test_blocking_methods_explain_themselves() -> None:
     assert Admin.create_topic.__doc__ == AsyncAdmin.create_topic.__doc__
     assert Admin.create_topic.__name__ == "create_topic"
+
+
+def test_settings_of_a_group_are_read_as_they_are_set(cluster: Cluster) -> None:
+    admin, billing = cluster.admin(), ConfigResource(ResourceType.GROUP, "billing")
+    default = admin.describe_configs(billing)["consumer.session.timeout.ms"].value
+    admin.alter_configs(billing, {"consumer.session.timeout.ms": 50_000})
+    found = admin.describe_configs(billing, ["consumer.session.timeout.ms"])
+    assert {name: entry.value for name, entry in found.items()} == {"consumer.session.timeout.ms": "50000"}
+    other = admin.describe_configs(ConfigResource(ResourceType.GROUP, "other"))
+    assert other["consumer.session.timeout.ms"].value == default != "50000"
+    with pytest.raises(RaykaError, match="must not be empty"):
+        admin.describe_configs(ConfigResource(ResourceType.GROUP, ""))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.consumer.consumer import AsyncConsumer, Consumer
+from rayka.client.consumer.consumer import AsyncConsumer, Consumer, WakeupError
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import iter_headers
@@ -381,6 +381,56 @@ def test_topics_and_partitions(cluster: Cluster) -> None:
         consumer.assign([("events", 0)])
         with pytest.raises(RaykaError, match="offset must be an int"):
             consumer.seek(("events", 0), -1)
+
+
+def test_wakeup_ends_the_poll_that_waits_or_the_next_one(cluster: Cluster) -> None:
+    fill(cluster, 1)
+    with reader(cluster, auto_offset_reset="latest") as consumer:
+        consumer.poll(0)
+        timer = threading.Timer(0.1, consumer.wakeup)
+        timer.start()
+        with pytest.raises(WakeupError):
+            consumer.poll(60_000)
+        timer.join()
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            next(consumer)
+        assert consumer.poll(0) == {}
+
+
+def test_two_threads_in_one_consumer_get_an_error(cluster: Cluster) -> None:
+    fill(cluster, 1)
+    consumer = reader(cluster, auto_offset_reset="latest")
+    polling = threading.Thread(target=consumer.poll, args=(60_000,))
+    polling.start()
+
+    def ask() -> None:
+        deadline_s = time.monotonic() + 10
+        while time.monotonic() < deadline_s:
+            consumer.assignment()
+
+    with pytest.raises(RaykaError, match="Another thread is using this consumer") as refused:
+        ask()
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    fill(cluster, 1)
+    polling.join()
+    assert consumer.assignment() == {EVENTS}
+
+
+def test_highwater_is_that_of_the_last_fetch(cluster: Cluster) -> None:
+    fill(cluster, 7)
+    with reader(cluster) as consumer:
+        take(consumer, 7)
+        assert consumer.highwater(EVENTS) == 7
+
+
+def test_clients_that_are_closed_after_their_cluster_are_quiet(connection: LocalConnection) -> None:
+    cluster = Cluster(connection)
+    clients = [cluster.producer(), cluster.reader(), cluster.consumer(), cluster.consumer("g"),
+               cluster.consumer_connector("g")]  # fmt: skip
+    cluster.close()
+    for client in clients:
+        client.close()
 
 
 def test_a_closed_consumer_says_so(cluster: Cluster) -> None:

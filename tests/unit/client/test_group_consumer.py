@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.consumer.consumer import WakeupError
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import OffsetAndMetadata
@@ -152,10 +153,33 @@ def test_a_blocked_poll_commits_too(cluster: Cluster) -> None:
     take(4, consumer)
     blocked = threading.Thread(target=consumer.poll, args=(2000,))
     blocked.start()
-    until(lambda: consumer.committed(("events", 3)) == OffsetAndMetadata(1))
+    other = cluster.consumer("g", **SETTINGS)
+    until(lambda: other.committed(("events", 3)) == OffsetAndMetadata(1))
     assert blocked.is_alive()
     write(cluster, 1)
     blocked.join()
+
+
+def test_committed_offsets_of_many_partitions(cluster: Cluster) -> None:
+    with cluster.consumer("g", **SETTINGS) as consumer:
+        consumer.commit({("events", 0): 3, ("events", 2): OffsetAndMetadata(5, "note")})
+        assert consumer.committed(("events", 1)) is None
+        assert consumer.committed([("events", 0), ("events", 1), ("events", 2)]) == {
+            ("events", 0): OffsetAndMetadata(3),
+            ("events", 1): None,
+            ("events", 2): OffsetAndMetadata(5, "note"),
+        }
+
+
+def test_a_poll_in_a_group_is_woken_up(cluster: Cluster) -> None:
+    with cluster.consumer("g", ["events"], **SETTINGS) as consumer:
+        until(lambda: len(consumer.assignment()) == 4, consumer)
+        timer = threading.Timer(0.1, consumer.wakeup)
+        timer.start()
+        with pytest.raises(WakeupError):
+            consumer.poll(60_000)
+        timer.join()
+        assert consumer.poll(0) == {}
 
 
 def test_asynchronous_commits_keep_their_order(cluster: Cluster) -> None:

@@ -121,7 +121,7 @@ def test_a_full_buffer_blocks_and_then_raises(cluster: Cluster, faults: FaultyPa
     assert issubclass(BufferFull, BufferError)
     assert issubclass(BufferFull, RaykaError)
     faults.fail_appends()
-    producer.flush(5)
+    producer.flush(timeout_ms=5_000)
     assert producer.send("events", b"again").get(5).offset > 0
     producer.close()
 
@@ -287,8 +287,8 @@ def test_close_in_a_hurry_fails_what_is_left(cluster: Cluster, faults: FaultyPar
     faults.on_append = lambda _: NO_LEADER
     left = producer.send("events", b"2")
     with pytest.raises(RaykaError, match="bytes are not sent after"):
-        producer.flush(timeout=0.02)
-    producer.close(timeout=0.02)
+        producer.flush(timeout_ms=20)
+    producer.close(timeout_ms=20)
     with pytest.raises(RaykaError, match="closed"):
         left.get(0)
 
@@ -395,3 +395,18 @@ def test_an_error_reaches_every_waiter_in_a_foreign_loop(cluster: Cluster, fault
         return await asyncio.gather(*futures, return_exceptions=True)
 
     assert [getattr(error, "code", None) for error in asyncio.run(program())] == [ErrorCode.REQUEST_TIMED_OUT] * 3
+
+
+def test_positional_arguments_are_those_of_kafka_python(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", 3)
+    with cluster.producer() as producer:
+        metadata = producer.send("events", b"value", b"key", [("h", b"1")], 2, 1_700_000_000_123).get(5)
+    assert (metadata.partition, metadata.timestamp) == (2, 1_700_000_000_123)
+
+
+@pytest.mark.parametrize("name", ["transactional_id", "transactional.id"])
+def test_a_program_that_asks_for_transactions_is_told_at_once(cluster: Cluster, name: str) -> None:
+    with pytest.raises(RaykaError, match="transactions are not supported yet") as refused:
+        cluster.producer(**{name: "payments"})
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+    cluster.producer(**{name: None}).close()

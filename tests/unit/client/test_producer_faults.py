@@ -33,7 +33,7 @@ def send(cluster: Cluster, count: int, **config: object) -> list[RecordFuture]:
     """Send numbered records in small batches and wait until each has an outcome."""
     with cluster.producer(**{**SMALL_BATCHES, **config}) as producer:
         futures = [producer.send("events", b"%06d" % number, partition=0) for number in range(count)]
-        producer.flush(timeout=30)
+        producer.flush(timeout_ms=30_000)
     return futures
 
 
@@ -188,7 +188,7 @@ def test_a_leader_that_sleeps_and_wakes_up(
             with contextlib.suppress(RaykaError):
                 futures[-30].get(0.03)
             connection.loop.run(as_coroutine(faults.go_on))
-    producer.flush(30)
+    producer.flush(timeout_ms=30_000)
     assert delivery_timeout_ms == 20 or all(future.succeeded() for future in futures)
     require_exactly_once(cluster, futures)
     producer.close()
