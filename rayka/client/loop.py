@@ -6,8 +6,8 @@ import asyncio
 import concurrent.futures
 import functools
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
 
 import uvloop
 
@@ -164,3 +164,31 @@ def _documented(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P,
     call.__doc__ = method.__doc__
     call.__wrapped__ = method  # type: ignore[attr-defined]
     return call
+
+
+class _Closable(Protocol):
+    def close(self) -> object: ...
+
+
+class _AsyncClosable(Protocol):
+    def close(self) -> Awaitable[object]: ...
+
+
+class Closing:
+    """Lets `with` close what has a `close`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self: _Closable, *raised: object) -> None:
+        self.close()
+
+
+class AsyncClosing:
+    """Lets `async with` close what has a `close` to be awaited."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self: _AsyncClosable, *raised: object) -> None:
+        await self.close()

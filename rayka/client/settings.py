@@ -73,7 +73,7 @@ class ProducerConfig:
 
     acks: 0, 1 or "all". With "all" the producer is idempotent unless `enable_idempotence` says no.
     compression_type: None, "gzip", "snappy", "lz4" or "zstd".
-    linger_ms: how long a batch waits for company. With 0 it goes at once, and while `max_in_flight`
+    linger_ms: how long a batch waits for more records. With 0 it is sent at once; while `max_in_flight`
         batches of a partition are on their way, what is sent meanwhile becomes one batch.
     buffer_memory, max_block_ms: how much may wait to be acknowledged, and how long `send` waits for room.
     delivery_timeout_ms: after this time from `send` on the producer gives up on a record.

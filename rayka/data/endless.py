@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
-from rayka.client.closing import Closing
 from rayka.client.consumer.range_reader import COLUMNS, RangeReader
 from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
 from rayka.client.joined import RayCluster
+from rayka.client.loop import Closing
 from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.plan import OffsetRange, Places

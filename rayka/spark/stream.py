@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rayka.client.closing import Closing
 from rayka.client.consumer.range_reader import COLUMNS
 from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
+from rayka.client.loop import Closing
 from rayka.ranges.batches import Bounds, DataLoss, MicroBatches, OnDataLoss, StreamSettings, behind
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.plan import OffsetRange, Places, split

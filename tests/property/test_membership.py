@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rayka.client.group.member_values import Action, Identity, TopicIdPartition
-from rayka.client.group.membership import Membership, MemberState
+from rayka.client.group.membership import Action, Identity, Membership, MemberState, TopicIdPartition
 from rayka.client.group.subscription import Subscription
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings

@@ -10,12 +10,11 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
-from rayka.client.closing import AsyncClosing, Closing
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
-from rayka.client.loop import LoopThread, Shell, at_home, blocking, blocking_close
+from rayka.client.loop import AsyncClosing, Closing, LoopThread, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker

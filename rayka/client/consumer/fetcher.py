@@ -34,7 +34,7 @@ from rayka.types import (
 
 logger = logging.getLogger(__name__)
 
-_CHUNKS_AHEAD = 2
+_FETCHES_AHEAD = 2
 _RESET = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _LOST = FetchResult(ErrorCode.NETWORK_EXCEPTION)
 _NO_OFFSETS: Mapping[TopicPartition, int] = {}
@@ -51,7 +51,7 @@ class Fetcher:
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._searches: set[asyncio.Task[None]] = set()
         self._ready: dict[AssignedPartition, None] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._is_closed = False
         self._seen_image: MetadataImage | None = None
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
@@ -107,7 +107,7 @@ class Fetcher:
         """All record batches that are there. Raises a partition's error if there are none."""
         taken: dict[TopicPartition, list[RecordBatches]] = {}
         for state in self._readable():
-            if state.chunks:
+            if state.completed_fetches:
                 taken[state.topic_partition] = state.take_batches()
             elif not taken:
                 self._raise_error(state)
@@ -116,22 +116,22 @@ class Fetcher:
 
     async def wait(self, timeout_s: float | None) -> bool:
         """Wait for records, an error or a position; False if there was nothing in that time."""
-        self._news.clear()
+        self._changed.clear()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._changed.wait()
         except TimeoutError:
             return False
         return True
 
     def wake(self) -> None:
         """End the `wait` that is going on: something else has happened."""
-        self._news.set()
+        self._changed.set()
 
     def resume(self, state: AssignedPartition) -> None:
         """Hand out a partition's records again."""
         state.is_paused = False
-        if state.chunks or state.error is not None:
+        if state.completed_fetches or state.error is not None:
             self._is_ready(state)
         self.pump()
 
@@ -165,7 +165,7 @@ class Fetcher:
             self._fail(state, RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, message))
 
     def _readable(self) -> list[AssignedPartition]:
-        for state in [state for state in self._ready if not state.chunks and state.error is None]:
+        for state in [state for state in self._ready if not state.completed_fetches and state.error is None]:
             del self._ready[state]
         return [state for state in self._ready if not state.is_paused]
 
@@ -174,7 +174,7 @@ class Fetcher:
 
     def _is_ready(self, state: AssignedPartition) -> None:
         self._ready.setdefault(state)
-        self._news.set()
+        self._changed.set()
 
     def _fail(self, state: AssignedPartition, error: RaykaError) -> None:
         state.error = error
@@ -182,7 +182,7 @@ class Fetcher:
 
     def _raise_error(self, state: AssignedPartition) -> NoReturn:
         error, state.error = state.error, None
-        self._rest(state)
+        self._back_off(state)
         assert error is not None
         raise error
 
@@ -215,9 +215,9 @@ class Fetcher:
             code = ErrorCode(answer.error)
             if code is ErrorCode.NONE:
                 state.found(answer.offset)
-                self._news.set()
+                self._changed.set()
             elif code.retriable:
-                self._rest(state)
+                self._back_off(state)
             else:
                 self._fail(state, RaykaError(code, f"{state.topic_partition} has no offset to begin at"))
         self.pump()
@@ -262,9 +262,9 @@ class Fetcher:
             if result.size:
                 self._read(state, result)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._out_of_range(state)
+            self._reset_position(state)
         elif code.retriable:
-            self._rest(state)
+            self._back_off(state)
         else:
             self._fail(state, RaykaError(code, f"{state.topic_partition} can't be read at {state.fetch_offset}"))
 
@@ -305,21 +305,21 @@ class Fetcher:
 
     def _read_again(self, state: AssignedPartition, error: BaseException) -> None:
         logger.info("%s: %s; fetching again", state.topic_partition, error)
-        self._rest(state)
+        self._back_off(state)
 
     def _put(self, state: AssignedPartition, result: FetchResult, data: bytes | bytearray) -> None:
         try:
-            chunk = CompletedFetch(
+            completed_fetch = CompletedFetch(
                 state.topic_partition, state.fetch_offset, data, result.aborted_transactions, self._config
             )
         except RaykaError as error:
             self._fail(state, error)
         else:
-            state.put(chunk)
+            state.put(completed_fetch)
             self.partitions[state.topic_partition] = self.partitions.pop(state.topic_partition)
             self._is_ready(state)
 
-    def _out_of_range(self, state: AssignedPartition) -> None:
+    def _reset_position(self, state: AssignedPartition) -> None:
         if self._config.auto_offset_reset == "none":
             self._fail(
                 state,
@@ -330,19 +330,19 @@ class Fetcher:
             )
             return
         logger.info("%s has no offset %d", state.topic_partition, state.fetch_offset)
-        if state.chunks:
-            self._rest(state)
+        if state.completed_fetches:
+            self._back_off(state)
         else:
             state.seek_by(None)
 
-    def _rest(self, state: AssignedPartition) -> None:
+    def _back_off(self, state: AssignedPartition) -> None:
         """Leave a partition alone for a moment."""
-        state.resting = True
-        self._loop.call_later(self._config.retry_backoff_ms / 1000, self._rested, state, state.round)
+        state.backing_off = True
+        self._loop.call_later(self._config.retry_backoff_ms / 1000, self._backed_off, state, state.round)
 
-    def _rested(self, state: AssignedPartition, in_round: int) -> None:
+    def _backed_off(self, state: AssignedPartition, in_round: int) -> None:
         if state.round == in_round:
-            state.resting = False
+            state.backing_off = False
             self.pump()
 
 
@@ -354,5 +354,5 @@ def _new(topic_partition: TopicPartition, offset: int | None) -> AssignedPartiti
 
 
 def _wants_records(state: AssignedPartition) -> bool:
-    idle = not (state.is_fetching or state.is_paused or state.resting)
-    return idle and state.error is None and len(state.chunks) < _CHUNKS_AHEAD
+    idle = not (state.is_fetching or state.is_paused or state.backing_off)
+    return idle and state.error is None and len(state.completed_fetches) < _FETCHES_AHEAD

@@ -19,8 +19,9 @@ class AssignedPartition:
     """
 
     __slots__ = (
+        "backing_off",
         "buffered_bytes",
-        "chunks",
+        "completed_fetches",
         "error",
         "fetch_offset",
         "high_watermark",
@@ -30,7 +31,6 @@ class AssignedPartition:
         "log_start_offset",
         "position",
         "reset",
-        "resting",
         "round",
         "topic_id",
         "topic_partition",
@@ -45,12 +45,12 @@ class AssignedPartition:
         self.round = 0
         self.is_fetching = False
         self.is_paused = False
-        self.resting = False
+        self.backing_off = False
         self.error: RaykaError | None = None
         self.high_watermark = NO_OFFSET
         self.last_stable_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
-        self.chunks: deque[CompletedFetch] = deque()
+        self.completed_fetches: deque[CompletedFetch] = deque()
         self.buffered_bytes = 0
 
     def seek(self, offset: int) -> None:
@@ -70,19 +70,19 @@ class AssignedPartition:
 
     def forget(self) -> None:
         """Drop what was read ahead, what is on its way, and the error."""
-        self.chunks.clear()
+        self.completed_fetches.clear()
         self.buffered_bytes = 0
         self.round += 1
-        self.is_fetching = self.resting = False
+        self.is_fetching = self.backing_off = False
         self.error = None
         if self.position is not None:
             self.fetch_offset = self.position
 
-    def put(self, chunk: CompletedFetch) -> None:
+    def put(self, completed_fetch: CompletedFetch) -> None:
         """Add what a fetch brought."""
-        self.chunks.append(chunk)
-        self.buffered_bytes += chunk.size
-        self.fetch_offset = chunk.next_offset
+        self.completed_fetches.append(completed_fetch)
+        self.buffered_bytes += completed_fetch.size
+        self.fetch_offset = completed_fetch.next_offset
 
     def take(self, limit: int) -> list[ConsumerRecord]:
         """At most `limit` records from the position on, which moves behind them.
@@ -90,9 +90,9 @@ class AssignedPartition:
         One that can't be read sets `error`, and the position stays there.
         """
         taken: list[ConsumerRecord] = []
-        while self.chunks and len(taken) < limit:
+        while self.completed_fetches and len(taken) < limit:
             try:
-                records = self.chunks[0].take(limit - len(taken))
+                records = self.completed_fetches[0].take(limit - len(taken))
             except RaykaError as error:
                 self.forget()
                 self.error = error
@@ -104,9 +104,10 @@ class AssignedPartition:
     def take_batches(self) -> list[RecordBatches]:
         """Everything that is read ahead, from the position on, which moves behind it."""
         taken = [
-            chunk.batches._replace(position=max(chunk.batches.position, self.position or 0)) for chunk in self.chunks
+            completed_fetch.batches._replace(position=max(completed_fetch.batches.position, self.position or 0))
+            for completed_fetch in self.completed_fetches
         ]
-        self.chunks.clear()
+        self.completed_fetches.clear()
         self.buffered_bytes = 0
         if taken:
             self.position = taken[-1].next_offset
@@ -116,6 +117,6 @@ class AssignedPartition:
         if records:
             self.position = records[-1].offset + 1
         else:
-            done = self.chunks.popleft()
+            done = self.completed_fetches.popleft()
             self.buffered_bytes -= done.size
             self.position = done.next_offset

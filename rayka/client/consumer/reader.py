@@ -7,10 +7,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from rayka.client.closing import AsyncClosing, Closing
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
-from rayka.client.loop import Shell, at_home, blocking, blocking_close
+from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -146,11 +145,15 @@ class AsyncReader(AsyncClosing):
             reason = f"{topic_partition} can't be read at {request.offset}"
             raise RaykaError(ErrorCode(result.error), reason)
         data = await self._bytes(topic_partition, result)
-        chunk = CompletedFetch(topic_partition, request.offset, data, result.aborted_transactions, self.config)
+        completed_fetch = CompletedFetch(
+            topic_partition, request.offset, data, result.aborted_transactions, self.config
+        )
         records: list[ConsumerRecord] = []
-        while more := chunk.take(len(data)):
+        while more := completed_fetch.take(len(data)):
             records += more
-        return RecordSet(topic_partition, records, chunk.next_offset, result.high_watermark, result.log_start_offset)
+        return RecordSet(
+            topic_partition, records, completed_fetch.next_offset, result.high_watermark, result.log_start_offset
+        )
 
     async def _bytes(self, topic_partition: TopicPartition, result: FetchResult) -> bytes | bytearray:
         if not isinstance(result.records, FileSlice):

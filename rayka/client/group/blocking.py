@@ -11,7 +11,7 @@ from rayka.client.consumer.consumer import Consumer
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
 from rayka.client.group.coordinator import OffsetAndMetadata
-from rayka.client.group.member import CallbackDue
+from rayka.client.group.member import RebalanceCallback
 from rayka.client.loop import LoopThread, blocking
 from rayka.types import TopicPartition
 
@@ -51,11 +51,11 @@ class GroupConsumer(Consumer):
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """See `AsyncGroupConsumer.poll`."""
-        return self._turns(self._core.taking(max_records), timeout_ms) or {}
+        return self._poll_events(self._core.taking(max_records), timeout_ms) or {}
 
     def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """See `AsyncGroupConsumer.poll_batches`."""
-        return self._turns(self._core.taking_batches, timeout_ms) or {}
+        return self._poll_events(self._core.taking_batches, timeout_ms) or {}
 
     def commit_async(
         self,
@@ -92,32 +92,32 @@ class GroupConsumer(Consumer):
             try:
                 return self._core.pending.popleft()
             except IndexError:
-                if not self._turns(self._core.filling, self._core.config.consumer_timeout_ms):
+                if not self._poll_events(self._core.filling, self._core.config.consumer_timeout_ms):
                     raise StopIteration from None
 
-    def _turns(self, take: Callable[[], T], timeout_ms: float | None) -> T | None:
+    def _poll_events(self, take: Callable[[], T], timeout_ms: float | None) -> T | None:
         deadline_s = deadline_after(timeout_ms)
         with self._only_user():
-            while isinstance(turn := self._loop.run(self._core.advance(take, deadline_s)), CallbackDue):
-                self._call(turn)
-            return turn
+            while isinstance(event := self._loop.run(self._core.next_event(take, deadline_s)), RebalanceCallback):
+                self._run_callback(event)
+            return event
 
     def _leave(self, timeout_ms: float) -> None:
         deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
-        while (due := self._loop.run(self._core.part(deadline_s))) is not None:
+        while (callback := self._loop.run(self._core.next_leave_event(deadline_s))) is not None:
             try:
-                self._call(due)
+                self._run_callback(callback)
             except Exception as error:
                 failure = failure or error
         if failure is not None:
             raise failure
 
-    def _call(self, due: CallbackDue) -> None:
-        due.has_begun = True
+    def _run_callback(self, callback: RebalanceCallback) -> None:
+        callback.has_begun = True
         try:
-            due.listener(due.partitions)
+            callback.listener(callback.partitions)
         finally:
-            self._loop.run(self._core.called(due))
+            self._loop.run(self._core.callback_done(callback))
 
 
 def _tell(callback: CommitCallback, done: concurrent.futures.Future[Committed]) -> None:

@@ -1,8 +1,8 @@
-"""The consumer in a group: it shares the partitions of its topics with the other members, and commits how far it is.
+"""The consumer in a group: it shares the partitions of its topics with the other members, and commits its positions.
 
-Heartbeats are sent in the background; the steps of a rebalance happen in `poll` and in iteration, so that what
-the polls before have given out is done with when it is committed and given up. Nothing is given out while a step
-is under way.
+Heartbeats are sent in the background. The steps of a rebalance happen in `poll` and in iteration: by then the program
+has processed the records of earlier polls, so that they can be committed and their partitions given up. No records are
+returned while a step is under way.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from rayka.client.consumer.consumer import AsyncConsumer
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.group.commits import Commits, PreparedCommit
 from rayka.client.group.coordinator import GroupCalls, OffsetAndMetadata
-from rayka.client.group.member import LOOK_AGAIN_S, CallbackDue, GroupMember, Listener
-from rayka.client.group.member_values import Identity, Kind
-from rayka.client.group.membership import Membership
+from rayka.client.group.member import LOOK_AGAIN_S, GroupMember, Listener, RebalanceCallback
+from rayka.client.group.membership import ActionKind, Identity, Membership
 from rayka.client.group.settings import CONSUMER_PROTOCOL, GroupConsumerConfig
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import at_home
@@ -112,7 +111,11 @@ class AsyncGroupConsumer(AsyncConsumer):
         self._require_protocol()
         if self._is_assigned_by_hand:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "partitions are assigned by the program: unsubscribe first")
-        listeners = {Kind.ASSIGN: on_assigned, Kind.REVOKE: on_revoked, Kind.LOSE: on_lost or on_revoked}
+        listeners = {
+            ActionKind.ASSIGN: on_assigned,
+            ActionKind.REVOKE: on_revoked,
+            ActionKind.LOSE: on_lost or on_revoked,
+        }
         for listener in listeners.values():
             if listener is not None and not callable(listener):
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"a callback must be callable, not {listener!r}")
@@ -145,15 +148,15 @@ class AsyncGroupConsumer(AsyncConsumer):
 
         Raises also what the coordinator refuses for good, such as UNRELEASED_INSTANCE_ID; the next poll tries again.
         """
-        return await self._turns(self.taking(max_records), deadline_after(timeout_ms)) or {}
+        return await self._poll_events(self.taking(max_records), deadline_after(timeout_ms)) or {}
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """As `AsyncConsumer.poll_batches`."""
-        return await self._turns(self.taking_batches, deadline_after(timeout_ms)) or {}
+        return await self._poll_events(self.taking_batches, deadline_after(timeout_ms)) or {}
 
     async def fill(self) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
-        return bool(await self._turns(self.filling, deadline_after(self.config.consumer_timeout_ms)))
+        return bool(await self._poll_events(self.filling, deadline_after(self.config.consumer_timeout_ms)))
 
     @at_home
     async def commit(
@@ -219,10 +222,11 @@ class AsyncGroupConsumer(AsyncConsumer):
             await self.stop()
 
     @at_home
-    async def advance(self, take: Callable[[], T], deadline_s: float | None) -> T | CallbackDue | None:
-        """What `take` gives as soon as that is not empty, or the callback that is due first; None at the deadline.
+    async def next_event(self, take: Callable[[], T], deadline_s: float | None) -> T | RebalanceCallback | None:
+        """Return what `take` gives as soon as that is not empty, a rebalance callback to run, or None at the deadline.
 
-        Whoever gets a callback sets `has_begun`, runs it, and says that with `called`.
+        This runs in the client's loop, but callbacks belong to the caller's thread or loop: the caller sets
+        `has_begun`, runs the callback and reports back with `callback_done`.
         """
         await asyncio.sleep(0)
         self._require_open()
@@ -233,9 +237,9 @@ class AsyncGroupConsumer(AsyncConsumer):
         try:
             while True:
                 self._member.polling()
-                due = self._member.step()
-                if due is not None:
-                    return due
+                callback = self._member.step()
+                if callback is not None:
+                    return callback
                 if not self._membership.is_under_way:
                     self._raise_failure()
                     self._raise_if_woken()
@@ -250,8 +254,8 @@ class AsyncGroupConsumer(AsyncConsumer):
             self._membership.polled(time.monotonic() * 1000)
 
     @at_home
-    async def part(self, deadline_s: float) -> CallbackDue | None:
-        """The next step of leaving: the callback that is due; None: it is done, or the time is up."""
+    async def next_leave_event(self, deadline_s: float) -> RebalanceCallback | None:
+        """Return the next callback to run before leaving, or None when that is done or the deadline has come."""
         if self._is_closed:
             return None
         if not self._is_leaving:
@@ -260,9 +264,9 @@ class AsyncGroupConsumer(AsyncConsumer):
                 await self.before_revoke([*self._fetcher.partitions])
             self._member.leave()
         while not self._member.has_left:
-            due = self._member.step()
-            if due is not None:
-                return due
+            callback = self._member.step()
+            if callback is not None:
+                return callback
             if not await self._wait_until(deadline_s):
                 break
         self._is_leaving = self._is_assigned_by_hand = False
@@ -271,9 +275,9 @@ class AsyncGroupConsumer(AsyncConsumer):
         return None
 
     @at_home
-    async def called(self, due: CallbackDue) -> None:
+    async def callback_done(self, callback: RebalanceCallback) -> None:
         """The callback has returned, or raised."""
-        self._member.called(due)
+        self._member.callback_done(callback)
 
     @at_home
     async def stop(self) -> None:
@@ -286,7 +290,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         self._fetcher.wake()
 
     def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, list[ConsumerRecord]]]:
-        """For `advance`: what `poll` gives."""
+        """For `next_event`: what `poll` gives."""
         limit = self.config.max_poll_records if max_records is None else max_records
 
         def take() -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -296,22 +300,22 @@ class AsyncGroupConsumer(AsyncConsumer):
         return take
 
     def taking_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
-        """For `advance`: what `poll_batches` gives."""
+        """For `next_event`: what `poll_batches` gives."""
         self._return_pending()
         return self._fetcher.take_batches()
 
     def filling(self) -> deque[ConsumerRecord]:
-        """For `advance`: more for iteration."""
+        """For `next_event`: more for iteration."""
         for records in self._take_some().values():
             self.pending.extend(records)
         return self.pending
 
     async def before_revoke(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit what has been read, if that is automatic."""
+        """Commit the positions, if commits are automatic."""
         await self._commits.save()
 
     async def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these too, from where the group is."""
+        """Read these too, from their committed offsets."""
         await self._assign([*self._fetcher.partitions, *partitions])
 
     def end(self, partitions: Sequence[TopicPartition]) -> None:
@@ -329,30 +333,30 @@ class AsyncGroupConsumer(AsyncConsumer):
     def _forget_pending(self) -> None:
         self.pending = deque(record for record in self.pending if record.topic_partition in self._fetcher.partitions)
 
-    async def _turns(self, take: Callable[[], T], deadline_s: float | None) -> T | None:
-        while isinstance(turn := await self.advance(take, deadline_s), CallbackDue):
-            await self._call(turn)
-        return turn
+    async def _poll_events(self, take: Callable[[], T], deadline_s: float | None) -> T | None:
+        while isinstance(event := await self.next_event(take, deadline_s), RebalanceCallback):
+            await self._run_callback(event)
+        return event
 
     async def _leave(self, timeout_ms: float) -> None:
         """A callback that fails does not keep the member from leaving."""
         deadline_s, failure = time.monotonic() + timeout_ms / 1000, None
-        while (due := await self.part(deadline_s)) is not None:
+        while (callback := await self.next_leave_event(deadline_s)) is not None:
             try:
-                await self._call(due)
+                await self._run_callback(callback)
             except Exception as error:
                 failure = failure or error
         if failure is not None:
             raise failure
 
-    async def _call(self, due: CallbackDue) -> None:
-        due.has_begun = True
+    async def _run_callback(self, callback: RebalanceCallback) -> None:
+        callback.has_begun = True
         try:
-            waiting = due.listener(due.partitions)
+            waiting = callback.listener(callback.partitions)
             if inspect.isawaitable(waiting):
                 await waiting
         finally:
-            await self.called(due)
+            await self.callback_done(callback)
 
     async def _wait_until(self, deadline_s: float | None) -> bool:
         """Wait for news, or for the next commit or look; False if the deadline has come."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from rayka.client.group.coordinator import ConsumerGroupMetadata, GroupCalls
-from rayka.client.group.member_values import Action, Kind
-from rayka.client.group.membership import Membership, MemberState
+from rayka.client.group.membership import Action, ActionKind, Membership, MemberState
 from rayka.client.group.subscription import Subscription
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -28,8 +27,8 @@ Listener: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 
 @dataclass(slots=True)
-class CallbackDue:
-    """A program's callback whose time has come; `GroupMember.called` goes on behind it."""
+class RebalanceCallback:
+    """A callback of the program that is to be run now; `GroupMember.callback_done` continues the rebalance."""
 
     listener: Listener
     partitions: list[TopicPartition]
@@ -44,7 +43,7 @@ class Reading(Protocol):
         """Commit what has been read, if that is to be done here. Nothing is given out meanwhile."""
 
     async def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these too, from where the group is."""
+        """Read these too, from their committed offsets."""
 
     def end(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these no longer."""
@@ -53,7 +52,7 @@ class Reading(Protocol):
 class GroupMember:
     """The shell of `Membership`, in the event loop. `news` is called when there may be something for `step` to do.
 
-    With `is_independent` it does not wait for a program that polls to do its part: then there are no callbacks.
+    With `is_independent` it takes part in rebalances without a program that polls: then there are no callbacks.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class GroupMember:
         is_independent: bool = False,
     ) -> None:
         self.membership = membership
-        self.listeners: Mapping[Kind, Listener | None] = {}
+        self.listeners: Mapping[ActionKind, Listener | None] = {}
         self._calls = calls
         self._broker = broker
         self._reading = reading
@@ -75,7 +74,7 @@ class GroupMember:
         self._is_independent = is_independent
         self._loop_task: asyncio.Task[None] | None = None
         self._action_task: asyncio.Task[None] | None = None
-        self._due: CallbackDue | None = None
+        self._callback: RebalanceCallback | None = None
         self._wake = asyncio.Event()
 
     def start(self) -> None:
@@ -83,7 +82,7 @@ class GroupMember:
         if self._loop_task is None:
             self._loop_task = asyncio.get_running_loop().create_task(self._speak())
 
-    def subscribe(self, subscription: Subscription, listeners: Mapping[Kind, Listener | None]) -> None:
+    def subscribe(self, subscription: Subscription, listeners: Mapping[ActionKind, Listener | None]) -> None:
         """Join, or go on with another subscription."""
         self.listeners = listeners
         self.membership.subscribe(subscription)
@@ -95,7 +94,7 @@ class GroupMember:
         self._wake.set()
 
     def hurry(self) -> None:
-        """Ask the coordinator soon how things stand."""
+        """Send the next heartbeat soon."""
         self.membership.hurry()
         self._wake.set()
 
@@ -109,22 +108,22 @@ class GroupMember:
         if self.membership.polling():
             self._wake.set()
 
-    def step(self) -> CallbackDue | None:
-        """Begin what is next, if nothing is under way; gives the callback that is due."""
-        if self._due is None and self._action_task is None:
+    def step(self) -> RebalanceCallback | None:
+        """Start the next action, unless one is under way. Returns the callback to run, if there is one."""
+        if self._callback is None and self._action_task is None:
             action = self.membership.next_action(self._name_of)
             if action is not None:
                 self._action_task = asyncio.get_running_loop().create_task(self._carry_out(action))
-        if self._due is not None and self._due.has_begun:
+        if self._callback is not None and self._callback.has_begun:
             reason = "this call from a rebalance callback would wait for the callback itself"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        return self._due
+        return self._callback
 
-    def called(self, due: CallbackDue) -> None:
+    def callback_done(self, callback: RebalanceCallback) -> None:
         """The callback has returned, or raised."""
-        if self._due is due:
-            self._due = None
-            self._finish(due.action)
+        if self._callback is callback:
+            self._callback = None
+            self._finish(callback.action)
 
     def committer(self) -> ConsumerGroupMetadata:
         """As whom to commit."""
@@ -190,13 +189,13 @@ class GroupMember:
         if listener is None:
             self._finish(action)
         else:
-            self._due = CallbackDue(listener, partitions, action)
+            self._callback = RebalanceCallback(listener, partitions, action)
             self._news()
 
-    async def _prepare(self, kind: Kind, partitions: list[TopicPartition]) -> None:
-        if kind is Kind.REVOKE:
+    async def _prepare(self, kind: ActionKind, partitions: list[TopicPartition]) -> None:
+        if kind is ActionKind.REVOKE:
             await self._reading.before_revoke(partitions)
-        elif kind is Kind.ASSIGN:
+        elif kind is ActionKind.ASSIGN:
             await self._reading.begin(partitions)
 
     def _give_up(self, error: Exception) -> None:
@@ -208,7 +207,7 @@ class GroupMember:
         self._happened()
 
     def _finish(self, action: Action) -> None:
-        if action.kind is not Kind.ASSIGN:
+        if action.kind is not ActionKind.ASSIGN:
             self._reading.end([held.topic_partition for held in action.partitions])
         self.membership.done(action)
         self._happened()

@@ -1,4 +1,4 @@
-"""A consumer's part in its group, in the protocol of KIP-848: what to tell the coordinator and how to take its word.
+"""A consumer's side of its group's protocol (KIP-848): what to send to the coordinator, and how to follow its answers.
 
 A state machine without I/O and without a clock. The shell sends what `heartbeat` gives and hands the outcome to
 `answered` or `failed`; it carries out what `next_action` gives and says so with `done`. Times are of any clock that
@@ -19,9 +19,8 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from rayka.client.group.member_values import Action, Identity, Kind, TopicIdPartition
 from rayka.client.group.subscription import Subscription
 from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, topic_partitions
 from rayka.coordinator.groups.records import TargetPartitions
@@ -33,6 +32,41 @@ TopicName: TypeAlias = Callable[[uuid.UUID], str | None]
 """The name of a topic; None if it is not known here (yet)."""
 
 _FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+class ActionKind(enum.Enum):
+    """What is done with partitions: given up in good order, taken up, or gone without asking."""
+
+    REVOKE = enum.auto()
+    ASSIGN = enum.auto()
+    LOSE = enum.auto()
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of the member. A topic that is made again under its old name has another id."""
+
+    topic_id: uuid.UUID
+    topic_partition: TopicPartition
+
+
+class Action(NamedTuple):
+    """The next thing for the shell to do, with its partitions in order."""
+
+    kind: ActionKind
+    partitions: tuple[TopicIdPartition, ...]
+
+
+class Identity(NamedTuple):
+    """What a member tells of itself. `rebalance_timeout_ms`: how long it may take to give partitions up."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    server_assignor: str | None = None
+    rebalance_timeout_ms: int = 300_000
 
 
 class MemberState(enum.Enum):
@@ -121,7 +155,7 @@ class Membership:
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def heartbeat(self, now_ms: float) -> ConsumerGroupHeartbeatRequest | None:
-        """The request that is due now; its outcome goes to `answered` or `failed`. None: none is due."""
+        """The request that is due now, or None. Its outcome goes to `answered` or `failed`."""
         if self._in_flight is not None or not self._may_speak or now_ms < self._heartbeat_at_ms:
             return None
         self._in_flight = self._departure() if self._tells_departure else self._report()
@@ -184,7 +218,7 @@ class Membership:
 
     def done(self, action: Action) -> None:
         """The action is carried out, its callback included."""
-        if action.kind is Kind.ASSIGN:
+        if action.kind is ActionKind.ASSIGN:
             self.held |= frozenset(action.partitions)
         else:
             self.held -= frozenset(action.partitions)
@@ -263,7 +297,7 @@ class Membership:
         self._heartbeat_at_ms = now_ms + answer.heartbeat_interval_ms
         if answer.assignment is not None:
             self._target = frozenset(
-                (part.topic_id, number) for part in answer.assignment for number in part.partitions
+                (target.topic_id, number) for target in answer.assignment for number in target.partitions
             )
             self.state = MemberState.RECONCILING
             self._acknowledge_if_reconciled()
@@ -310,11 +344,11 @@ class Membership:
     def _choose(self, name_of: TopicName) -> Action | None:
         if self.state in _OUT_OF_GROUP or self.state is MemberState.LEAVING:
             in_order = self.state is MemberState.LEAVING and self.member_epoch > JOIN_EPOCH
-            return _action(Kind.REVOKE if in_order else Kind.LOSE, self.held)
+            return _action(ActionKind.REVOKE if in_order else ActionKind.LOSE, self.held)
         if self.state is not MemberState.RECONCILING:
             return None
         surplus = [held for held in self.held if (held.topic_id, held.topic_partition.partition) not in self._target]
-        return _action(Kind.REVOKE, surplus) or _action(Kind.ASSIGN, self._missing(name_of))
+        return _action(ActionKind.REVOKE, surplus) or _action(ActionKind.ASSIGN, self._missing(name_of))
 
     def _missing(self, name_of: TopicName) -> Iterator[TopicIdPartition]:
         names = {topic_id: name_of(topic_id) for topic_id, _ in self._target}
@@ -341,7 +375,7 @@ class Membership:
             self._tells_held = True
 
 
-def _action(kind: Kind, partitions: Iterable[TopicIdPartition]) -> Action | None:
+def _action(kind: ActionKind, partitions: Iterable[TopicIdPartition]) -> Action | None:
     """None if there is nothing to do."""
     ordered = tuple(sorted(partitions, key=lambda held: held.topic_partition))
     return Action(kind, ordered) if ordered else None

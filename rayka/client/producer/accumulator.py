@@ -121,16 +121,16 @@ class PartitionQueue:
     """One partition's batches in order: in flight, ready, and the one that is filling.
 
     `filling` and `ready` are the accumulator's, under its lock; the rest is the sender's, in the loop.
-    `outstanding` counts requests without an answer; `gap` says that a sequence was given up, `is_held`
-    that batches have to be sent again before any other;
-    until `known_until_s` (monotonic) the leader knows the producer.
+    `outstanding` counts requests without an answer. `has_sequence_gap`: a batch with a sequence was given up.
+    `is_muted`: batches have to be sent again before any other. Until `known_until_s` (monotonic) the leader knows
+    the producer.
     """
 
     __slots__ = (
         "filling",
-        "gap",
+        "has_sequence_gap",
         "in_flight",
-        "is_held",
+        "is_muted",
         "known_until_s",
         "next_sequence",
         "outstanding",
@@ -147,16 +147,16 @@ class PartitionQueue:
         self.ready: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
         self.outstanding = 0
-        self.is_held = False
+        self.is_muted = False
         self.timer: asyncio.TimerHandle | None = None
-        self.gap = False
+        self.has_sequence_gap = False
         self.known_until_s = 0.0
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = NO_SEQUENCE
 
     def drop_done(self) -> None:
-        """Let the window of batches in flight begin with one that is not done."""
+        """Remove the batches that are done from the front of the window in flight."""
         while self.in_flight and self.in_flight[0].done:
             del self.in_flight[0]
 

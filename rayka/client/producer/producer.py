@@ -14,14 +14,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rayka.client.closing import AsyncClosing, Closing
-from rayka.client.loop import Shell, at_home, blocking, blocking_close
+from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.producer.accumulator import Accumulator, BatchFuture, Headers, ProducerBatch, RecordFuture
 from rayka.client.producer.arrow_records import encode_rows
 from rayka.client.producer.partitioner import Partitioner
-from rayka.client.producer.route import Routes, TopicRoute
+from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
-from rayka.client.producer.topics import wait_for_topic
 from rayka.client.settings import ProducerConfig, Serializer, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker

@@ -1,17 +1,17 @@
-"""Sends batches to their partitions, in order, until they are acknowledged or their time is over.
+"""Sends batches to their partitions, in order, until they are acknowledged or expire.
 
-Each partition has at most `max_in_flight` batches on their way, sent without waiting for one another; the
-one that waits longest begins the window, because the leader only remembers so many. When an answer says
-that a batch has to be sent again, nothing new is sent until all answers are in; then the batches that are
-left go again, in their order. So a retry never overtakes, and never is overtaken.
+Each partition has at most `max_in_flight` batches on their way, sent without waiting for one another. The window starts
+with the batch that waits longest, because the leader remembers only so many. When an answer says that a batch has to
+be sent again, the partition is muted until all answers are in; then the batches that are left are sent again, in their
+order. So a retry never overtakes another batch, and is never overtaken.
 
-An idempotent producer numbers the records of each partition, and a batch keeps its numbers for as long as
-its fate is in doubt, so the leader can tell a repeated batch from a new one (KIP-98). Giving up on a
-numbered batch leaves a gap. The leader refuses what comes after a gap, which proves that none of it was
-appended: then it is safe to number the batches anew, from 0 in the next producer epoch, as KIP-360 has it.
-(Requests reach a leader in the order in which they were sent, even where their answers come too late.)
-A leader that does not know the producer, or has forgotten it, takes any sequence for the first one; so the
-first batch of an epoch, or after a long silence, goes alone.
+An idempotent producer numbers the records of each partition, and a batch keeps its numbers for as long as its outcome
+is not known, so the leader can tell a repeated batch from a new one (KIP-98). Giving up on a numbered batch leaves a
+gap in the sequence. The leader refuses what comes after a gap, which proves that none of it was appended: then it is
+safe to number the batches anew, from 0 in the next producer epoch (KIP-360). Requests reach a leader in the order in
+which they were sent, even where their answers come too late. A leader that does not know the producer, or has
+forgotten it, takes any sequence for the first one; so the first batch of an epoch, or after a long silence, is sent
+alone.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ class Sender:
         self._accumulator = accumulator
         self._config = config
         self._loop = loop
-        self._news: deque[PartitionQueue] = deque()
+        self._woken: deque[PartitionQueue] = deque()
         self._is_awake = False
         self._flushing = 0
         self._producer_id = NO_PRODUCER_ID
-        self._identifying: asyncio.Task[None] | None = None
+        self._allocating: asyncio.Task[None] | None = None
         self._unfinished: set[ProducerBatch] = set()
         self._room: list[asyncio.Future[None]] = []
         self._is_closed = False
 
     def wake(self, queue: PartitionQueue) -> None:
-        """There is something new in a queue. From any thread."""
-        self._news.append(queue)
+        """A queue has something new to send. From any thread."""
+        self._woken.append(queue)
         if not self._is_awake:
             self._is_awake = True
-            self._loop.call_soon_threadsafe(self._look)
+            self._loop.call_soon_threadsafe(self._drain)
 
     async def flush(self) -> None:
         """Send everything that was appended until now and wait for the outcome of it all."""
@@ -82,7 +82,7 @@ class Sender:
             self._flushing -= 1
 
     async def room(self) -> None:
-        """Wait until a batch is done; what waits for company is sent meanwhile."""
+        """Wait until a batch is done; batches that linger are sent meanwhile."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._room.append(waiter)
         self._flushing += 1
@@ -97,8 +97,8 @@ class Sender:
     def abandon(self, error: RaykaError) -> None:
         """Fail everything that is not done and send no more."""
         self._is_closed = True
-        if self._identifying is not None:
-            self._identifying.cancel()
+        if self._allocating is not None:
+            self._allocating.cancel()
         for batch in self._pending():
             self._finish(batch, error=error)
         for queue in self._accumulator.queues():
@@ -108,26 +108,26 @@ class Sender:
         """Every batch that is not done, in flight or not."""
         return [*self._unfinished, *self._accumulator.waiting()]
 
-    def _look(self) -> None:
+    def _drain(self) -> None:
         self._is_awake = False
-        news = self._news
+        news = self._woken
         while news:
             self._send_from(news.popleft())
 
     def _send_from(self, queue: PartitionQueue) -> None:
         """Send what is ready, as far as the number in flight allows."""
-        if queue.is_held or self._is_closed or not self._is_identified(queue):
+        if queue.is_muted or self._is_closed or not self._has_producer_id(queue):
             return
         while len(queue.in_flight) < self._window(queue):
             batch = self._accumulator.take(queue, self._filled_before())
             if batch is None:
-                self._wait_for_company(queue)
+                self._start_linger(queue)
                 return
             self._unfinished.add(batch)
             if self._remaining_ms(batch) <= 0:
                 self._finish(batch, error=self._expired(batch))
                 continue
-            self._number(queue, batch)
+            self._assign_sequence(queue, batch)
             queue.in_flight.append(batch)
             self._transmit(queue, batch)
 
@@ -140,17 +140,17 @@ class Sender:
             return _FOREVER
         return time.monotonic() + _CLOCK_TICK_S - self._config.linger_ms / 1000 if self._config.linger_ms else _FOREVER
 
-    def _wait_for_company(self, queue: PartitionQueue) -> None:
+    def _start_linger(self, queue: PartitionQueue) -> None:
         filling = queue.filling
         if filling is not None and queue.timer is None:
             due_s = filling.created_s + self._config.linger_ms / 1000 - time.monotonic()
-            queue.timer = self._loop.call_later(max(due_s, 0), self._linger_is_over, queue)
+            queue.timer = self._loop.call_later(max(due_s, 0), self._linger_elapsed, queue)
 
-    def _linger_is_over(self, queue: PartitionQueue) -> None:
+    def _linger_elapsed(self, queue: PartitionQueue) -> None:
         queue.timer = None
         self._send_from(queue)
 
-    def _number(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+    def _assign_sequence(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         batch.build(queue.producer_id, queue.producer_epoch, queue.next_sequence)
         if self._config.is_idempotent:
             queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
@@ -173,50 +173,60 @@ class Sender:
             return
         result = _LOST if future.cancelled() or future.exception() else future.result()[0]
         if result.error in _APPENDED:
-            queue.gap = False
+            queue.has_sequence_gap = False
             queue.known_until_s = time.monotonic() + _KNOWN_FOR_S
             self._finish(batch, result)
             queue.drop_done()
         else:
             batch.last_error = ErrorCode(result.error)
             batch.error_message = result.error_message
-            queue.is_held = True
-        if not queue.is_held:
+            queue.is_muted = True
+        if not queue.is_muted:
             self._send_from(queue)
         elif not queue.outstanding:
             self._settle(queue)
 
     def _settle(self, queue: PartitionQueue) -> None:
-        """All answers are in, and some are errors: give up on the first batches or send what is left again."""
-        while queue.in_flight and (error := self._verdict(queue, queue.in_flight[0])):
-            self._finish(queue.in_flight[0], error=error)
-            queue.drop_done()
-            queue.gap = self._config.is_idempotent
-        if queue.gap and (not queue.in_flight or queue.in_flight[0].last_error in _OUT_OF_SEQUENCE):
-            self._start_over(queue)
-            self._resend(queue)
-        elif queue.in_flight:
-            self._pause(queue, queue.in_flight[0])
-        else:
-            self._resend(queue)
+        """All answers are in, and some are errors: fail what can't be delivered, and send the rest again."""
+        for batch, error in self._undeliverable(queue):
+            self._finish(batch, error=error)
+            queue.has_sequence_gap = self._config.is_idempotent
+        queue.drop_done()
+        head = queue.in_flight[0] if queue.in_flight else None
+        if queue.has_sequence_gap and (head is None or head.last_error in _OUT_OF_SEQUENCE):
+            self._bump_epoch(queue)  # KIP-360: nothing after the gap was appended
+        elif head is not None:
+            self._back_off(queue, head)
+            return
+        self._resend(queue)
 
-    def _verdict(self, queue: PartitionQueue, batch: ProducerBatch) -> RaykaError | None:
-        """Why to give up on the batch that is first in line; None to send it again."""
-        if self._remaining_ms(batch) <= 0 or batch.attempts > self._config.retries:
-            return self._expired(batch)
-        if batch.last_error in _OUT_OF_SEQUENCE and queue.gap:
-            return None
-        return None if batch.last_error.retriable else _refused(batch)
+    def _undeliverable(self, queue: PartitionQueue) -> list[tuple[ProducerBatch, RaykaError]]:
+        """The first batches in flight that can't be sent again, and why. It changes nothing.
 
-    def _is_identified(self, queue: PartitionQueue) -> bool:
+        A batch that is out of sequence is sent again, in the next epoch, if there is a gap before it.
+        """
+        undeliverable: list[tuple[ProducerBatch, RaykaError]] = []
+        for batch in queue.in_flight:
+            if batch.done:
+                continue
+            has_gap = queue.has_sequence_gap or (bool(undeliverable) and self._config.is_idempotent)
+            if self._remaining_ms(batch) <= 0 or batch.attempts > self._config.retries:
+                undeliverable.append((batch, self._expired(batch)))
+            elif batch.last_error.retriable or (batch.last_error in _OUT_OF_SEQUENCE and has_gap):
+                break
+            else:
+                undeliverable.append((batch, _refused(batch)))
+        return undeliverable
+
+    def _has_producer_id(self, queue: PartitionQueue) -> bool:
         """Whether batches may be sent: with idempotence a producer id is needed first."""
         if not self._config.is_idempotent or queue.producer_id != NO_PRODUCER_ID:
             return True
         if self._producer_id != NO_PRODUCER_ID:
-            self._identify(queue, self._producer_id, 0)
+            self._set_producer_id(queue, self._producer_id, 0)
             return True
-        if self._identifying is None:
-            self._identifying = self._loop.create_task(self._get_producer_id())
+        if self._allocating is None:
+            self._allocating = self._loop.create_task(self._get_producer_id())
         return False
 
     async def _get_producer_id(self) -> None:
@@ -225,46 +235,46 @@ class Sender:
                 self._producer_id = await self._broker.controller.allocate_producer_id()
             except RaykaError as error:
                 logger.debug("no producer id yet: %s", error)
-                self._give_up_unsent(error)
+                self._expire_unsent(error)
                 await asyncio.sleep(self._config.retry_backoff_ms / 1000)
-        self._identifying = None
+        self._allocating = None
         for queue in self._accumulator.queues():
             if queue.producer_id == NO_PRODUCER_ID:
                 self._resend(queue)
 
-    def _give_up_unsent(self, cause: RaykaError) -> None:
+    def _expire_unsent(self, cause: RaykaError) -> None:
         for queue in self._accumulator.queues():
             for batch in self._accumulator.expire(queue, time.monotonic() - self._config.delivery_timeout_ms / 1000):
                 batch.last_error = cause.code
                 self._finish(batch, error=self._expired(batch))
 
-    def _start_over(self, queue: PartitionQueue) -> None:
+    def _bump_epoch(self, queue: PartitionQueue) -> None:
         """Number what is left anew: none of it was appended."""
         if queue.producer_epoch == _HIGHEST_EPOCH:
             queue.producer_id = self._producer_id = NO_PRODUCER_ID
-            queue.gap = False
+            queue.has_sequence_gap = False
             return
-        self._identify(queue, queue.producer_id, queue.producer_epoch + 1)
+        self._set_producer_id(queue, queue.producer_id, queue.producer_epoch + 1)
 
-    def _identify(self, queue: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
+    def _set_producer_id(self, queue: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
         queue.producer_id, queue.producer_epoch, queue.next_sequence = producer_id, producer_epoch, 0
-        queue.gap, queue.known_until_s = False, 0.0
+        queue.has_sequence_gap, queue.known_until_s = False, 0.0
         queue.in_flight = [batch for batch in queue.in_flight if not batch.done]
         for batch in queue.in_flight:
             assert batch.buffer is not None
             stamp_producer(batch.buffer, 0, producer_id, producer_epoch, queue.next_sequence)
             queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
 
-    def _pause(self, queue: PartitionQueue, head: ProducerBatch) -> None:
+    def _back_off(self, queue: PartitionQueue, head: ProducerBatch) -> None:
         logger.debug("%s: %s, sending again", queue.topic_partition, head.last_error.name)
         pause_ms = min(self._config.retry_backoff_ms, max(self._remaining_ms(head), 0))
         self._loop.call_later(pause_ms / 1000, self._resend, queue)
 
     def _resend(self, queue: PartitionQueue) -> None:
         """Go on: first with what is in flight, then with what is new."""
-        if self._is_closed or not self._is_identified(queue):
+        if self._is_closed or not self._has_producer_id(queue):
             return
-        queue.is_held = False
+        queue.is_muted = False
         for batch in queue.in_flight:
             if not batch.done:
                 self._transmit(queue, batch)

@@ -18,10 +18,9 @@ import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rayka.client.closing import AsyncClosing, Closing
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.settings import require_text
-from rayka.client.loop import Shell, at_home, blocking
+from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking
 from rayka.client.settings import invalid
 from rayka.client.streams.member import StreamMember
 from rayka.client.streams.topic_filter import TopicFilter

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rayka.client.group.member_values import Action, Identity, Kind, TopicIdPartition
-from rayka.client.group.membership import Membership, MemberState
+from rayka.client.group.membership import Action, ActionKind, Identity, Membership, MemberState, TopicIdPartition
 from rayka.client.group.subscription import Subscription
 from rayka.coordinator.groups.records import TargetPartitions
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -93,7 +92,7 @@ def test_joining_tells_everything_and_settling_tells_what_is_held() -> None:
     assert membership.heartbeat(0) is None, "one heartbeat is on its way"
     membership.answered(answer(3, 0, 1), 0)
     assert membership.state is MemberState.RECONCILING
-    assert act(membership) == Action(Kind.ASSIGN, tuple(sorted(held(0, 1))))
+    assert act(membership) == Action(ActionKind.ASSIGN, tuple(sorted(held(0, 1))))
     assert membership.state is MemberState.ACKNOWLEDGING
     request = send(membership)
     assert (request.member_epoch, request.topic_partitions) == (3, (TargetPartitions(TOPIC, (0, 1)),))
@@ -111,13 +110,13 @@ def test_what_goes_is_given_up_and_told_before_anything_comes() -> None:
     send(membership, INTERVAL_MS)
     membership.answered(answer(1, 1, 2), INTERVAL_MS)
     revoke = membership.next_action(NAMES.get)
-    assert revoke == Action(Kind.REVOKE, tuple(held(0)))
+    assert revoke == Action(ActionKind.REVOKE, tuple(held(0)))
     assert membership.next_action(NAMES.get) is None
     assert membership.held == held(0, 1), "held until it is done"
     assert membership.heartbeat(INTERVAL_MS) is None
     membership.done(revoke)
     assert send(membership, INTERVAL_MS).topic_partitions == (TargetPartitions(TOPIC, (1,)),)
-    assert act(membership) == Action(Kind.ASSIGN, tuple(held(2)))
+    assert act(membership) == Action(ActionKind.ASSIGN, tuple(held(2)))
     membership.answered(unchanged(1), INTERVAL_MS)
     assert membership.state is MemberState.ACKNOWLEDGING
     assert send(membership, INTERVAL_MS).topic_partitions == (TargetPartitions(TOPIC, (1, 2)),)
@@ -138,7 +137,7 @@ def test_a_topic_that_is_not_known_here_yet_is_waited_for() -> None:
     membership.answered(answer(1, 0), 0)
     assert membership.next_action({}.get) is None
     assert membership.may_wait_for_topics
-    assert act(membership) == Action(Kind.ASSIGN, tuple(held(0)))
+    assert act(membership) == Action(ActionKind.ASSIGN, tuple(held(0)))
     assert not membership.may_wait_for_topics
 
 
@@ -165,7 +164,7 @@ def test_a_fenced_member_loses_what_it_holds_and_joins_again(error: ErrorCode) -
     send(membership, INTERVAL_MS)
     membership.answered(refusal(error), INTERVAL_MS)
     assert membership.heartbeat(INTERVAL_MS) is None
-    assert act(membership) == Action(Kind.LOSE, tuple(sorted(held(0, 1))))
+    assert act(membership) == Action(ActionKind.LOSE, tuple(sorted(held(0, 1))))
     request = send(membership, INTERVAL_MS)
     assert (request.member_epoch, request.topic_partitions) == (0, ())
     assert membership.take_error() is None
@@ -181,7 +180,7 @@ def test_what_was_assigned_while_the_member_was_fenced_is_lost_too() -> None:
     assert membership.heartbeat(INTERVAL_MS) is None
     assert assign is not None
     membership.done(assign)
-    assert act(membership) == Action(Kind.LOSE, tuple(held(0)))
+    assert act(membership) == Action(ActionKind.LOSE, tuple(held(0)))
     assert membership.state is MemberState.JOINING
 
 
@@ -227,7 +226,7 @@ def test_a_program_that_does_not_poll_leaves_until_it_does() -> None:
     membership.answered(unchanged(-1), POLL_MS)
     assert membership.heartbeat(10**6) is None
     assert not membership.polling()
-    assert act(membership) == Action(Kind.LOSE, tuple(held(0)))
+    assert act(membership) == Action(ActionKind.LOSE, tuple(held(0)))
     assert membership.polling()
     assert send(membership, POLL_MS).member_epoch == 0
 
@@ -253,7 +252,7 @@ def test_leaving_gives_up_first(instance_id: str | None, epoch: int) -> None:
     membership = settled(0, instance_id=instance_id)
     membership.leave()
     assert membership.heartbeat(INTERVAL_MS) is None
-    assert act(membership) == Action(Kind.REVOKE, tuple(held(0)))
+    assert act(membership) == Action(ActionKind.REVOKE, tuple(held(0)))
     assert send(membership, INTERVAL_MS).member_epoch == epoch
     membership.failed(LOST, INTERVAL_MS)
     assert send(membership, INTERVAL_MS + BACKOFF_MS).member_epoch == epoch
@@ -296,6 +295,6 @@ def test_a_topic_made_anew_under_its_name_is_another_one() -> None:
     again = uuid.UUID(int=2)
     send(membership, INTERVAL_MS)
     membership.answered(replace(answer(2), assignment=(TargetPartitions(again, (0,)),)), INTERVAL_MS)
-    assert act(membership) == Action(Kind.REVOKE, tuple(held(0)))
+    assert act(membership) == Action(ActionKind.REVOKE, tuple(held(0)))
     action = membership.next_action({again: "events"}.get)
-    assert action == Action(Kind.ASSIGN, (TopicIdPartition(again, TopicPartition("events", 0)),))
+    assert action == Action(ActionKind.ASSIGN, (TopicIdPartition(again, TopicPartition("events", 0)),))
