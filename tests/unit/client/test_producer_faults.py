@@ -132,7 +132,7 @@ def test_one_partition_in_trouble_does_not_hold_up_the_others(cluster: Cluster, 
 
 def test_the_delivery_timeout_names_the_last_answer(cluster: Cluster, faults: FaultyPartitions) -> None:
     faults.on_append = lambda _: NO_LEADER
-    futures = send(cluster, 1, delivery_timeout_ms=20)
+    futures = send(cluster, 1, delivery_timeout_ms=300)
     with pytest.raises(RaykaError, match=r"1 records for events-0 .* NOT_LEADER_OR_FOLLOWER") as caught:
         futures[0].get()
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
