@@ -100,6 +100,11 @@ class Network(RuleBasedStateMachine):
         return self.shell.run(self.shell.core.consumer_group_heartbeat(request, self.shell.now))
 
     @invariant()
+    def each_member_is_consistent(self) -> None:
+        for member in self.members:
+            member.validate_state()
+
+    @invariant()
     def a_partition_has_one_owner(self) -> None:
         held: list[TopicIdPartition] = [one for member in self.members for one in member.held]
         coming = [one for number, action in self.actions.items() for one in action.partitions]

@@ -233,6 +233,28 @@ class Membership:
         """Whether an action has been given out that is not `done`."""
         return self._under_way is not None
 
+    def validate_state(self) -> None:
+        """Raise AssertionError if the parts of the state contradict each other."""
+        state, action = self.state, self._under_way
+        has_epoch = self.member_epoch > JOIN_EPOCH
+        assert has_epoch or state not in _IN_GROUP, f"{state.name} without an epoch"
+        assert not has_epoch or state in (*_IN_GROUP, MemberState.LEAVING), f"{state.name} in epoch {self.member_epoch}"
+        if state in (MemberState.UNSUBSCRIBED, MemberState.JOINING):
+            assert not self._is_burdened, f"{state.name} with partitions"
+        if state in (MemberState.ACKNOWLEDGING, MemberState.STABLE):
+            assert action is None, f"{state.name} with {action}"
+            assert self._has_target, f"{state.name} with {self.held} in place of {self._target}"
+        assert self._is_burdened or state is not MemberState.FENCED, "FENCED without partitions"
+        assert self._error is None or state is MemberState.FATAL, f"{state.name} with {self._error}"
+        if action is not None:
+            assert action.partitions, "an action without partitions"
+            is_new = self.held.isdisjoint(action.partitions)
+            assert is_new if action.kind is ActionKind.ASSIGN else self.held.issuperset(action.partitions), action
+
+    @property
+    def _has_target(self) -> bool:
+        return {(held.topic_id, held.topic_partition.partition) for held in self.held} == self._target
+
     @property
     def _wants_polls(self) -> bool:
         return self.state is MemberState.JOINING or self.state in _IN_GROUP
@@ -369,8 +391,7 @@ class Membership:
             self._join()
 
     def _acknowledge_if_reconciled(self) -> None:
-        held = {(held.topic_id, held.topic_partition.partition) for held in self.held}
-        if self._under_way is None and held == self._target:
+        if self._under_way is None and self._has_target:
             self.state = MemberState.ACKNOWLEDGING
             self._tells_held = True
 
