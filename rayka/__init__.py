@@ -1,20 +1,21 @@
 """rayka: a Kafka-compatible broker built of Ray actors.
 
 `rayka.start()` starts Ray and the broker here; `rayka.connect()` joins a cluster that runs. Both give a
-`Cluster`, from which come producers, consumers and the admin.
+`Cluster`, from which come producers, consumers and the admin; their classes are in `rayka.client`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
     from rayka.client.cluster import Cluster
 
-__all__ = ["ErrorCode", "RaykaError", "connect", "start"]
+__all__ = ["Cluster", "ErrorCode", "RaykaError", "TopicPartition", "connect", "start"]
 __version__ = "0.1.0"
 
 
@@ -51,3 +52,11 @@ def connect(address: str | None = None, *, namespace: str = "rayka") -> Cluster:
     from rayka.client.connection import connect as connect_to
 
     return Cluster(connect_to(address, namespace=namespace))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Cluster":
+        from rayka.client.cluster import Cluster
+
+        return Cluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

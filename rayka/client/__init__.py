@@ -1,1 +1,118 @@
-"""Python clients on actor handles."""
+"""Producers, consumers, readers, streams and the admin on actor handles: all that a program needs imports from here.
+
+A name is loaded when it is first used, so that `import rayka.client` is quick and brings neither Ray nor an event loop.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rayka.client.admin.admin import Admin, AsyncAdmin, ClusterDescription
+    from rayka.client.cluster import Cluster
+    from rayka.client.consumer.consumer import AsyncConsumer, Consumer, OffsetAndTimestamp, WakeupError
+    from rayka.client.consumer.reader import AsyncReader, FetchRequest, Reader, RecordSet
+    from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+    from rayka.client.group.blocking import GroupConsumer
+    from rayka.client.group.consumer import AsyncGroupConsumer, GroupMetadata
+    from rayka.client.group.coordinator import OffsetAndMetadata
+    from rayka.client.group.settings import GroupConsumerConfig, GroupConsumerOptions
+    from rayka.client.producer.future import BatchMetadata, ProduceFuture, RecordMetadata
+    from rayka.client.producer.partitioner import Partitioner, murmur2, random_partition
+    from rayka.client.producer.producer import AsyncProducer, BufferFull, Producer
+    from rayka.client.settings import ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
+    from rayka.client.streams.streams import AsyncConsumerConnector, AsyncStream, ConsumerConnector, Stream
+    from rayka.client.streams.topic_filter import Blacklist, TopicFilter, Whitelist
+    from rayka.errors import ErrorCode, RaykaError
+    from rayka.metadata.commands import NewPartitions, NewTopic
+    from rayka.metadata.records import ConfigResource, ResourceType
+    from rayka.types import IsolationLevel, OffsetSpec, TimestampType, TopicPartition
+
+_MODULES = {
+    "rayka.client.admin.admin": ("Admin", "AsyncAdmin", "ClusterDescription"),
+    "rayka.client.cluster": ("Cluster",),
+    "rayka.client.consumer.consumer": ("AsyncConsumer", "Consumer", "OffsetAndTimestamp", "WakeupError"),
+    "rayka.client.consumer.reader": ("AsyncReader", "FetchRequest", "Reader", "RecordSet"),
+    "rayka.client.consumer.records": ("ConsumerRecord", "RecordBatches"),
+    "rayka.client.group.blocking": ("GroupConsumer",),
+    "rayka.client.group.consumer": ("AsyncGroupConsumer", "GroupMetadata"),
+    "rayka.client.group.coordinator": ("OffsetAndMetadata",),
+    "rayka.client.group.settings": ("GroupConsumerConfig", "GroupConsumerOptions"),
+    "rayka.client.producer.future": ("BatchMetadata", "ProduceFuture", "RecordMetadata"),
+    "rayka.client.producer.partitioner": ("Partitioner", "murmur2", "random_partition"),
+    "rayka.client.producer.producer": ("AsyncProducer", "BufferFull", "Producer"),
+    "rayka.client.settings": ("ConsumerConfig", "ConsumerOptions", "ProducerConfig", "ProducerOptions"),
+    "rayka.client.streams.streams": ("AsyncConsumerConnector", "AsyncStream", "ConsumerConnector", "Stream"),
+    "rayka.client.streams.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
+    "rayka.errors": ("ErrorCode", "RaykaError"),
+    "rayka.metadata.commands": ("NewPartitions", "NewTopic"),
+    "rayka.metadata.records": ("ConfigResource", "ResourceType"),
+    "rayka.types": ("IsolationLevel", "OffsetSpec", "TimestampType", "TopicPartition"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncConsumerConnector",
+    "AsyncGroupConsumer",
+    "AsyncProducer",
+    "AsyncReader",
+    "AsyncStream",
+    "BatchMetadata",
+    "Blacklist",
+    "BufferFull",
+    "Cluster",
+    "ClusterDescription",
+    "ConfigResource",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerConnector",
+    "ConsumerOptions",
+    "ConsumerRecord",
+    "ErrorCode",
+    "FetchRequest",
+    "GroupConsumer",
+    "GroupConsumerConfig",
+    "GroupConsumerOptions",
+    "GroupMetadata",
+    "IsolationLevel",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "OffsetSpec",
+    "Partitioner",
+    "ProduceFuture",
+    "Producer",
+    "ProducerConfig",
+    "ProducerOptions",
+    "RaykaError",
+    "Reader",
+    "RecordBatches",
+    "RecordMetadata",
+    "RecordSet",
+    "ResourceType",
+    "Stream",
+    "TimestampType",
+    "TopicFilter",
+    "TopicPartition",
+    "WakeupError",
+    "Whitelist",
+    "murmur2",
+    "random_partition",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self, overload
+from typing import Any, Protocol, Self, Unpack, overload
 from weakref import WeakSet
 
 from rayka.client.admin.admin import Admin, AsyncAdmin
@@ -14,8 +14,10 @@ from rayka.client.consumer.consumer import AsyncConsumer, Consumer
 from rayka.client.consumer.reader import AsyncReader, Reader
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.consumer import AsyncGroupConsumer
+from rayka.client.group.settings import GroupConsumerOptions
 from rayka.client.loop import LoopThread
 from rayka.client.producer.producer import AsyncProducer, Producer
+from rayka.client.settings import ConsumerOptions, ProducerOptions
 from rayka.client.streams.streams import AsyncConsumerConnector, ConsumerConnector
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -64,15 +66,17 @@ class Cluster:
         """The addresses for Kafka clients in any language."""
         return self._connection.bootstrap_servers
 
-    def producer(self, **config: Any) -> Producer:
+    def producer(self, **config: Unpack[ProducerOptions]) -> Producer:
         """A producer. Settings: `ProducerConfig`."""
         return Producer(self.async_producer(**config), self._connection.loop)
 
     @overload
-    def consumer(self, group_id: None = None, topics: None = None, **config: Any) -> Consumer: ...
+    def consumer(self, group_id: None = None, topics: None = None, **config: Unpack[ConsumerOptions]) -> Consumer: ...
 
     @overload
-    def consumer(self, group_id: str, topics: Iterable[str] | None = None, **config: Any) -> GroupConsumer: ...
+    def consumer(
+        self, group_id: str, topics: Iterable[str] | None = None, **config: Unpack[GroupConsumerOptions]
+    ) -> GroupConsumer: ...
 
     def consumer(
         self, group_id: str | None = None, topics: Iterable[str] | None = None, **config: Any
@@ -88,14 +92,16 @@ class Cluster:
         self._members.add(consumer)
         return consumer
 
-    def consumer_connector(self, group_id: str, consumer_id: str | None = None, **config: Any) -> ConsumerConnector:
+    def consumer_connector(
+        self, group_id: str, consumer_id: str | None = None, **config: Unpack[GroupConsumerOptions]
+    ) -> ConsumerConnector:
         """The streams of Kafka's design papers. Settings: `AsyncConsumerConnector`."""
         core = self.async_consumer_connector(group_id, consumer_id, **config)
         connector = ConsumerConnector(core, self._connection.loop)
         self._members.add(connector)
         return connector
 
-    def reader(self, **config: Any) -> Reader:
+    def reader(self, **config: Unpack[ConsumerOptions]) -> Reader:
         """The stateless reader of Kafka's design papers. Settings: `AsyncReader`."""
         return Reader(self.async_reader(**config), self._connection.loop)
 
@@ -103,18 +109,20 @@ class Cluster:
         """Topics, settings, offsets, log directories."""
         return Admin(self.async_admin(), self._connection.loop)
 
-    def async_producer(self, **config: Any) -> AsyncProducer:
+    def async_producer(self, **config: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer to be awaited, in any event loop."""
         producer = AsyncProducer(self._connection.broker, self._connection.loop.loop, **config)
         self._clients.add(producer)
         return producer
 
     @overload
-    def async_consumer(self, group_id: None = None, topics: None = None, **config: Any) -> AsyncConsumer: ...
+    def async_consumer(
+        self, group_id: None = None, topics: None = None, **config: Unpack[ConsumerOptions]
+    ) -> AsyncConsumer: ...
 
     @overload
     def async_consumer(
-        self, group_id: str, topics: Iterable[str] | None = None, **config: Any
+        self, group_id: str, topics: Iterable[str] | None = None, **config: Unpack[GroupConsumerOptions]
     ) -> AsyncGroupConsumer: ...
 
     def async_consumer(
@@ -129,7 +137,7 @@ class Cluster:
         return consumer
 
     def async_consumer_connector(
-        self, group_id: str, consumer_id: str | None = None, **config: Any
+        self, group_id: str, consumer_id: str | None = None, **config: Unpack[GroupConsumerOptions]
     ) -> AsyncConsumerConnector:
         """The streams to be awaited, in any event loop."""
         connection = self._connection
@@ -139,7 +147,7 @@ class Cluster:
         self._clients.add(connector)
         return connector
 
-    def async_reader(self, **config: Any) -> AsyncReader:
+    def async_reader(self, **config: Unpack[ConsumerOptions]) -> AsyncReader:
         """The stateless reader to be awaited, in any event loop."""
         reader = AsyncReader(self._connection.broker, self._connection.loop.loop, **config)
         self._clients.add(reader)

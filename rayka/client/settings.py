@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from rayka.client.producer.partitioner import Partitioner
 from rayka.errors import ErrorCode, RaykaError
@@ -65,6 +65,44 @@ def _require_callable(settings: object, *names: str) -> None:
         value = getattr(settings, name)
         if value is not None and not callable(value):
             raise invalid(name, value, "it must be callable")
+
+
+class ProducerOptions(TypedDict, total=False):
+    """The keyword arguments of a producer: the settings of `ProducerConfig`."""
+
+    acks: int | str
+    enable_idempotence: bool | None
+    compression_type: str | None
+    compression_level: int | None
+    linger_ms: float
+    batch_size: int
+    buffer_memory: int
+    max_block_ms: int
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    retries: int
+    retry_backoff_ms: int
+    max_in_flight: int
+    partitioner: Partitioner | type[Any] | None
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The keyword arguments of a consumer: the settings of `ConsumerConfig`."""
+
+    auto_offset_reset: str
+    isolation_level: str
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    max_poll_records: int
+    retry_backoff_ms: int
+    consumer_timeout_ms: float | None
+    check_crcs: bool
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.loop import AsyncClosing, Closing, LoopThread, Shell, at_home, blocking, blocking_close
-from rayka.client.settings import ConsumerConfig, configure
+from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.types import NO_OFFSET, IsolationLevel, OffsetAnswer, OffsetSpec, TopicPartition
@@ -47,7 +47,9 @@ class AsyncConsumer(AsyncClosing):
 
     config: ConsumerConfig
 
-    def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Any) -> None:
+    def __init__(
+        self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Unpack[ConsumerOptions]
+    ) -> None:
         self.config = self._configure(config)
         self.home = home or asyncio.get_running_loop()
         self._broker = broker

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
-from rayka.client.settings import ConsumerConfig, configure
+from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
@@ -48,7 +48,9 @@ class AsyncReader(AsyncClosing):
     deserializers, fetch_min_bytes, retry_backoff_ms.
     """
 
-    def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Any) -> None:
+    def __init__(
+        self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Unpack[ConsumerOptions]
+    ) -> None:
         self.config = configure(ConsumerConfig, config)
         self.home = home or asyncio.get_running_loop()
         self._broker = broker

@@ -5,9 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rayka.client.settings import ConsumerConfig, invalid, require_at_least
+from rayka.client.settings import ConsumerConfig, ConsumerOptions, invalid, require_at_least
 
 CONSUMER_PROTOCOL = "consumer"
+
+
+class GroupConsumerOptions(ConsumerOptions, total=False):
+    """The keyword arguments of a consumer in a group: the settings of `GroupConsumerConfig`."""
+
+    enable_auto_commit: bool
+    auto_commit_interval_ms: float
+    group_instance_id: str | None
+    group_remote_assignor: str | None
+    group_protocol: str
+    max_poll_interval_ms: float
+    default_api_timeout_ms: float
+    request_timeout_ms: float
+    client_id: str
+    client_rack: str | None
 
 
 @dataclass(frozen=True, slots=True)

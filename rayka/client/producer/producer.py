@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.producer.accumulator import Accumulator, BatchFuture, Headers, ProducerBatch, RecordFuture
@@ -20,7 +20,7 @@ from rayka.client.producer.arrow_records import encode_rows
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
-from rayka.client.settings import ProducerConfig, Serializer, configure
+from rayka.client.settings import ProducerConfig, ProducerOptions, Serializer, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
@@ -51,7 +51,9 @@ class AsyncProducer(AsyncClosing):
     Settings: see `ProducerConfig`. Raises INVALID_CONFIG for one that is unknown or has a bad value.
     """
 
-    def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Any) -> None:
+    def __init__(
+        self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Unpack[ProducerOptions]
+    ) -> None:
         self.config = configure(ProducerConfig, config)
         self.home = home or asyncio.get_running_loop()
         self._broker = broker
