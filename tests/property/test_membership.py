@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rayka.client.group.membership import Action, Identity, Membership, MemberState, TopicIdPartition
-from rayka.client.group.subscription import Subscription
+from rayka.client.group.membership import Action, Membership, MemberState, TopicIdPartition
+from rayka.client.group.subscription import Identity, Subscription
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics

@@ -8,24 +8,23 @@ returned while a step is under way.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import re
 import socket
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from rayka.client.consumer.consumer import AsyncConsumer
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
-from rayka.client.group.commits import Commits, PreparedCommit
-from rayka.client.group.coordinator import GroupCalls, OffsetAndMetadata
+from rayka.client.group.commits import Commits
+from rayka.client.group.committing import CommittingConsumer
+from rayka.client.group.coordinator import GroupCalls
 from rayka.client.group.member import LOOK_AGAIN_S, GroupMember, Listener, RebalanceCallback
-from rayka.client.group.membership import ActionKind, Identity, Membership
+from rayka.client.group.membership import ActionKind, Membership
 from rayka.client.group.settings import CONSUMER_PROTOCOL, GroupConsumerConfig
-from rayka.client.group.subscription import subscription_of
+from rayka.client.group.subscription import Identity, subscription_of
 from rayka.client.loop import at_home
 from rayka.client.settings import configure
 from rayka.errors import ErrorCode, RaykaError
@@ -47,7 +46,7 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None
 
 
-class AsyncGroupConsumer(AsyncConsumer):
+class AsyncGroupConsumer(CommittingConsumer):
     """Reads its share of the topics that it subscribes to; to be awaited in any event loop.
 
     Settings: see `GroupConsumerConfig`. With `assign` in place of `subscribe` it shares nothing, and the group only
@@ -157,53 +156,6 @@ class AsyncGroupConsumer(AsyncConsumer):
     async def fill(self) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
         return bool(await self._poll_events(self.filling, deadline_after(self.config.consumer_timeout_ms)))
-
-    @at_home
-    async def commit(
-        self,
-        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
-        timeout_ms: float | None = None,
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit offsets, by default the positions behind all that was given out, and return what was committed.
-
-        Raises UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or FENCED_INSTANCE_ID if the group went on without this
-        member: others have read on from what was committed before. Raises OFFSET_METADATA_TOO_LARGE.
-        """
-        if offsets is not None:
-            return await self.commit_prepared(self.prepare_commit(offsets), timeout_ms)
-        with self._hurrying():
-            return dict(await self._commits.commit_positions(timeout_ms))
-
-    def prepare_commit(self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None) -> PreparedCommit:
-        """What `commit` of this would commit now. From the thread that polls."""
-        return self._commits.prepare(None if offsets is None else self._checked(offsets))
-
-    @at_home
-    async def commit_prepared(
-        self, prepared: PreparedCommit, timeout_ms: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit what was prepared, under the epoch that it was prepared in; errors as `commit`."""
-        with self._hurrying():
-            await self._commits.commit(prepared, timeout_ms)
-        return dict(prepared.offsets)
-
-    @overload
-    async def committed(self, partitions: tuple[str, int]) -> OffsetAndMetadata | None: ...
-
-    @overload
-    async def committed(
-        self, partitions: Iterable[tuple[str, int]]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
-
-    async def committed(self, partitions: Any) -> Any:
-        """What the group has committed for a partition, or for each of several; None if nothing."""
-        if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
-            return (await self._committed([partitions])).popitem()[1]
-        return await self._committed(partitions)
-
-    @at_home
-    async def _committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        return await self._commits.committed([self._require_existing(partition) for partition in partitions])
 
     @at_home
     async def group_metadata(self) -> GroupMetadata:
@@ -375,42 +327,6 @@ class AsyncGroupConsumer(AsyncConsumer):
         error = self._membership.take_error()
         if error is not None:
             raise RaykaError(error.code, error.message)
-
-    @contextlib.contextmanager
-    def _hurrying(self) -> Iterator[None]:
-        """If a commit is refused, the group may have gone on: ask the coordinator soon."""
-        try:
-            yield
-        except RaykaError:
-            self._member.hurry()
-            raise
-
-    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind what was given out; not those in a topic that has been replaced by another one of its name."""
-        topics = self._broker.image.topics
-        positions = {
-            state.topic_partition: self._position(state)
-            for state in list(self._fetcher.partitions.values())
-            if (topic := topics.get(state.topic_partition.topic)) is None or topic.topic_id == state.topic_id
-        }
-        return {partition: OffsetAndMetadata(offset) for partition, offset in positions.items() if offset is not None}
-
-    def _checked(
-        self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        checked: dict[TopicPartition, OffsetAndMetadata] = {}
-        for partition, given in offsets.items():
-            one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-            if not isinstance(one.offset, int) or one.offset < 0 or not isinstance(one.metadata, str):
-                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{given!r} is no offset to commit for {partition}")
-            checked[self._require_existing(partition)] = one
-        return checked
-
-    def _require_existing(self, partition: tuple[str, int]) -> TopicPartition:
-        found = self._require_valid(partition)
-        if found.topic not in self._broker.image.topics:
-            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {found.topic} does not exist")
-        return found
 
     def _require_protocol(self) -> None:
         if CONSUMER_PROTOCOL not in self._broker.config["group.coordinator.rebalance.protocols"]:

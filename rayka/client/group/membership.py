@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from rayka.client.group.subscription import Subscription
+from rayka.client.group.subscription import Identity, Subscription
 from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, topic_partitions
 from rayka.coordinator.groups.records import TargetPartitions
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -54,19 +54,6 @@ class Action(NamedTuple):
 
     kind: ActionKind
     partitions: tuple[TopicIdPartition, ...]
-
-
-class Identity(NamedTuple):
-    """What a member tells of itself. `rebalance_timeout_ms`: how long it may take to give partitions up."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    server_assignor: str | None = None
-    rebalance_timeout_ms: int = 300_000
 
 
 class MemberState(enum.Enum):

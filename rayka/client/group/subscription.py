@@ -1,4 +1,4 @@
-"""What a member of a group wants to read."""
+"""What a member tells its group: who it is, and what it wants to read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ class Subscription(NamedTuple):
 
     def __bool__(self) -> bool:
         return bool(self.topics) or self.pattern is not None
+
+
+class Identity(NamedTuple):
+    """What a member tells of itself. `rebalance_timeout_ms`: how long it may take to give partitions up."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    server_assignor: str | None = None
+    rebalance_timeout_ms: int = 300_000
 
 
 def subscription_of(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rayka.client.group.membership import Action, ActionKind, Identity, Membership, MemberState, TopicIdPartition
-from rayka.client.group.subscription import Subscription
+from rayka.client.group.membership import Action, ActionKind, Membership, MemberState, TopicIdPartition
+from rayka.client.group.subscription import Identity, Subscription
 from rayka.coordinator.groups.records import TargetPartitions
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.errors import ErrorCode, RaykaError

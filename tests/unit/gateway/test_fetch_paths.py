@@ -17,7 +17,7 @@ from rayka.gateway.server.context import Context
 from rayka.gateway.server.segment_files import SegmentFile
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from rayka.types import AbortedTransaction, AppendResult, FetchResult, FileSlice
+from rayka.types import AbortedTransaction, AppendResult, FetchPartition, FetchResult, FileSlice, TopicPartition
 from tests.unit.gateway.requests import batch
 from tests.unit.gateway.scripted_broker import MemoryTransport, ScriptedBroker, connect, feed, new_context, settle
 from tests.unit.gateway.test_produce_fetch import fetch_request, produce_request
@@ -101,7 +101,7 @@ def test_the_request_reaches_the_leaders_as_it_was_meant() -> None:
     async def check(case: Case) -> None:
         case.fetch(12, {1: 44}, max_bytes=1000, min_bytes=7, max_wait_ms=300, leader_epoch=5)
         ((partition,), _) = case.broker.partitions.fetches[0]
-        assert partition == (("orders", 1), 44, 1000, 5, -1)
+        assert partition == FetchPartition(TopicPartition("orders", 1), 44, 1000, 5, -1)
         options = case.broker.partitions.fetch_options[0]
         assert (options["max_wait_ms"], options["min_bytes"]) == (300, 7)
         assert options["max_bytes"] == 4 << 20, "no response is larger, whatever the client allows"

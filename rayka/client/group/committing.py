@@ -1,0 +1,105 @@
+"""A consumer whose group stores offsets: committing them, and reading what is committed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, overload
+
+from rayka.client.consumer.consumer import AsyncConsumer
+from rayka.client.group.commits import Commits, PreparedCommit
+from rayka.client.group.coordinator import OffsetAndMetadata
+from rayka.client.group.member import GroupMember
+from rayka.client.loop import at_home
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicPartition
+
+
+class CommittingConsumer(AsyncConsumer):
+    """The part of `AsyncGroupConsumer` that commits."""
+
+    _commits: Commits
+    _member: GroupMember
+
+    @at_home
+    async def commit(
+        self,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit offsets, by default the positions behind all that was given out, and return what was committed.
+
+        Raises UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or FENCED_INSTANCE_ID if the group went on without this
+        member: others have read on from what was committed before. Raises OFFSET_METADATA_TOO_LARGE.
+        """
+        if offsets is not None:
+            return await self.commit_prepared(self.prepare_commit(offsets), timeout_ms)
+        with self._hurrying():
+            return dict(await self._commits.commit_positions(timeout_ms))
+
+    def prepare_commit(self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None) -> PreparedCommit:
+        """What `commit` of this would commit now. From the thread that polls."""
+        return self._commits.prepare(None if offsets is None else self._checked(offsets))
+
+    @at_home
+    async def commit_prepared(
+        self, prepared: PreparedCommit, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit what was prepared, under the epoch that it was prepared in; errors as `commit`."""
+        with self._hurrying():
+            await self._commits.commit(prepared, timeout_ms)
+        return dict(prepared.offsets)
+
+    @overload
+    async def committed(self, partitions: tuple[str, int]) -> OffsetAndMetadata | None: ...
+
+    @overload
+    async def committed(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    async def committed(self, partitions: Any) -> Any:
+        """What the group has committed for a partition, or for each of several; None if nothing."""
+        if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
+            return (await self._committed([partitions])).popitem()[1]
+        return await self._committed(partitions)
+
+    @at_home
+    async def _committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return await self._commits.committed([self._require_existing(partition) for partition in partitions])
+
+    @contextlib.contextmanager
+    def _hurrying(self) -> Iterator[None]:
+        """If a commit is refused, the group may have gone on: ask the coordinator soon."""
+        try:
+            yield
+        except RaykaError:
+            self._member.hurry()
+            raise
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind what was given out; not those in a topic that has been replaced by another one of its name."""
+        topics = self._broker.image.topics
+        positions = {
+            state.topic_partition: self._position(state)
+            for state in list(self._fetcher.partitions.values())
+            if (topic := topics.get(state.topic_partition.topic)) is None or topic.topic_id == state.topic_id
+        }
+        return {partition: OffsetAndMetadata(offset) for partition, offset in positions.items() if offset is not None}
+
+    def _checked(
+        self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        checked: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, given in offsets.items():
+            one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+            if not isinstance(one.offset, int) or one.offset < 0 or not isinstance(one.metadata, str):
+                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{given!r} is no offset to commit for {partition}")
+            checked[self._require_existing(partition)] = one
+        return checked
+
+    def _require_existing(self, partition: tuple[str, int]) -> TopicPartition:
+        found = self._require_valid(partition)
+        if found.topic not in self._broker.image.topics:
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {found.topic} does not exist")
+        return found
