@@ -1,8 +1,8 @@
 """Word counts in micro-batches, with a crash in the middle: every word counts once.
 
 The stream runs in a process of its own (`python examples/word_counts.py stream ADDRESS DIRECTORY`), which is killed
-with -9 while it works and started again. The counts are in SQLite; the number of a batch is stored in the same
-transaction as its counts, so a batch that comes again after the crash changes nothing.
+with -9 while it works and started again. The counts are in SQLite; the id of the stream and the number of a batch are
+stored in the same transaction as its counts, so a batch that comes again after the crash changes nothing.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def stream(address: str, directory: str) -> None:
     spark = rayka.spark.session(executor_cores=1, configs={"spark.sql.shuffle.partitions": "1"})
     database = sqlite3.connect(f"{directory}/counts.db")
     database.execute("CREATE TABLE IF NOT EXISTS counts (word TEXT PRIMARY KEY, count INTEGER)")
-    database.execute("CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY)")
+    database.execute("CREATE TABLE IF NOT EXISTS batches (stream TEXT, id INTEGER, PRIMARY KEY (stream, id))")
 
     def count_words(lines: DataFrame, batch_id: int) -> None:
         words = lines.select(F.explode(F.split(F.col("value").cast("string"), " ")).alias("word"))
         counts = words.groupBy("word").count().collect()
         with database, contextlib.suppress(sqlite3.IntegrityError):
-            database.execute("INSERT INTO batches VALUES (?)", (batch_id,))
+            database.execute("INSERT INTO batches VALUES (?, ?)", (rayka.spark.stream_id(), batch_id))
             for word, count in counts:
                 database.execute(ADD, (word, count))
         print(f"counted batch {batch_id}", flush=True)

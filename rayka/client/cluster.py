@@ -1,4 +1,4 @@
-"""What `rayka.start()` and `rayka.connect()` give: the way to producers, consumers and the admin."""
+"""What `rayka.start()` and `rayka.connect()` return; it makes producers, consumers and the admin."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Connection(Protocol):
 class Cluster:
     """A rayka cluster, seen from this program.
 
-    As a context manager it ends with `stop`: what this process started goes, a cluster that it joined stays.
+    As a context manager it ends with `stop`: a broker that this process started is stopped, a cluster that it joined
+    goes on.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -81,7 +82,7 @@ class Cluster:
     def consumer(
         self, group_id: str | None = None, topics: Iterable[str] | None = None, **config: Any
     ) -> Consumer | GroupConsumer:
-        """A consumer that shares topics with the others of its group, and commits how far it is.
+        """A consumer that shares topics with the others of its group, and commits its positions.
 
         Settings: `GroupConsumerConfig`. Without a group, one of partitions that the program assigns: `ConsumerConfig`.
         """

@@ -65,7 +65,7 @@ _joining = threading.Lock()
 
 
 def leave() -> None:
-    """Close the connections of this process; who needs one again makes it again."""
+    """Close the connections of this process. The next task that needs one connects again."""
     while _connections:
         _connections.popitem()[1].close()
 

@@ -25,7 +25,7 @@ S = TypeVar("S", bound="ProducerConfig | ConsumerConfig")
 
 
 def invalid(name: str, value: object, reason: str) -> RaykaError:
-    """The error for a bad setting."""
+    """The error for an invalid setting."""
     return RaykaError(ErrorCode.INVALID_CONFIG, f"Invalid value {value!r} for {name}: {reason}")
 
 

@@ -13,16 +13,18 @@ It needs the extra `rayka[spark]`.
 
 from __future__ import annotations
 
+from rayka.ranges.batches import DataLoss
 from rayka.ranges.plan import Timestamp
 from rayka.spark.decoding import arrow_values, avro_values, json_values
 from rayka.spark.java import prepare_java
 from rayka.spark.read import read_topic
 from rayka.spark.sessions import session, stop
 from rayka.spark.sinks import parquet_sink
-from rayka.spark.stream import Progress, Stream, stream_topic
+from rayka.spark.stream import Progress, Stream, stream_id, stream_topic
 from rayka.spark.write import write_topic
 
 __all__ = [
+    "DataLoss",
     "Progress",
     "Stream",
     "Timestamp",
@@ -34,6 +36,7 @@ __all__ = [
     "read_topic",
     "session",
     "stop",
+    "stream_id",
     "stream_topic",
     "write_topic",
 ]

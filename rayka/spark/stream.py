@@ -111,7 +111,7 @@ class Stream(Closing):
         self._stopping.set()
 
     def close(self) -> None:
-        """Stop, and let go of the checkpoint."""
+        """Stop, and release the checkpoint."""
         self.stop()
         self._batches.close()
 

@@ -115,7 +115,7 @@ def test_offsets_times_and_names_bound_a_read(spark, cluster, topic):
         ({"topics": "no-such-topic"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_what_can_not_be_read_is_refused_at_once(spark, cluster, topic, arguments, code):
+def test_reads_that_are_not_possible_are_refused_at_once(spark, cluster, topic, arguments, code):
     fill(cluster, topic, 30)
     arguments = {"topics": topic, **arguments}
     if isinstance(arguments.get("starting"), dict):

@@ -187,7 +187,7 @@ class AsyncAdmin(GroupAdmin):
     async def delete_records(
         self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int = _TIMEOUT_MS
     ) -> dict[TopicPartition, int]:
-        """Delete the records before these offsets (-1: all there are); gives the new log start offsets."""
+        """Delete the records before these offsets (-1: all), and return the new log start offsets."""
         wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
         results = await self._broker.partitions.delete_records(wanted, timeout_ms)
         for topic_partition, result in results.items():

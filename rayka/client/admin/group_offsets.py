@@ -1,4 +1,4 @@
-"""What a group has read and has still to read, and where a reset of its offsets leads."""
+"""The committed offsets and the lag of a group, and the offsets to which a reset leads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rayka.types import OffsetSpec, TopicPartition
 
 
 class Node(Protocol):
-    """A broker with the address that clients are told."""
+    """A broker with its advertised address."""
 
     @property
     def broker_id(self) -> int: ...
@@ -123,7 +123,7 @@ class OffsetReset:
 
     @classmethod
     def to_earliest(cls) -> OffsetReset:
-        """To the first record that there is."""
+        """To the log start offset."""
         return cls(timestamp=OffsetSpec.EARLIEST)
 
     @classmethod
@@ -133,17 +133,17 @@ class OffsetReset:
 
     @classmethod
     def to_current(cls) -> OffsetReset:
-        """To what is committed; to the end of the log where nothing is."""
+        """To the committed offset, or to the end of the log where there is none."""
         return cls(is_current=True)
 
     @classmethod
     def to_offset(cls, offset: int) -> OffsetReset:
-        """To this offset, or the nearest that there is."""
+        """To this offset, or the nearest one in the log."""
         return cls(offset=offset)
 
     @classmethod
     def shift_by(cls, shift: int) -> OffsetReset:
-        """So far from what is committed, at most to the ends of the log."""
+        """By this many offsets from the committed one, within the log."""
         return cls(shift=shift)
 
     @classmethod

@@ -78,7 +78,7 @@ class GroupAdmin:
         validate_only: bool = False,
         timeout_ms: int = _TIMEOUT_MS,
     ) -> dict[TopicPartition, int]:
-        """Put a group's offsets elsewhere; gives the new ones. A group that is not there yet comes to be.
+        """Reset a group's committed offsets, and return the new ones. A group that does not exist is created.
 
         `topics`: topic -> partitions, None for all of them; without `topics` all that the group has committed.
         Raises NON_EMPTY_GROUP while the group has members, UNKNOWN_TOPIC_OR_PARTITION, GROUP_ID_NOT_FOUND if there
@@ -103,9 +103,9 @@ class GroupAdmin:
         validate_only: bool = False,
         timeout_ms: int = _TIMEOUT_MS,
     ) -> dict[TopicPartition, int]:
-        """Put each partition at an offset of its own, or the nearest that there is; gives the new ones.
+        """Set the committed offset of each partition, or the nearest one that exists, and return the new ones.
 
-        A group that is not there yet comes to be. Raises NON_EMPTY_GROUP while the group has members and
+        A group that does not exist is created. Raises NON_EMPTY_GROUP while the group has members and
         UNKNOWN_TOPIC_OR_PARTITION.
         """
         await self._require_inactive(group_id, timeout_ms)
@@ -122,7 +122,7 @@ class GroupAdmin:
     async def delete_offsets(
         self, group_id: str, topics: Mapping[str, Iterable[int] | None], *, timeout_ms: int = _TIMEOUT_MS
     ) -> dict[TopicPartition, ErrorCode]:
-        """Forget what a group has committed; `topics` as in `reset_offsets`. Gives the outcome of each partition:
+        """Delete committed offsets of a group; `topics` as in `reset_offsets`. Returns the outcome of each partition:
         GROUP_SUBSCRIBED_TO_TOPIC where the group still reads the topic.
 
         Raises GROUP_ID_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, and NON_EMPTY_GROUP for a group of another kind of
@@ -140,7 +140,7 @@ class GroupAdmin:
         self, group_ids: Iterable[str], *, timeout_ms: int = _TIMEOUT_MS, raise_errors: bool = True
     ) -> dict[str, ErrorCode]:
         """Delete groups with their offsets. Some may fail (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND): the others are done;
-        `raise_errors=False` gives all results instead of raising."""
+        `raise_errors=False` returns all results instead of raising."""
         if isinstance(group_ids, str):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"group_ids must be a list, not the str {group_ids!r}")
         results: dict[str, ErrorCode] = {}
@@ -187,7 +187,7 @@ class GroupAdmin:
         return GroupDescription(group_id, "Classic", old.group_state, old.protocol_data, coordinator, members)
 
     async def _require_inactive(self, group_id: str, timeout_ms: int) -> None:
-        """A group that is not there has no members either."""
+        """A group that does not exist has no members."""
         try:
             state = (await self._group(group_id, timeout_ms)).state
         except RaykaError as error:
@@ -300,7 +300,7 @@ def _member(member: DescribedMember, protocol_type: str) -> GroupMember:
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]], timeout_ms: int) -> T:
-    """Asks again while the coordinator loads or is on the move. Raises its error when the time is up."""
+    """Retries while the coordinator is loading or moving. Raises its error when the time is up."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_ms / 1000
     while True:

@@ -13,7 +13,7 @@ from rayka.client.admin.group_offsets import GroupDescription
 
 
 class Partition(Protocol):
-    """What the tree tells of a partition."""
+    """A partition in the tree."""
 
     @property
     def partition(self) -> int: ...
@@ -28,7 +28,7 @@ class Partition(Protocol):
 
 
 class Topic(Protocol):
-    """What the tree tells of a topic."""
+    """A topic in the tree."""
 
     @property
     def name(self) -> str: ...

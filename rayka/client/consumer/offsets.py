@@ -1,4 +1,4 @@
-"""Looking up offsets by time, with patience for leaders that are just changing."""
+"""Looking up offsets by time, with retries while leaders change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def look_up(
     timeout_ms: int,
     retry_backoff_ms: int,
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """The offset of each partition's timestamp (ms) or `OffsetSpec`; errors that may pass are waited out.
+    """The offset of each partition's timestamp (ms) or `OffsetSpec`; retriable errors are retried.
 
     Raises the error of the first partition that has one, naming it.
     """

@@ -1,4 +1,4 @@
-"""Where a consumer is in each of its partitions, and what is read ahead of that."""
+"""The position of a consumer in each of its partitions, and the fetches that are read ahead of it."""
 
 from __future__ import annotations
 

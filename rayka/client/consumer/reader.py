@@ -67,10 +67,10 @@ class AsyncReader(AsyncClosing):
         max_wait_ms: int = 0,
         timeout_ms: float = _TIMEOUT_MS,
     ) -> RecordSet:
-        """The records from an offset on; at the end none, unless one comes within `max_wait_ms`.
+        """The records from an offset on; at the end none, unless one arrives within `max_wait_ms`.
 
-        Raises OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, CORRUPT_MESSAGE. A leader that is on the move is
-        waited for, at most `timeout_ms`.
+        Raises OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, CORRUPT_MESSAGE. While there is no
+        leader it retries, for at most `timeout_ms`.
         """
         request = FetchRequest(topic, partition, offset, max_bytes)
         return (await self._fetch([request], max_wait_ms, timeout_ms))[0]
@@ -101,7 +101,7 @@ class AsyncReader(AsyncClosing):
 
     @at_home
     async def close(self) -> None:
-        """Let go of the files that are open."""
+        """Close the files that are open."""
         self._files.close()
 
     async def _offset(self, topic: str, partition: int, timestamp: int, timeout_ms: int) -> int:

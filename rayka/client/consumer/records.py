@@ -1,4 +1,4 @@
-"""What a consumer gives: records, or whole batches as they lie in the log."""
+"""What a consumer returns: records, or whole batches as they are in the log."""
 
 from __future__ import annotations
 

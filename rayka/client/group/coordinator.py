@@ -1,4 +1,4 @@
-"""The commands of one group, taken to its coordinator; tried again while that loads, moves or is away."""
+"""Requests to the coordinator of one group, retried while it is loading, moving or away."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """As whom a commit is made: of nobody, if there is no member id."""
+    """The member that commits; none if there is no member id."""
 
     member_id: str = ""
     member_epoch: int = -1

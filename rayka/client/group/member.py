@@ -78,7 +78,7 @@ class GroupMember:
         self._wake = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to speak with the coordinator, if that has not begun."""
+        """Start sending heartbeats, unless that has begun."""
         if self._loop_task is None:
             self._loop_task = asyncio.get_running_loop().create_task(self._speak())
 
@@ -89,7 +89,7 @@ class GroupMember:
         self._wake.set()
 
     def leave(self) -> None:
-        """Give everything up, in steps as always, and leave."""
+        """Revoke all partitions, with callbacks, and leave."""
         self.membership.leave()
         self._wake.set()
 
@@ -100,11 +100,11 @@ class GroupMember:
 
     @property
     def has_left(self) -> bool:
-        """Whether there is nothing left to do for `leave`."""
+        """Whether `leave` has finished."""
         return self.membership.state is MemberState.UNSUBSCRIBED
 
     def polling(self) -> None:
-        """The program is in a poll: it has all the time that it wants."""
+        """The program is in a poll: the poll interval does not run."""
         if self.membership.polling():
             self._wake.set()
 
@@ -133,7 +133,7 @@ class GroupMember:
         return ConsumerGroupMetadata(member.identity.member_id, member.member_epoch, member.identity.instance_id)
 
     async def close(self) -> None:
-        """Stop, without a word to the coordinator."""
+        """Stop without telling the coordinator."""
         for task in (self._loop_task, self._action_task):
             if task is not None:
                 task.cancel()
@@ -199,7 +199,7 @@ class GroupMember:
             await self._reading.begin(partitions)
 
     def _give_up(self, error: Exception) -> None:
-        """Partitions can't be taken up: the program is told, unless it is no member any more."""
+        """Partitions can't be assigned: the next poll raises the error, unless the member has left."""
         logger.warning("group %s: %s", self._calls.group_id, error)
         if self.membership.state is MemberState.RECONCILING:
             self.membership.fail(_rayka_error(error))

@@ -106,7 +106,7 @@ class Membership:
         self.hurry()
 
     def leave(self) -> None:
-        """Gives everything up and leaves: UNSUBSCRIBED when the coordinator has been told."""
+        """Revokes all partitions and leaves: UNSUBSCRIBED once the coordinator has been told."""
         self.subscription = Subscription()
         self._error = None
         if self.state is not MemberState.UNSUBSCRIBED:
@@ -114,7 +114,7 @@ class Membership:
             self._depart_if_free()
 
     def polling(self) -> bool:
-        """The program is in a poll: it has all the time that it wants. True if the member joins again now."""
+        """The program is in a poll: the poll interval does not run. True if the member joins again now."""
         self._poll_until_ms = None
         if self.state not in (MemberState.STALE, MemberState.FATAL) or self._is_burdened or self._error is not None:
             return False
@@ -171,11 +171,11 @@ class Membership:
             self._refused(error, now_ms)
 
     def hurry(self) -> None:
-        """Something has changed: speak to the coordinator as soon as may be."""
+        """Something has changed: send the next heartbeat at once."""
         self._heartbeat_at_ms = 0
 
     def fail(self, error: RaykaError) -> None:
-        """The member can't go on; the program has to be told."""
+        """The member can't go on: the next poll raises the error."""
         if self.state is MemberState.LEAVING:
             return
         was_in_group = self.state in _IN_GROUP
@@ -185,7 +185,7 @@ class Membership:
             self._depart()
 
     def take_error(self) -> RaykaError | None:
-        """What the program has to be told, once all that was held is lost. With its next poll the member joins."""
+        """The error for the program, once all partitions are lost. The poll after that joins again."""
         if self._is_burdened:
             return None
         error, self._error = self._error, None
@@ -259,7 +259,7 @@ class Membership:
         return self._tells_departure or self._tells_held or self._told != self.subscription
 
     def _is_current(self, sent: ConsumerGroupHeartbeatRequest) -> bool:
-        """Whether what was sent is of the member's present life: it may have begun a new one since."""
+        """Whether the request was sent since the member joined last."""
         if self._tells_departure:
             return False
         return self.state in _IN_GROUP or (self.state is MemberState.JOINING and sent.member_epoch == JOIN_EPOCH)
@@ -276,7 +276,7 @@ class Membership:
         return sent
 
     def _report(self) -> ConsumerGroupHeartbeatRequest:
-        """A heartbeat with all that the coordinator does not know, or may not know."""
+        """A heartbeat with every field that the coordinator may not know."""
         identity, tells_all, joins = self.identity, self._tells_all, self.state is MemberState.JOINING
         names = tells_all or self._told != self.subscription
         held = () if joins else _grouped(self.held) if tells_all or self._tells_held else None
@@ -292,7 +292,7 @@ class Membership:
         )
 
     def _departure(self) -> ConsumerGroupHeartbeatRequest:
-        """A static member will be back, and keeps its place until its session ends."""
+        """A static member keeps its partitions until its session ends."""
         return self._request(LEAVE_EPOCH if self.identity.instance_id is None else LEAVE_STATIC_EPOCH)
 
     def _request(self, member_epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:

@@ -1,4 +1,4 @@
-"""The records that wait to be sent, batch by batch, for each partition.
+"""The records that wait to be sent, in batches for each partition.
 
 Any thread appends; the event loop's thread takes batches out. The lock is held for the few lines that
 touch a queue, never while anything waits.
@@ -23,7 +23,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class ProducerBatch(Completion):
-    """A batch on its way: filling, then waiting, then sent, maybe several times, then done."""
+    """A batch that is filling, then waits, is sent, maybe several times, and is done."""
 
     __slots__ = (
         "attempts",

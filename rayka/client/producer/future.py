@@ -1,4 +1,4 @@
-"""What `send` returns: the place where a record's offset, or the error, will be.
+"""What `send` returns: a future for a record's offset, or the error.
 
 A record's future is only a pointer into its batch; the batch is what completes, once, for all of them.
 So a future costs a fraction of a microsecond, and one can be had for every record.

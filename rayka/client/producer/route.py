@@ -1,4 +1,4 @@
-"""Where the records of one topic go: its partitions as the image has them, and the queue of each."""
+"""The partitions of one topic as the image has them, and the queue of each."""
 
 from __future__ import annotations
 

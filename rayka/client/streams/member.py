@@ -63,14 +63,14 @@ class StreamMember(AsyncGroupConsumer):
             return self._current
 
     def finish(self, reader: object) -> None:
-        """If this one reads the stream, it is done with the last record."""
+        """If this thread or task reads the stream, it has processed the last record."""
         with self._lock:
             if self._reader == reader:
                 self._current = None
 
     @at_home
     async def commit_given_out(self) -> None:
-        """Commit behind all records that were given out; the last one counts as read from now on."""
+        """Commit behind all records that were returned; the last one counts as read from now on."""
         with self._lock:
             self._current = None
             prepared = self._commits.prepare()

@@ -109,9 +109,9 @@ class AsyncConsumerConnector(AsyncClosing):
 
     @at_home
     async def create_message_streams(self, topic_count: Mapping[str, int]) -> dict[str, list[AsyncStream]]:
-        """So many streams for each topic: {"orders": 2} gives {"orders": [stream, stream]}.
+        """The given number of streams for each topic: {"orders": 2} returns {"orders": [stream, stream]}.
 
-        Asking for all of them at once spares rebalances. A topic may come to be later.
+        Asking for all of them at once saves rebalances. A topic may be created later.
         """
         for topic, count in topic_count.items():
             if not isinstance(topic, str) or not topic:
@@ -139,14 +139,14 @@ class AsyncConsumerConnector(AsyncClosing):
 
     @at_home
     async def commit_offsets(self) -> None:
-        """Commit behind all records that the streams have given out. Raises why that can't be."""
+        """Commit behind all records that the streams have returned. Raises RaykaError if that fails."""
         self._require_running()
         await asyncio.gather(*(member.commit_given_out() for member in self._members))
 
     async def shutdown(self) -> None:
         """Commit, unless `enable_auto_commit` says no, leave the group and end the streams. Safe to repeat.
 
-        A record that another task is just working on is not counted as read.
+        A record that another task is processing does not count as read.
         """
         self.finish(asyncio.current_task())
         await self.leave()
@@ -154,13 +154,13 @@ class AsyncConsumerConnector(AsyncClosing):
     close = shutdown
 
     def finish(self, reader: object) -> None:
-        """The thread or task that read streams is doing something else: it is done with their last records."""
+        """The thread or task that read streams has processed their last records."""
         for member in tuple(self._members):
             member.finish(reader)
 
     @at_home
     async def leave(self) -> None:
-        """As `shutdown`, but whoever has a record is still working on it."""
+        """As `shutdown`, but records that were returned last do not count as read."""
         if self._is_shut_down:
             return
         self._is_shut_down = True
@@ -224,7 +224,7 @@ class ConsumerConnector(Shell[AsyncConsumerConnector], Closing):
     def shutdown(self) -> None:
         """Commit, unless `enable_auto_commit` says no, leave the group and end the streams. Safe to repeat.
 
-        A record that another thread is just working on is not counted as read.
+        A record that another thread is processing does not count as read.
         """
         if not self._loop.is_closed:
             self._core.finish(threading.get_ident())

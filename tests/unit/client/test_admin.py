@@ -23,7 +23,7 @@ def admin(cluster: Cluster) -> Iterator[Admin]:
     return cluster.admin()
 
 
-def test_topics_come_and_go(admin: Admin) -> None:
+def test_topics_are_created_listed_and_deleted(admin: Admin) -> None:
     created = admin.create_topic(
         "orders", partitions=4, configs={"retention.ms": 60_000, "cleanup.policy": ["compact"]}
     )

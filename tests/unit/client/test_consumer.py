@@ -210,7 +210,7 @@ def test_a_leader_refuses_a_fetch_of_the_topic_before(cluster: Cluster, connecti
     assert [result.error for result in answer] == [ErrorCode.INCONSISTENT_TOPIC_ID]
 
 
-def test_deleted_records_are_passed_over(cluster: Cluster) -> None:
+def test_deleted_records_are_skipped_with_a_reset(cluster: Cluster) -> None:
     fill(cluster, 100, batch_size=200)
     assert cluster.admin().delete_records({EVENTS: 40}) == {EVENTS: 40}
     with reader(cluster) as consumer:
@@ -292,7 +292,7 @@ def test_a_damaged_batch_is_an_error_at_its_place(cluster: Cluster, tmp_path: Pa
         ErrorCode.NETWORK_EXCEPTION,
     ],
 )
-def test_passing_errors_are_waited_out(cluster: Cluster, faults: FaultyPartitions, error: ErrorCode) -> None:
+def test_retriable_errors_are_retried(cluster: Cluster, faults: FaultyPartitions, error: ErrorCode) -> None:
     fill(cluster, 300, batch_size=200)
     faults.fail_fetches(error, error)
     with reader(cluster, retry_backoff_ms=1) as consumer:

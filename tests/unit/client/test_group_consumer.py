@@ -126,7 +126,7 @@ def test_iteration_commits_what_was_given_out(cluster: Cluster) -> None:
         assert numbers(given + list(consumer)) == [*range(100)]
 
 
-def test_without_automatic_commit_nothing_is_committed_but_by_the_program(cluster: Cluster) -> None:
+def test_without_automatic_commits_only_the_program_commits(cluster: Cluster) -> None:
     write(cluster, 100)
     place = ("events", 1)
     with cluster.consumer("g", ["events"], enable_auto_commit=False, **SETTINGS) as consumer:
@@ -259,7 +259,7 @@ def test_callbacks_may_seek_commit_and_ask_but_not_poll(cluster: Cluster) -> Non
     assert [{offset.offset for offset in one.values()} for one in committed] == [{10}]
 
 
-def test_what_a_callback_raises_the_poll_raises_and_the_rebalance_goes_on(cluster: Cluster) -> None:
+def test_poll_raises_the_error_of_a_callback_and_the_rebalance_continues(cluster: Cluster) -> None:
     write(cluster, 4)
     consumer = cluster.consumer("g", **SETTINGS)
 
@@ -364,7 +364,7 @@ def test_pause_and_seek(cluster: Cluster) -> None:
         assert [record.offset for record in take(7, consumer)] == [*range(3, 10)]
 
 
-def test_partitions_by_hand_with_offsets_of_a_group(cluster: Cluster) -> None:
+def test_assigned_partitions_use_the_offsets_of_the_group(cluster: Cluster) -> None:
     write(cluster, 40)
     with cluster.consumer("g", **SETTINGS) as consumer:
         consumer.assign([("events", 0)])
@@ -514,7 +514,7 @@ def test_bad_arguments(cluster: Cluster) -> None:
         consumer.poll(0)
 
 
-def test_an_unknown_assignor_is_told_to_the_program(cluster: Cluster) -> None:
+def test_an_unknown_assignor_is_an_error_of_poll(cluster: Cluster) -> None:
     consumer = cluster.consumer("g", ["events"], group_remote_assignor="mine", **SETTINGS)
     for _ in range(2):
         with pytest.raises(RaykaError, match="UNSUPPORTED_ASSIGNOR"):

@@ -42,7 +42,7 @@ def refusal(call: Any) -> RaykaError:
     return error.value
 
 
-def test_a_group_is_made_moved_and_deleted(admin: Admin) -> None:
+def test_a_group_is_created_by_a_reset_and_deleted(admin: Admin) -> None:
     assert admin.reset_offsets("readers", OffsetReset.to_offset(4), {"events": None}) == {EVENTS[0]: 4, EVENTS[1]: 0}
     assert admin.list_groups() == [ListedGroup("readers", "", "Empty", "Classic")]
     described = admin.describe_group("readers")
@@ -56,7 +56,7 @@ def test_a_group_is_made_moved_and_deleted(admin: Admin) -> None:
     assert refusal(lambda: admin.describe_group("readers")).code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_trying_out_a_reset_changes_nothing(admin: Admin) -> None:
+def test_a_dry_run_of_a_reset_changes_nothing(admin: Admin) -> None:
     admin.reset_offsets("readers", OffsetReset.to_earliest(), {"events": [0]})
     assert admin.reset_offsets("readers", OffsetReset.to_latest(), validate_only=True) == {EVENTS[0]: 10}
     assert admin.describe_group("readers").offsets[0].current_offset == 0
@@ -95,7 +95,7 @@ def test_a_coordinator_that_loads_is_waited_for(admin: Admin, connection: LocalC
         (None, ErrorCode.GROUP_ID_NOT_FOUND),
     ],
 )
-def test_what_cannot_be_reset_is_named(admin: Admin, topics: Any, code: ErrorCode) -> None:
+def test_a_reset_that_fails_names_the_partition(admin: Admin, topics: Any, code: ErrorCode) -> None:
     assert refusal(lambda: admin.reset_offsets("readers", OffsetReset.to_latest(), topics)).code is code
 
 
@@ -109,7 +109,7 @@ def test_each_partition_gets_an_offset_of_its_own(admin: Admin) -> None:
     assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_offsets_are_forgotten_one_by_one(admin: Admin) -> None:
+def test_committed_offsets_are_deleted_partition_by_partition(admin: Admin) -> None:
     admin.set_offsets("readers", dict.fromkeys(EVENTS, 0))
     assert admin.delete_offsets("readers", {"events": [0]}) == {EVENTS[0]: ErrorCode.NONE}
     assert [one.topic_partition for one in admin.describe_group("readers").offsets] == EVENTS[1:]

@@ -83,7 +83,7 @@ def settled(*numbers: int, **options: Any) -> Membership:
     return membership
 
 
-def test_joining_tells_everything_and_settling_tells_what_is_held() -> None:
+def test_a_join_sends_all_fields_and_an_acknowledgement_the_owned_partitions() -> None:
     membership = member()
     request = send(membership)
     assert request == ConsumerGroupHeartbeatRequest(
@@ -105,7 +105,7 @@ def test_joining_tells_everything_and_settling_tells_what_is_held() -> None:
     assert (request.topic_partitions, request.subscribed_topic_names, request.rack_id) == (None, None, None)
 
 
-def test_what_goes_is_given_up_and_told_before_anything_comes() -> None:
+def test_partitions_are_revoked_and_acknowledged_before_new_ones_are_assigned() -> None:
     membership = settled(0, 1)
     send(membership, INTERVAL_MS)
     membership.answered(answer(1, 1, 2), INTERVAL_MS)
@@ -122,7 +122,7 @@ def test_what_goes_is_given_up_and_told_before_anything_comes() -> None:
     assert send(membership, INTERVAL_MS).topic_partitions == (TargetPartitions(TOPIC, (1, 2)),)
 
 
-def test_heartbeats_go_on_while_an_action_takes_its_time() -> None:
+def test_heartbeats_continue_during_a_slow_callback() -> None:
     membership = settled(0)
     send(membership, INTERVAL_MS)
     membership.answered(answer(1), INTERVAL_MS)
@@ -131,7 +131,7 @@ def test_heartbeats_go_on_while_an_action_takes_its_time() -> None:
     assert request.topic_partitions is None
 
 
-def test_a_topic_that_is_not_known_here_yet_is_waited_for() -> None:
+def test_an_assigned_topic_that_the_client_does_not_know_yet_is_waited_for() -> None:
     membership = member()
     send(membership)
     membership.answered(answer(1, 0), 0)
@@ -141,7 +141,7 @@ def test_a_topic_that_is_not_known_here_yet_is_waited_for() -> None:
     assert not membership.may_wait_for_topics
 
 
-def test_after_a_heartbeat_that_may_be_lost_everything_is_told_again() -> None:
+def test_all_fields_are_sent_again_after_a_heartbeat_that_may_be_lost() -> None:
     membership = settled(0)
     send(membership, INTERVAL_MS)
     membership.failed(LOST, INTERVAL_MS)
@@ -159,7 +159,7 @@ def test_after_a_heartbeat_that_may_be_lost_everything_is_told_again() -> None:
 @pytest.mark.parametrize(
     "error", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND]
 )
-def test_a_fenced_member_loses_what_it_holds_and_joins_again(error: ErrorCode) -> None:
+def test_a_fenced_member_loses_its_partitions_and_joins_again(error: ErrorCode) -> None:
     membership = settled(0, 1)
     send(membership, INTERVAL_MS)
     membership.answered(refusal(error), INTERVAL_MS)
@@ -170,7 +170,7 @@ def test_a_fenced_member_loses_what_it_holds_and_joins_again(error: ErrorCode) -
     assert membership.take_error() is None
 
 
-def test_what_was_assigned_while_the_member_was_fenced_is_lost_too() -> None:
+def test_partitions_assigned_while_the_member_was_fenced_are_lost_too() -> None:
     membership = member()
     send(membership)
     membership.answered(answer(1, 0), 0)
@@ -184,7 +184,7 @@ def test_what_was_assigned_while_the_member_was_fenced_is_lost_too() -> None:
     assert membership.state is MemberState.JOINING
 
 
-def test_what_is_refused_for_good_is_told_once_and_tried_again_with_the_next_poll() -> None:
+def test_a_fatal_error_is_raised_once_and_the_next_poll_joins_again() -> None:
     membership = member()
     send(membership)
     membership.answered(refusal(ErrorCode.UNSUPPORTED_ASSIGNOR), 0)
@@ -198,7 +198,7 @@ def test_what_is_refused_for_good_is_told_once_and_tried_again_with_the_next_pol
     assert send(membership).member_epoch == 0
 
 
-def test_an_action_that_cannot_be_carried_out_ends_the_membership() -> None:
+def test_an_action_that_fails_ends_the_membership() -> None:
     membership = member()
     send(membership)
     membership.answered(answer(1, 0), 0)
@@ -213,7 +213,7 @@ def test_an_action_that_cannot_be_carried_out_ends_the_membership() -> None:
     assert send(membership).member_epoch == 0
 
 
-def test_a_program_that_does_not_poll_leaves_until_it_does() -> None:
+def test_a_member_whose_program_does_not_poll_leaves_until_the_next_poll() -> None:
     membership = settled(0)
     membership.polled(0)
     assert not membership.expire(POLL_MS - 1)
@@ -248,7 +248,7 @@ def test_it_leaves_before_it_joins_again() -> None:
 
 
 @pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("one", -2)])
-def test_leaving_gives_up_first(instance_id: str | None, epoch: int) -> None:
+def test_partitions_are_revoked_before_the_member_leaves(instance_id: str | None, epoch: int) -> None:
     membership = settled(0, instance_id=instance_id)
     membership.leave()
     assert membership.heartbeat(INTERVAL_MS) is None
@@ -261,13 +261,13 @@ def test_leaving_gives_up_first(instance_id: str | None, epoch: int) -> None:
     assert membership.next_deadline() is None
 
 
-def test_leaving_before_the_coordinator_heard_of_it_is_silent() -> None:
+def test_a_member_that_never_joined_leaves_without_a_request() -> None:
     membership = member()
     membership.leave()
     assert membership.state is MemberState.UNSUBSCRIBED
 
 
-def test_leaving_while_the_join_is_on_its_way() -> None:
+def test_leaving_while_the_join_is_in_flight() -> None:
     membership = member()
     send(membership)
     membership.leave()
@@ -279,7 +279,7 @@ def test_leaving_while_the_join_is_on_its_way() -> None:
     assert membership.state is MemberState.UNSUBSCRIBED
 
 
-def test_a_new_subscription_is_told_at_once_and_a_pattern_takes_the_place_of_names() -> None:
+def test_a_new_subscription_is_sent_at_once_and_a_pattern_replaces_names() -> None:
     membership = settled(0)
     membership.subscribe(Subscription(pattern="ev.*"))
     request = send(membership)
@@ -290,7 +290,7 @@ def test_a_new_subscription_is_told_at_once_and_a_pattern_takes_the_place_of_nam
     assert (request.subscribed_topic_names, request.subscribed_topic_regex) == (("other",), "")
 
 
-def test_a_topic_made_anew_under_its_name_is_another_one() -> None:
+def test_a_topic_created_again_under_its_name_is_another_topic() -> None:
     membership = settled(0)
     again = uuid.UUID(int=2)
     send(membership, INTERVAL_MS)

@@ -90,7 +90,7 @@ def test_callbacks_get_metadata_or_the_error(cluster: Cluster, faults: FaultyPar
     producer.close()
 
 
-def test_a_failing_callback_harms_nobody(cluster: Cluster) -> None:
+def test_a_failing_callback_does_not_stop_the_producer(cluster: Cluster) -> None:
     with cluster.producer(linger_ms=2) as producer:
         first = producer.send("events", b"1").add_callback(lambda _: 1 / 0)
         second = producer.send("events", b"2")
@@ -324,7 +324,7 @@ def test_a_topic_that_is_deleted_and_created_again(cluster: Cluster) -> None:
             admin.delete_topic("events")
 
 
-def test_get_has_a_time_out(cluster: Cluster) -> None:
+def test_get_times_out(cluster: Cluster) -> None:
     producer = cluster.producer(linger_ms=10_000)
     with pytest.raises(RaykaError, match="REQUEST_TIMED_OUT"):
         producer.send("events", b"1").get(0.01)

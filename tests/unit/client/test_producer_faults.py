@@ -48,7 +48,7 @@ def require_exactly_once(cluster: Cluster, futures: list[RecordFuture]) -> None:
 
 
 @pytest.mark.parametrize("fault", TEMPORARY)
-def test_one_fault_leaves_no_trace(cluster: Cluster, faults: FaultyPartitions, fault: Fault) -> None:
+def test_one_fault_neither_loses_nor_repeats_records(cluster: Cluster, faults: FaultyPartitions, fault: Fault) -> None:
     faults.fail_appends(PASS, PASS, fault)
     futures = send(cluster, 100)
     assert all(future.succeeded() for future in futures)

@@ -64,7 +64,7 @@ def test_offsets_before_a_time_in_descending_order(cluster: Cluster) -> None:
     assert reader.get_offsets_before("events", 0, 2_000_000, 10) == [100, 10]
 
 
-def test_a_leader_on_the_move_is_waited_for(cluster: Cluster, faults: FaultyPartitions) -> None:
+def test_a_reader_waits_for_a_new_leader(cluster: Cluster, faults: FaultyPartitions) -> None:
     fill(cluster, 3)
     reader = cluster.reader(retry_backoff_ms=1)
     faults.fail_fetches(ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -84,13 +84,13 @@ def test_a_leader_on_the_move_is_waited_for(cluster: Cluster, faults: FaultyPart
         ((7, 0, 0), "topic must be a str"),
     ],
 )
-def test_what_cannot_be_read(cluster: Cluster, arguments: tuple[Any, ...], message: str) -> None:
+def test_fetches_that_are_refused(cluster: Cluster, arguments: tuple[Any, ...], message: str) -> None:
     fill(cluster, 3)
     with pytest.raises(RaykaError, match=message):
         cluster.reader().fetch(*arguments)
 
 
-def test_what_does_not_exist(cluster: Cluster) -> None:
+def test_a_topic_that_does_not_exist_is_an_error(cluster: Cluster) -> None:
     reader = cluster.reader()
     with pytest.raises(RaykaError, match="UNKNOWN_TOPIC_OR_PARTITION: missing-0 can't be read"):
         reader.fetch("missing", 0, 0, timeout_ms=30)

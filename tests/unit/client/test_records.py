@@ -92,7 +92,7 @@ def test_aborted_transactions_are_left_out_under_read_committed() -> None:
     assert offsets(data, aborted=None) == [0, 1, 2, 3, 4, 6]
 
 
-def test_compaction_leaves_gaps_that_are_passed_over() -> None:
+def test_gaps_left_by_compaction_are_skipped() -> None:
     whole = batch(0, 10)
     kept = [Record(offset, 1000, None, b"") for offset in (2, 5)]
     data = bytes(rebuild_batch(read_header(whole), kept))

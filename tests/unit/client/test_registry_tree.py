@@ -14,7 +14,7 @@ from rayka.types import TopicPartition
 NODE = BrokerImage(broker_id=1, host="h", port=9092, rack=None, fenced=False, node_id="n", epoch=1)
 
 
-def test_brokers_topics_and_groups_are_where_kafka_kept_them() -> None:
+def test_the_tree_has_the_paths_that_kafka_had_in_zookeeper() -> None:
     partition = PartitionImage(
         partition=0, leader=1, leader_epoch=3, replicas=(1,), isr=(1,), partition_epoch=0, actors=("a",)
     )

@@ -92,7 +92,7 @@ def test_the_rows_are_those_of_the_paper(num_partitions: int, num_streams: int) 
     assert [number for row in rows for number in row] == [*range(num_partitions)]
 
 
-def test_a_stream_goes_on_where_the_group_was(cluster: Cluster) -> None:
+def test_a_stream_continues_from_the_committed_offsets(cluster: Cluster) -> None:
     write(cluster, 50)
     with cluster.consumer_connector("g", **SETTINGS) as connector:
         (stream,) = connector.create_message_streams({"events": 1})["events"]
@@ -114,7 +114,7 @@ def test_commit_offsets_counts_what_was_given_out(cluster: Cluster) -> None:
     assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [4]
 
 
-def test_a_record_in_work_is_not_committed_by_itself(cluster: Cluster) -> None:
+def test_a_record_being_processed_is_not_committed_automatically(cluster: Cluster) -> None:
     """At least once: it counts when the next one is asked for."""
     cluster.admin().create_topic("one")
     write(cluster, 10, "one")
@@ -129,7 +129,7 @@ def test_a_record_in_work_is_not_committed_by_itself(cluster: Cluster) -> None:
     assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [3]
 
 
-def test_what_the_program_commits_is_not_taken_back(cluster: Cluster) -> None:
+def test_automatic_commits_do_not_move_behind_the_programs_own(cluster: Cluster) -> None:
     cluster.admin().create_topic("one")
     write(cluster, 10, "one")
     connector = cluster.consumer_connector("g", **SETTINGS)
@@ -184,7 +184,7 @@ def test_a_record_that_another_task_works_on_is_not_committed(
     assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [committed]
 
 
-def test_a_stream_that_nobody_reads_stays_in_its_group_and_gives_way(cluster: Cluster) -> None:
+def test_a_stream_that_nobody_reads_stays_in_its_group_and_takes_part_in_rebalances(cluster: Cluster) -> None:
     write(cluster, 50)
     first = cluster.consumer_connector("g", "a", **SETTINGS)
     (idle,) = first.create_message_streams({"events": 1})["events"]
@@ -243,7 +243,7 @@ def test_leaving_the_cluster_shuts_connectors_down(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", " ", "(", 7])
-def test_a_filter_that_is_none(pattern: Any) -> None:
+def test_invalid_filters_are_refused(pattern: Any) -> None:
     with pytest.raises(RaykaError) as refused:
         Whitelist(pattern)
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
