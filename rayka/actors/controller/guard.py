@@ -33,17 +33,23 @@ class ControllerGuard:
         self._report = report
         self._lost = lost
         self._grace_s = grace_s
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         """Watch in a thread that ends with the process."""
         threading.Thread(target=self._run, name="controller guard", daemon=True).start()
 
+    def stop(self) -> None:
+        """Watch no longer. To be called before the broker is stopped: the end of its controller is no loss then."""
+        self._stopped.set()
+
     def _run(self) -> None:
-        while ray.is_initialized():
+        while self._is_watching():
             try:
                 controller = find_controller(self._namespace)
             except RaykaError as error:
-                self._lost(f"the controller is gone: {error.message}")
+                if self._is_watching():
+                    self._lost(f"the controller is gone: {error.message}")
                 return
             try:
                 ray.get(controller.lives.remote())
@@ -61,13 +67,16 @@ class ControllerGuard:
             elif not told and away_s > self._grace_s:
                 told = f"the controller has not come back for {away_s:.0f} s"
                 self._report(told)
-            time.sleep(_POLL_S)
+            self._stopped.wait(_POLL_S)
         if told and self._is_alive():
             self._report("the controller serves again")
 
+    def _is_watching(self) -> bool:
+        return not self._stopped.is_set() and bool(ray.is_initialized())
+
     def _is_alive(self) -> bool:
         """Whether Ray still knows the controller; it restarts one that it knows."""
-        if not ray.is_initialized():
+        if not self._is_watching():
             return False
         try:
             find_controller(self._namespace)

@@ -27,6 +27,7 @@ from rayka.cli.daemon.gcs_server import NAME as GCS_SERVER
 from rayka.cli.daemon.gcs_server import GcsServer
 
 if TYPE_CHECKING:
+    from rayka.actors.controller.guard import ControllerGuard
     from rayka.client.cluster import Cluster
 
 WATCHED = (GCS_SERVER, "raylet")
@@ -93,17 +94,18 @@ def serve(settings: Settings, cluster: Cluster) -> int:
     stop = stop_signal()
     publish(settings, cluster)
     settings.tell({"ready": cluster.bootstrap_servers, "address": ray_address()})
-    guard_controller(settings)
+    guard = guard_controller(settings)
     loss = wait_for_end(stop, RayDaemons.watched())
     if loss is not None:
         settings.tell({"down": loss})
         os._exit(RAY_DOWN)  # Ray's exit handlers would wait for the daemons that are gone
     withdraw(settings)
+    guard.stop()
     cluster.stop()
     return 0
 
 
-def guard_controller(settings: Settings) -> None:
+def guard_controller(settings: Settings) -> ControllerGuard:
     """Say when the controller does not come back; start everything again when Ray has given it up."""
     from rayka.actors.controller.guard import ControllerGuard
     from rayka.actors.node.spec import DEFAULT_NAMESPACE
@@ -112,7 +114,9 @@ def guard_controller(settings: Settings) -> None:
         settings.tell({"down": reason})
         os._exit(RAY_DOWN)
 
-    ControllerGuard(DEFAULT_NAMESPACE, log, lost).start()
+    guard = ControllerGuard(DEFAULT_NAMESPACE, log, lost)
+    guard.start()
+    return guard
 
 
 def publish(settings: Settings, cluster: Cluster) -> None:
