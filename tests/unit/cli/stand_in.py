@@ -30,15 +30,14 @@ def main(behaviour: str, counter: Path) -> int:
     shell = subprocess.run(
         ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, text=True, check=True
     )
-    if behaviour == "stubborn":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    else:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it stays pending until it is waited for
     print("lives", os.getpid(), shell.stdout.strip(), file=sys.stderr, flush=True)
     print("noise that must not reach the supervisor's standard output")
     tell(ready=settings["listen"].replace(":0", ":4242"))
-    while True:
+    if behaviour == "stubborn":
         signal.pause()
+    signal.sigwait({signal.SIGTERM})
+    return 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ RUNNER = """
 import sys
 from rayka.cli.daemon.restart_policy import Policy
 from rayka.cli.daemon.supervisor import Supervisor
-policy = Policy(max_failures=3, first_delay_s=0.01, stop_timeout_s=0.5)
+stop_timeout_s = 0.5 if "stubborn" in sys.argv else 15.0
+policy = Policy(max_failures=3, first_delay_s=0.01, stop_timeout_s=stop_timeout_s)
 command = [sys.executable, *sys.argv[1:]]
 sys.exit(Supervisor(command, {"listen": "127.0.0.1:0"}, policy).run())
 """
