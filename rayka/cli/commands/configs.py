@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rayka.cli.kafka.values import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
+CODES = "\nExit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.\n"
 CONFIGS = """\
 examples:
   rayka configs describe --topic events               what was set on the topic
@@ -26,8 +27,24 @@ examples:
   rayka configs set --topic events retention.ms=3600000 segment.bytes=16777216
   rayka configs set --all-brokers log.retention.ms=86400000
   rayka configs delete --topic events retention.ms    back to the default
-
-Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.
+"""
+DESCRIBE = """\
+examples:
+  rayka configs describe --topic events               what was set on the topic
+  rayka configs describe --topic events --all         and every default, with where it comes from
+  rayka configs describe --broker 1 --all
+  rayka configs describe --all-brokers                what was set for all brokers
+"""
+SET = """\
+examples:
+  rayka configs set --topic events retention.ms=3600000 segment.bytes=16777216
+  rayka configs set --all-brokers log.retention.ms=86400000
+  rayka configs set --group billing consumer.session.timeout.ms=30000
+"""
+DELETE = """\
+examples:
+  rayka configs delete --topic events retention.ms
+  rayka configs delete --all-brokers log.retention.ms
 """
 _OWN_SOURCES = {"topic": "DYNAMIC_TOPIC_CONFIG", "group": "GROUP_CONFIG"}
 
@@ -36,7 +53,7 @@ def resource_options(function: F) -> F:
     """Add --topic, --broker, --all-brokers and --group, of which one has to be given."""
     for option in (
         click.option("--group", metavar="GROUP", shell_complete=complete_groups, help="The settings of a group."),
-        click.option("--all-brokers", is_flag=True, help="The defaults of all brokers."),
+        click.option("--all-brokers", is_flag=True, help="The settings that all brokers share."),
         click.option("--broker", metavar="ID", type=int, help="The settings of a broker."),
         click.option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="The settings of a topic."),
     ):
@@ -60,12 +77,12 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool, group: s
     return Resource(BROKER, "")
 
 
-@click.group("configs", cls=Group, epilog=CONFIGS)
+@click.group("configs", cls=Group, epilog=CONFIGS + CODES)
 def command() -> None:
     """Show and change settings of topics, brokers and groups."""
 
 
-@command.command("describe", epilog=CONFIGS)
+@command.command("describe", epilog=DESCRIBE + CODES)
 @resource_options
 @click.option("--all", "show_all", is_flag=True, help="Defaults too, not only what was set.")
 @json_option("One JSON object for each setting.")
@@ -112,7 +129,7 @@ def _config_fields(entry: Config) -> dict[str, Any]:
     }
 
 
-@command.command("set", epilog=CONFIGS)
+@command.command("set", epilog=SET + CODES)
 @click.argument("config", metavar="NAME=VALUE...", nargs=-1, required=True)
 @resource_options
 @target_options
@@ -124,7 +141,7 @@ def set_(target: Target, config: tuple[str, ...], **resource: Any) -> Exit:
     return Exit.DONE
 
 
-@command.command("delete", epilog=CONFIGS)
+@command.command("delete", epilog=DELETE + CODES)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @resource_options
 @target_options

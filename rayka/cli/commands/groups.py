@@ -51,6 +51,23 @@ examples:
   rayka groups delete billing
   rayka groups import-offsets zookeeper-offsets.txt
 """
+LIST = """\
+examples:
+  rayka groups list
+  rayka groups list --state --type                     with state and type
+  rayka groups list --state stable,empty               only those
+"""
+DESCRIBE = """\
+examples:
+  rayka groups describe billing                        offsets and lag of every partition
+  rayka groups describe billing --members --verbose    who reads which partitions
+  rayka groups describe --all-groups --state
+"""
+DELETE = """\
+examples:
+  rayka groups delete billing
+  rayka groups delete billing audit --yes
+"""
 
 
 @click.group("groups", cls=Group, epilog=GROUPS + CODES)
@@ -72,7 +89,7 @@ def chosen(text: str | None, known: tuple[str, ...], option: str) -> list[str]:
     return [by_name[word.lower()] for word in words]
 
 
-@command.command("list", epilog=GROUPS + CODES)
+@command.command("list", epilog=LIST + CODES)
 @click.option(
     "--state", metavar="[A,B]", is_flag=False, flag_value="",
     help=f"Show the state; only of these: {', '.join(STATES)}.",
@@ -100,13 +117,13 @@ def list_(target: Target, state: str | None, types: str | None, as_json: bool) -
     return Exit.DONE
 
 
-@command.command("describe", epilog=GROUPS + CODES)
+@command.command("describe", epilog=DESCRIBE + CODES)
 @click.argument("groups", metavar="[GROUP]...", nargs=-1, shell_complete=complete_groups)
 @click.option("--all-groups", is_flag=True, help="All groups, as without a name.")
 @click.option("--offsets", is_flag=True, help="Offsets and lag (the default).")
-@click.option("--members", is_flag=True, help="Who is in the group.")
+@click.option("--members", is_flag=True, help="The members, with their clients and partitions.")
 @click.option("--state", is_flag=True, help="State, coordinator and assignor.")
-@click.option("--verbose", is_flag=True, help="With leader epochs; assignments; group epochs.")
+@click.option("--verbose", is_flag=True, help="Add leader epochs to offsets, assignments to members, epochs to state.")
 @json_option("One JSON object for each group.")
 @target_options
 def describe(
@@ -147,7 +164,7 @@ def remark_on(group: GroupDescription) -> str | None:
     return None if group.members else "has no members"
 
 
-@command.command("delete", epilog=GROUPS + CODES)
+@command.command("delete", epilog=DELETE + CODES)
 @click.argument("groups", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups)
 @yes_option
 @target_options

@@ -32,7 +32,7 @@ examples:
 
 JSON lines may have key, value, headers, partition and timestamp (milliseconds); null is null, bytes that are
 not text are {"base64": "..."}, anything else becomes its JSON. Records are acknowledged by all in-sync replicas
-(acks=all, idempotent); the command ends when the last one is.
+(acks=all, idempotent); the command ends when all are acknowledged.
 Exit codes: 0 everything acknowledged, 1 something was not, 2 used wrongly, 3 no such topic or no broker.
 """
 
@@ -51,9 +51,9 @@ class Shape:
 @click.command("produce", cls=Command, epilog=EXAMPLES)
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("file", required=False)
-@click.option("--key-separator", metavar="TEXT", help="What stands between key and value on a line.")
-@click.option("--header", metavar="NAME=VALUE", multiple=True, help="For every record; may be repeated.")
-@click.option("--partition", metavar="N", type=int, help="Instead of choosing by key.")
+@click.option("--key-separator", metavar="TEXT", help="The text between key and value on a line.")
+@click.option("--header", metavar="NAME=VALUE", multiple=True, help="A header of every record; may be repeated.")
+@click.option("--partition", metavar="N", type=int, help="Send to this partition; default: chosen by key.")
 @click.option("--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression.")
 @click.option("--json", "as_json", is_flag=True, help="Each line is a JSON object, see below.")
 @click.option("--same-partition", is_flag=True, help="With --json: use the partition that it names.")

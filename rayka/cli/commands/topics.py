@@ -41,6 +41,30 @@ examples:
   rayka topics create events clicks --partitions 4
   rayka topics create users --config cleanup.policy=compact --if-not-exists
 """
+LIST = """\
+examples:
+  rayka topics list                   a name on each line
+  rayka topics list --internal        __consumer_offsets too
+  rayka topics list --json
+"""
+DESCRIBE = """\
+examples:
+  rayka topics describe               every topic
+  rayka topics describe events clicks
+  rayka topics describe events --json | jq .
+"""
+ALTER = """\
+examples:
+  rayka topics alter events --partitions 8
+  rayka topics alter events --config retention.ms=3600000 --delete-config cleanup.policy
+
+Partitions can be added, not removed. Afterwards records with a key may go to another partition than before.
+"""
+DELETE = """\
+examples:
+  rayka topics delete events
+  rayka topics delete events clicks --yes
+"""
 DELETE_RECORDS = """\
 examples:
   rayka topics delete-records events --before 1000                every partition
@@ -48,7 +72,7 @@ examples:
   rayka topics delete-records events --before latest --partition 3
 
 --before takes an offset, `latest` (all records there are), or a time: 2026-01-31T18:00 (local, or with a zone) or
-@MILLISECONDS. A partition that begins later already stays as it is.
+@MILLISECONDS. A partition whose first record is later is not changed.
 """
 _config = click.option("--config", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated.")
 _topics = click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
@@ -96,8 +120,8 @@ def create(
     return Exit.DONE
 
 
-@command.command("list", epilog=TOPICS + CODES)
-@click.option("--internal", is_flag=True, help="The broker's own topics too.")
+@command.command("list", epilog=LIST + CODES)
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @json_option("One JSON object for each topic.")
 @target_options
 def list_(target: Target, internal: bool, as_json: bool) -> Exit:
@@ -113,7 +137,7 @@ def list_(target: Target, internal: bool, as_json: bool) -> Exit:
     return Exit.DONE
 
 
-@command.command("describe", epilog=TOPICS + CODES)
+@command.command("describe", epilog=DESCRIBE + CODES)
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
 @json_option("One JSON object for each topic.")
 @target_options
@@ -160,7 +184,7 @@ def _topic_text(topic: Topic, configs: Mapping[str, str | None]) -> str:
     return head + settings + "\n" + table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC"), rows)
 
 
-@command.command("alter", epilog=TOPICS + CODES)
+@command.command("alter", epilog=ALTER + CODES)
 @_topic
 @click.option("--partitions", metavar="N", type=int, help="The new number of partitions, higher than now.")
 @_config
@@ -190,7 +214,7 @@ def alter(
     return Exit.DONE
 
 
-@command.command("delete", epilog=TOPICS + CODES)
+@command.command("delete", epilog=DELETE + CODES)
 @_topics
 @yes_option
 @target_options
