@@ -1,7 +1,8 @@
 # Sourced by ./demo and ./check: brings a Python environment with rayka in it, and says what it does.
 # Sets PYTHON. Needs Python 3.11 or 3.12; a second run finds everything there and takes no time.
+# RAYKA_VENV names another environment than .venv. One that this script has not made is used as it is.
 
-RAYKA_VENV=${RAYKA_VENV:-.venv}
+RAYKA_VENV=$(realpath -m "${RAYKA_VENV:-.venv}")
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -56,13 +57,17 @@ setup_python() {
   python=$(find_python)
   stamp="$RAYKA_VENV/.set-up-for"
   wanted=$(cat pyproject.toml scripts/setup.sh | sha256sum; "$python" --version; pwd)
-  PYTHON="$PWD/$RAYKA_VENV/bin/python"
+  PYTHON="$RAYKA_VENV/bin/python"
+  export PYTHON
+  [ "$RAYKA_VENV" = "$PWD/.venv" ] || [ ! -e "$RAYKA_VENV" ] || is_ours "$stamp" || return 0
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || [ ! -x "$PYTHON" ]; then
     say "Setting up $RAYKA_VENV with $("$python" --version) (once; a few minutes, mostly downloads)"
-    make_venv "$python"
+    [ "$("$PYTHON" --version 2>/dev/null)" = "$("$python" --version)" ] || make_venv "$python"
     run_logged "$RAYKA_VENV/set-up.log" "Installing rayka and what its demo and tests need" \
       "$PYTHON" -m pip install --disable-pip-version-check -q -e '.[dev,demo]'
     printf '%s\n' "$wanted" >"$stamp"
   fi
-  export PYTHON
 }
+
+# is_ours STAMP: whether this script made the environment, for this checkout. Any other is not to be removed.
+is_ours() { [ "$(tail -n 1 "$1" 2>/dev/null)" = "$PWD" ]; }
