@@ -140,9 +140,9 @@ def _complete(ctx: click.Context, incomplete: str, what: str) -> list[str]:
             if what == "topics":
                 names = list(cluster.metadata(None).topics)
             else:
-                from rayka.cli.kafka.groups import GroupAdmin
+                from rayka.cli.kafka.groups import KafkaGroupAdmin
 
-                names = [group.group_id for group in GroupAdmin(cluster).list_groups()]
+                names = [group.group_id for group in KafkaGroupAdmin(cluster).list_groups()]
     except (CliError, RaykaError):
         return []
     return sorted(name for name in names if name.startswith(incomplete))

@@ -14,7 +14,7 @@ from rayka.config.describe import (
     describe_group,
     describe_topic,
 )
-from rayka.config.listeners import Listener
+from rayka.config.listeners import Endpoint
 from rayka.config.log import LogConfig, check_topic_configs, resolve
 from rayka.config.topic import TOPIC_CONFIGS
 
@@ -28,7 +28,7 @@ __all__ = [
     "ConfigSynonym",
     "ConfigType",
     "ConfigValue",
-    "Listener",
+    "Endpoint",
     "LogConfig",
     "UpdateMode",
     "check_broker_configs",

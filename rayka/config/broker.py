@@ -7,8 +7,8 @@ from typing import Any
 
 from rayka.config.broker_settings import BROKER_CONFIGS
 from rayka.config.definition import UpdateMode
-from rayka.config.ignored import reason_left_aside
-from rayka.config.listeners import Listener, client_listeners
+from rayka.config.ignored import reason_ignored
+from rayka.config.listeners import Endpoint, client_listeners
 from rayka.config.log import LogConfig
 from rayka.config.unused import UNUSED_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
@@ -18,7 +18,7 @@ class BrokerConfig(Mapping[str, Any]):
     """Typed broker settings by name: `config["socket.request.max.bytes"]`.
 
     `static` holds the texts that the broker was started with, `texts` these with what was changed at run time
-    over them. `left_aside` are the names of Kafka's that rayka does not honour, `unknown` those that Kafka
+    over them. `ignored` are the names of Kafka's that rayka does not honour, `unknown` those that Kafka
     does not know either: both have no effect, and the second deserve a warning.
     """
 
@@ -27,8 +27,8 @@ class BrokerConfig(Mapping[str, Any]):
         self.static = dict(static)
         self.texts = {**static, **(dynamic or {})}
         unused = sorted(name for name in self.texts if name not in BROKER_CONFIGS or name in UNUSED_CONFIGS)
-        self.left_aside = tuple(name for name in unused if name in UNUSED_CONFIGS or reason_left_aside(name))
-        self.unknown = tuple(name for name in unused if name not in self.left_aside)
+        self.ignored = tuple(name for name in unused if name in UNUSED_CONFIGS or reason_ignored(name))
+        self.unknown = tuple(name for name in unused if name not in self.ignored)
         self._values = {
             name: definition.parse(self.texts[name]) if name in self.texts else definition.default_value
             for name, definition in BROKER_CONFIGS.items()
@@ -71,12 +71,12 @@ class BrokerConfig(Mapping[str, Any]):
         return directories
 
     @property
-    def listeners(self) -> tuple[Listener, ...]:
+    def listeners(self) -> tuple[Endpoint, ...]:
         """Where the broker listens for clients."""
         return client_listeners("listeners", self["listeners"], self.texts)
 
     @property
-    def advertised_listeners(self) -> tuple[Listener, ...]:
+    def advertised_listeners(self) -> tuple[Endpoint, ...]:
         """The addresses that clients are told."""
         items = self["advertised.listeners"]
         return client_listeners("advertised.listeners", items, self.texts) if items else self.listeners

@@ -1,6 +1,6 @@
-"""Kafka's broker settings that rayka leaves aside, and why, so that a server.properties can be used as it is.
+"""Kafka's broker settings that rayka ignores, and why, so that any server.properties can be used unchanged.
 
-A name that is neither honoured nor listed here is unknown: most likely a slip of the pen.
+A name that is neither honoured nor listed here is unknown: most likely a misspelling.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ IGNORED_CONFIGS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def reason_left_aside(name: str) -> str | None:
+def reason_ignored(name: str) -> str | None:
     """Why rayka does not honour a setting of Kafka's; None if Kafka has no such setting either."""
     for reason, patterns in IGNORED_CONFIGS.items():
         if any(fnmatchcase(name, pattern) for pattern in patterns):

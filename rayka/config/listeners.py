@@ -11,7 +11,7 @@ from rayka.errors import ErrorCode, RaykaError
 _LISTENER = re.compile(r"([A-Za-z0-9_-]+)://(?:\[([0-9a-fA-F:.%]+)\]|([^:/\[\]]*)):(\d{1,5})")
 
 
-class Listener(NamedTuple):
+class Endpoint(NamedTuple):
     """One address; an empty `host` stands for all interfaces."""
 
     name: str
@@ -19,7 +19,7 @@ class Listener(NamedTuple):
     port: int
 
 
-def client_listeners(setting: str, items: tuple[str, ...], texts: Mapping[str, str]) -> tuple[Listener, ...]:
+def client_listeners(setting: str, items: tuple[str, ...], texts: Mapping[str, str]) -> tuple[Endpoint, ...]:
     """The listeners for clients that the setting names, without those of Kafka's controller.
 
     Raises INVALID_CONFIG for one that can't be read, or that asks for encryption or authentication: nothing
@@ -38,14 +38,14 @@ def client_listeners(setting: str, items: tuple[str, ...], texts: Mapping[str, s
     return found
 
 
-def _parse(setting: str, text: str) -> Listener:
+def _parse(setting: str, text: str) -> Endpoint:
     match = _LISTENER.fullmatch(text)
     if match is None or int(match[4]) > 65_535:
         raise RaykaError(
             ErrorCode.INVALID_CONFIG,
             f"Invalid value {text} for configuration {setting}: not of the form NAME://HOST:PORT",
         )
-    return Listener(match[1], match[2] or match[3] or "", int(match[4]))
+    return Endpoint(match[1], match[2] or match[3] or "", int(match[4]))
 
 
 def _protocol(name: str, protocols: str) -> str:

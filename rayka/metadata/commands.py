@@ -18,7 +18,7 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Generic[Response]):
+class ControllerResult(Generic[Response]):
     """Records to append and replay, and the response to send afterwards. Without effect there are no records."""
 
     records: tuple[MetadataRecord, ...]

@@ -27,7 +27,7 @@ from rayka.metadata.commands import (
     ConfigOperation,
     ConfigReplacement,
     ConfigResult,
-    Result,
+    ControllerResult,
 )
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigRecord, ConfigResource, ResourceType
@@ -46,7 +46,7 @@ class ConfigChanges:
 
     def apply(
         self, changes: Sequence[ConfigAlteration | ConfigReplacement], validate_only: bool
-    ) -> Result[list[ConfigResult]]:
+    ) -> ControllerResult[list[ConfigResult]]:
         """Change each resource independently of the others."""
         requested = Counter(change.resource for change in changes)
         records: list[ConfigRecord] = []
@@ -59,7 +59,7 @@ class ConfigChanges:
                 results.append(ConfigResult(change.resource))
             except RaykaError as error:
                 results.append(ConfigResult(change.resource, error.code, error.message))
-        return Result(() if validate_only else tuple(records), results)
+        return ControllerResult(() if validate_only else tuple(records), results)
 
     def _change(self, change: ConfigAlteration | ConfigReplacement) -> list[ConfigRecord]:
         resource = change.resource

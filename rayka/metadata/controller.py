@@ -24,10 +24,10 @@ from rayka.metadata.commands import (
     ConfigAlteration,
     ConfigReplacement,
     ConfigResult,
+    ControllerResult,
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
-    Result,
     TopicResult,
 )
 from rayka.metadata.config_changes import MIN_ISR, ConfigChanges
@@ -139,76 +139,78 @@ class Controller:
             return Changes(after, image, ())
         return Changes(after, None, tuple(self._recent)[len(self._recent) - missing :])
 
-    def create_cluster(self, cluster_id: str, features: Mapping[str, int] | None = None) -> Result[None]:
+    def create_cluster(self, cluster_id: str, features: Mapping[str, int] | None = None) -> ControllerResult[None]:
         """Name a new cluster, and finalize its feature levels. Without effect if it has a name.
 
         As Kafka under KIP-966, it gets `min.insync.replicas` as a dynamic default of all brokers.
         """
         if self.image.cluster_id:
-            return Result((), None)
+            return ControllerResult((), None)
         levels = (FeatureLevelRecord(name, level) for name, level in (features or {}).items())
         least = ConfigRecord(ResourceType.BROKER, "", MIN_ISR, str(self._static[MIN_ISR]))
-        return Result((ClusterRecord(cluster_id), *levels, least), None)
+        return ControllerResult((ClusterRecord(cluster_id), *levels, least), None)
 
-    def register_broker(self, registration: BrokerRegistration) -> Result[BrokerRegistered]:
+    def register_broker(self, registration: BrokerRegistration) -> ControllerResult[BrokerRegistered]:
         """See `Nodes.register_broker`."""
         return Nodes(self.image, self._config).register_broker(registration)
 
-    def broker_died(self, broker_id: int) -> Result[None]:
+    def broker_died(self, broker_id: int) -> ControllerResult[None]:
         """See `Nodes.broker_died`."""
         return Nodes(self.image, self._config).broker_died(broker_id)
 
-    def unregister_broker(self, broker_id: int) -> Result[None]:
+    def unregister_broker(self, broker_id: int) -> ControllerResult[None]:
         """See `Nodes.unregister_broker`."""
         return Nodes(self.image, self._config).unregister_broker(broker_id)
 
-    def register_actor(self, registration: ActorRegistration) -> Result[ActorRegistered]:
+    def register_actor(self, registration: ActorRegistration) -> ControllerResult[ActorRegistered]:
         """See `Nodes.register_actor`."""
         return Nodes(self.image, self._config).register_actor(registration)
 
-    def assign_replicas_to_dirs(self, request: AssignReplicasToDirs) -> Result[None]:
+    def assign_replicas_to_dirs(self, request: AssignReplicasToDirs) -> ControllerResult[None]:
         """See `Nodes.assign_replicas_to_dirs`."""
         return Nodes(self.image, self._config).assign_replicas_to_dirs(request)
 
-    def actor_died(self, name: str, epoch: int | None = None) -> Result[None]:
+    def actor_died(self, name: str, epoch: int | None = None) -> ControllerResult[None]:
         """See `Nodes.actor_died`."""
         return Nodes(self.image, self._config).actor_died(name, epoch)
 
-    def retire_actor(self, name: str) -> Result[None]:
+    def retire_actor(self, name: str) -> ControllerResult[None]:
         """See `Nodes.retire_actor`."""
         return Nodes(self.image, self._config).retire_actor(name)
 
     def create_topics(
         self, topics: Sequence[NewTopic], validate_only: bool, topic_ids: Sequence[uuid.UUID]
-    ) -> Result[list[TopicResult]]:
+    ) -> ControllerResult[list[TopicResult]]:
         """Create topics, each on its own; `topic_ids` are random and as many as `topics`."""
         return TopicCreation(self.image, self._config).create_all(topics, topic_ids, validate_only)
 
-    def delete_topics(self, topics: Sequence[str | uuid.UUID]) -> Result[list[TopicResult]]:
+    def delete_topics(self, topics: Sequence[str | uuid.UUID]) -> ControllerResult[list[TopicResult]]:
         """Delete topics by name or id, each on its own."""
         return delete_topics(self.image, self._config, topics)
 
-    def create_partitions(self, requests: Sequence[NewPartitions], validate_only: bool) -> Result[list[TopicResult]]:
+    def create_partitions(
+        self, requests: Sequence[NewPartitions], validate_only: bool
+    ) -> ControllerResult[list[TopicResult]]:
         """Add partitions to topics, each on its own."""
         return create_partitions(self.image, requests, validate_only)
 
     def incremental_alter_configs(
         self, alterations: Sequence[ConfigAlteration], validate_only: bool
-    ) -> Result[list[ConfigResult]]:
+    ) -> ControllerResult[list[ConfigResult]]:
         """Set, delete, append to or subtract from single configs (KIP-339)."""
         return self._config_changes().apply(alterations, validate_only)
 
     def alter_configs(
         self, replacements: Sequence[ConfigReplacement], validate_only: bool
-    ) -> Result[list[ConfigResult]]:
+    ) -> ControllerResult[list[ConfigResult]]:
         """Replace all dynamic configs of resources."""
         return self._config_changes().apply(replacements, validate_only)
 
-    def allocate_producer_ids(self, broker_id: int) -> Result[ProducerIdBlock]:
+    def allocate_producer_ids(self, broker_id: int) -> ControllerResult[ProducerIdBlock]:
         """Give a broker the next block of producer ids. No block is given twice."""
         first = self.image.next_producer_id
         record = ProducerIdsRecord(first + PRODUCER_ID_BLOCK_SIZE, broker_id)
-        return Result((record,), ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE))
+        return ControllerResult((record,), ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE))
 
     def _config_changes(self) -> ConfigChanges:
         return ConfigChanges(self.image, self._config, self._group_configs)

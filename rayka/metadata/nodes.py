@@ -14,7 +14,7 @@ from rayka.metadata.commands import (
     AssignReplicasToDirs,
     BrokerRegistered,
     BrokerRegistration,
-    Result,
+    ControllerResult,
 )
 from rayka.metadata.elections import Liveness, change, failover, failover_state, held_by
 from rayka.metadata.image import ActorImage, BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -37,7 +37,7 @@ class Nodes:
     image: MetadataImage
     config: BrokerConfig
 
-    def register_broker(self, registration: BrokerRegistration) -> Result[BrokerRegistered]:
+    def register_broker(self, registration: BrokerRegistration) -> ControllerResult[BrokerRegistered]:
         """Give a node its id and a new epoch.
 
         A node that registers with another node id has restarted: its actors count as offline until they register.
@@ -57,21 +57,21 @@ class Nodes:
             log_dirs=registration.log_dirs,
         )
         if before is not None and replace(before, epoch=broker.epoch) == broker:
-            return Result((), BrokerRegistered(broker_id, before.epoch))
+            return ControllerResult((), BrokerRegistered(broker_id, before.epoch))
         records: list[MetadataRecord] = [RegisterBrokerRecord(broker)]
         if before is not None and before.node_id != registration.node_id:
             records += self._offline([actor for actor in self.image.actors.values() if actor.broker_id == broker_id])
-        return Result(tuple(records), BrokerRegistered(broker_id, broker.epoch))
+        return ControllerResult(tuple(records), BrokerRegistered(broker_id, broker.epoch))
 
-    def broker_died(self, broker_id: int) -> Result[None]:
+    def broker_died(self, broker_id: int) -> ControllerResult[None]:
         """Fence a broker and elect other leaders. Without effect for an unknown or fenced broker."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.fenced:
-            return Result((), None)
+            return ControllerResult((), None)
         actors = [actor for actor in self.image.actors.values() if actor.broker_id == broker_id]
-        return Result((BrokerFencingRecord(broker_id, broker.epoch, True), *self._offline(actors)), None)
+        return ControllerResult((BrokerFencingRecord(broker_id, broker.epoch, True), *self._offline(actors)), None)
 
-    def unregister_broker(self, broker_id: int) -> Result[None]:
+    def unregister_broker(self, broker_id: int) -> ControllerResult[None]:
         """Remove a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST while it
         still holds replicas."""
         broker = self.image.brokers.get(broker_id)
@@ -80,9 +80,11 @@ class Nodes:
         actors = [actor.name for actor in self.image.actors.values() if actor.broker_id == broker_id]
         if any(True for _ in held_by(self.image, frozenset(actors))):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} still holds replicas")
-        return Result((*map(UnregisterActorRecord, actors), UnregisterBrokerRecord(broker_id, broker.epoch)), None)
+        return ControllerResult(
+            (*map(UnregisterActorRecord, actors), UnregisterBrokerRecord(broker_id, broker.epoch)), None
+        )
 
-    def register_actor(self, registration: ActorRegistration) -> Result[ActorRegistered]:
+    def register_actor(self, registration: ActorRegistration) -> ControllerResult[ActorRegistered]:
         """Register an actor that is ready to serve. It leads the partitions that it can lead, in a new epoch.
 
         Raises BROKER_ID_NOT_REGISTERED, or INVALID_REGISTRATION if the name belongs to another broker.
@@ -98,7 +100,7 @@ class Nodes:
                 ErrorCode.INVALID_REGISTRATION, f"actor {registration.name} belongs to broker {before.broker_id}"
             )
         if before is not None and before.online and before.incarnation == registration.incarnation:
-            return Result((), ActorRegistered(before.epoch))
+            return ControllerResult((), ActorRegistered(before.epoch))
         epoch = 1 if before is None else before.epoch + 1
         actor = ActorImage(
             name=registration.name,
@@ -109,9 +111,9 @@ class Nodes:
             incarnation=registration.incarnation,
             directory_id=registration.directory_id,
         )
-        return Result((RegisterActorRecord(actor), *self._restart(registration)), ActorRegistered(epoch))
+        return ControllerResult((RegisterActorRecord(actor), *self._restart(registration)), ActorRegistered(epoch))
 
-    def assign_replicas_to_dirs(self, request: AssignReplicasToDirs) -> Result[None]:
+    def assign_replicas_to_dirs(self, request: AssignReplicasToDirs) -> ControllerResult[None]:
         """Take down in which directory an actor has created replicas, or that it has LOST them (AssignReplicasToDirs).
 
         Without effect for replicas that are not the actor's, or not any longer. Raises INVALID_REGISTRATION for an
@@ -128,7 +130,7 @@ class Nodes:
             and number < len(topic.partitions)
             and (record := self._assign(topic, topic.partitions[number], actor, directory_id, liveness)) is not None
         )
-        return Result(tuple(records), None)
+        return ControllerResult(tuple(records), None)
 
     def _assign(
         self, topic: TopicImage, before: PartitionImage, actor: ActorImage, directory_id: uuid.UUID, liveness: Liveness
@@ -139,23 +141,23 @@ class Nodes:
         elected = failover_state(after, liveness, unclean=self._unclean(topic))
         return PartitionChangeRecord.between(topic.topic_id, before, elected)
 
-    def actor_died(self, name: str, epoch: int | None = None) -> Result[None]:
+    def actor_died(self, name: str, epoch: int | None = None) -> ControllerResult[None]:
         """An actor died: elect other leaders for its partitions.
 
         Without effect for an actor that is not known or not online, or that has registered anew since `epoch`.
         """
         actor = self.image.actors.get(name)
         if actor is None or not actor.online or epoch not in (None, actor.epoch):
-            return Result((), None)
-        return Result(tuple(self._offline([actor])), None)
+            return ControllerResult((), None)
+        return ControllerResult(tuple(self._offline([actor])), None)
 
-    def retire_actor(self, name: str) -> Result[None]:
+    def retire_actor(self, name: str) -> ControllerResult[None]:
         """Remove an actor without replicas. Raises INVALID_REQUEST if it holds replicas."""
         if name not in self.image.actors:
-            return Result((), None)
+            return ControllerResult((), None)
         if any(True for _ in held_by(self.image, frozenset((name,)))):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"actor {name} still holds replicas")
-        return Result((UnregisterActorRecord(name),), None)
+        return ControllerResult((UnregisterActorRecord(name),), None)
 
     def _offline(self, actors: list[ActorImage]) -> Iterator[MetadataRecord]:
         online = [actor for actor in actors if actor.online]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rayka.config import BrokerConfig, check_topic_configs, describe_topic
 from rayka.errors import ErrorCode, RaykaError
-from rayka.metadata.commands import NewPartitions, NewTopic, Result, TopicResult
+from rayka.metadata.commands import ControllerResult, NewPartitions, NewTopic, TopicResult
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.metadata.internal_topics import with_own_settings
 from rayka.metadata.placement import Placement, check_assignment, check_consecutive
@@ -84,7 +84,7 @@ class TopicCreation:
 
     def create_all(
         self, topics: Sequence[NewTopic], topic_ids: Sequence[uuid.UUID], validate_only: bool
-    ) -> Result[list[TopicResult]]:
+    ) -> ControllerResult[list[TopicResult]]:
         """Each topic is created or not on its own; `topic_ids` are fresh and as many as `topics`."""
         requested = Counter(topic.name for topic in topics)
         records: list[MetadataRecord] = []
@@ -98,7 +98,7 @@ class TopicCreation:
                 results.append(result)
             except RaykaError as error:
                 results.append(TopicResult(topic.name, error=error.code, error_message=error.message))
-        return Result(() if validate_only else tuple(records), results)
+        return ControllerResult(() if validate_only else tuple(records), results)
 
     def _create(self, topic: NewTopic, topic_id: uuid.UUID) -> tuple[list[MetadataRecord], TopicResult]:
         self._check_name(topic.name)
@@ -196,7 +196,7 @@ def new_partitions(
 
 def create_partitions(
     image: MetadataImage, requests: Sequence[NewPartitions], validate_only: bool
-) -> Result[list[TopicResult]]:
+) -> ControllerResult[list[TopicResult]]:
     """Add partitions to topics, each topic on its own."""
     requested = Counter(request.name for request in requests)
     placement = Placement(image)
@@ -211,7 +211,7 @@ def create_partitions(
             results.append(TopicResult(request.name, image.topics[request.name].topic_id))
         except RaykaError as error:
             results.append(TopicResult(request.name, error=error.code, error_message=error.message))
-    return Result(() if validate_only else tuple(records), results)
+    return ControllerResult(() if validate_only else tuple(records), results)
 
 
 def _add_partitions(image: MetadataImage, placement: Placement, request: NewPartitions) -> list[PartitionRecord]:
@@ -244,7 +244,7 @@ def _add_partitions(image: MetadataImage, placement: Placement, request: NewPart
 
 def delete_topics(
     image: MetadataImage, config: BrokerConfig, topics: Sequence[str | uuid.UUID]
-) -> Result[list[TopicResult]]:
+) -> ControllerResult[list[TopicResult]]:
     """Delete topics by name or by id, each on its own."""
     requested = Counter(topics)
     deleted: dict[uuid.UUID, None] = {}
@@ -265,7 +265,7 @@ def delete_topics(
             results.append(TopicResult(name, topic_id))
         except RaykaError as error:
             results.append(TopicResult(name, topic_id, error.code, error.message))
-    return Result(tuple(map(RemoveTopicRecord, deleted)), results)
+    return ControllerResult(tuple(map(RemoveTopicRecord, deleted)), results)
 
 
 def _find(image: MetadataImage, wanted: str | uuid.UUID) -> tuple[uuid.UUID, str]:

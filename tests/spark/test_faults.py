@@ -68,7 +68,7 @@ def served(cluster, topic, partition):
     """How many tables the leader has given to readers since it started."""
     leader = cluster.admin().describe_topics([topic])[0].partitions[partition].leader_actor
     published = ray.get(ray.get_actor(leader, namespace="rayka").published.remote())
-    return published.made + published.found
+    return published.misses + published.hits
 
 
 def total(frame):

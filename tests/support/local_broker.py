@@ -25,9 +25,9 @@ from rayka.metadata.commands import (
     ConfigAlteration,
     ConfigReplacement,
     ConfigResult,
+    ControllerResult,
     NewPartitions,
     NewTopic,
-    Result,
     TopicResult,
 )
 from rayka.metadata.controller import Controller
@@ -224,7 +224,7 @@ class LocalBroker:
         self.commit(self.core.register_broker(registration))
         self.commit(self.core.register_actor(ActorRegistration("actor", NODE_ID, self.partitions.directory, "one")))
 
-    def commit(self, result: Result[Any]) -> Any:
+    def commit(self, result: ControllerResult[Any]) -> Any:
         """Replay a command's records and let the partitions follow."""
         if result.records:
             self.core.replay(result.records)

@@ -95,11 +95,11 @@ class RoutedFetch:
         self._outstanding = dict.fromkeys(self._groups)
         for actor_name, indexes in self._groups.items():
             partitions = tuple([self._partitions[index] for index in indexes])
-            order = FetchParams(partitions, wait_s, min_bytes[actor_name], self._max_bytes, self._isolation)
-            link = self._router.link(actor_name)
-            key = link.fetch(order, partial(self._answered, actor_name))
+            params = FetchParams(partitions, wait_s, min_bytes[actor_name], self._max_bytes, self._isolation)
+            leader = self._router.link(actor_name)
+            key = leader.fetch(params, partial(self._answered, actor_name))
             if self._round != this_round or self._future.done():
-                link.cancel(key)
+                leader.cancel(key)
                 return
             if actor_name in self._outstanding:
                 self._outstanding[actor_name] = key

@@ -61,10 +61,10 @@ class PublishedRange(NamedTuple):
 
 @dataclass(slots=True)
 class Published:
-    """What an actor did for readers so far: tables made and found, and the seconds that each step of making took."""
+    """Tables that readers asked for: those in the cache, and those made, with the seconds of each step."""
 
-    made: int = 0
-    found: int = 0
+    misses: int = 0
+    hits: int = 0
     read_s: float = 0.0
     decode_s: float = 0.0
     put_s: float = 0.0
@@ -187,7 +187,7 @@ class PublishedRanges:
             return None
         self._ranges[key] = entry[0], self._clock()
         self._ranges.move_to_end(key)
-        self.published.found += 1
+        self.published.hits += 1
         return entry[0]
 
     async def _make_once(self, key: _Key, partition: Partition, end_offset: int) -> PublishedRange | None:
@@ -246,7 +246,7 @@ class PublishedRanges:
         decoded = time.perf_counter()
         ref = self._store.put(batch)
         done = self.published
-        done.made += 1
+        done.misses += 1
         done.read_s += was_read - began
         done.decode_s += decoded - was_read
         done.put_s += time.perf_counter() - decoded

@@ -159,16 +159,18 @@ class ReplicaServer:
         await delete_old_segments(self._directory, self._disk, partition.log)
         await self._disk.run(lambda: self._directory.write_log_starts([partition.log]))
 
-    def fetch(self, order: FetchParams, done: FetchDone) -> Hashable:
+    def fetch(self, params: FetchParams, done: FetchDone) -> Hashable:
         """Read; answers at once if there is enough, else when there is or the time is over (then returns its key)."""
-        results = self._replicas.fetch(order.partitions, order.max_bytes, order.isolation)
-        missing = order.min_bytes - sum(result.size for result in results)
-        if missing <= 0 or order.max_wait_s <= 0 or any(result.error for result in results):
+        results = self._replicas.fetch(params.partitions, params.max_bytes, params.isolation)
+        missing = params.min_bytes - sum(result.size for result in results)
+        if missing <= 0 or params.max_wait_s <= 0 or any(result.error for result in results):
             done(results)
             return None
         key = next(self._keys)
-        self._purgatory.add_fetch(DelayedFetch(key, done, order.partitions, order.max_bytes, order.isolation, missing))
-        self._timers[key] = self._loop.call_later(order.max_wait_s, self._fetch_timed_out, key)
+        self._purgatory.add_fetch(
+            DelayedFetch(key, done, params.partitions, params.max_bytes, params.isolation, missing)
+        )
+        self._timers[key] = self._loop.call_later(params.max_wait_s, self._fetch_timed_out, key)
         return key
 
     def cancel(self, key: Hashable) -> None:

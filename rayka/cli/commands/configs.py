@@ -99,10 +99,10 @@ def describe(
     """Show settings, and where each value comes from."""
     resource = _resource(topic, broker, all_brokers, group)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.admin import KafkaAdmin
 
     with kafka(target) as cluster:
-        entries = Admin(cluster).describe_configs(resource)
+        entries = KafkaAdmin(cluster).describe_configs(resource)
     own = _OWN_SOURCES.get("topic" if topic else "group" if group else "")
     shown = [one for one in entries if show_all or (one.source == own if own else one.source != "DEFAULT_CONFIG")]
     if as_json:
@@ -154,7 +154,7 @@ def delete(target: Target, names: tuple[str, ...], **resource: Any) -> Exit:
 
 def _change(target: Target, resource: Resource, changes: Mapping[str, str | None]) -> None:
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.admin import KafkaAdmin
 
     with kafka(target) as cluster:
-        Admin(cluster).alter_configs(resource, changes)
+        KafkaAdmin(cluster).alter_configs(resource, changes)

@@ -45,7 +45,7 @@ Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConsumeOptions:
     """What to read, from where and how much."""
 
     topics: tuple[str, ...]
@@ -88,7 +88,7 @@ def command(
 ) -> Exit:
     """Print the records of topics."""
     only_one(format=pattern_text, json=as_json)
-    wanted = Wanted(topics, pattern, partitions, start, group, max_messages, follow, isolation)
+    wanted = ConsumeOptions(topics, pattern, partitions, start, group, max_messages, follow, isolation)
     _check(wanted)
     from rayka.cli.attached import kafka
     from rayka.cli.kafka.records import read_assigned, read_in_group
@@ -103,7 +103,7 @@ def command(
     return Exit.DONE
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: ConsumeOptions) -> None:
     """Raises CliError(USAGE)."""
     if wanted.group is not None and wanted.partitions:
         raise CliError("--group and --partition exclude each other: the group assigns partitions", Exit.USAGE)
@@ -117,7 +117,7 @@ def _check(wanted: Wanted) -> None:
                 raise CliError(f"--pattern: {topic!r} is not a regular expression: {error}", Exit.USAGE) from None
 
 
-def _names(cluster: KafkaCluster, wanted: Wanted) -> list[str]:
+def _names(cluster: KafkaCluster, wanted: ConsumeOptions) -> list[str]:
     """The topics to read. Raises UNKNOWN_TOPIC_OR_PARTITION, CliError(NOT_FOUND)."""
     if not wanted.is_pattern:
         return list(cluster.metadata(wanted.topics).topics)
@@ -128,13 +128,13 @@ def _names(cluster: KafkaCluster, wanted: Wanted) -> list[str]:
     return names
 
 
-def _starts(cluster: KafkaCluster, wanted: Wanted) -> dict[TopicPartition, tuple[int, int]]:
+def _starts(cluster: KafkaCluster, wanted: ConsumeOptions) -> dict[TopicPartition, tuple[int, int]]:
     """From which offset to which each partition is read; says on standard error what the log does not hold."""
-    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.admin import KafkaAdmin
     from rayka.cli.kafka.offsets import log_ranges, outside, partitions_of, starting_offsets
     from rayka.types import IsolationLevel
 
-    admin = Admin(cluster)
+    admin = KafkaAdmin(cluster)
     places = [at for name in _names(cluster, wanted) for at in partitions_of(cluster, name, wanted.partitions)]
     logs = log_ranges(admin, places, IsolationLevel[wanted.isolation.upper()])
     offsets = starting_offsets(admin, logs, wanted.start)

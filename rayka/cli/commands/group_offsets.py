@@ -31,7 +31,7 @@ from rayka.cli.text.offset_files import parse_plan, parse_zookeeper_export, plan
 from rayka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.groups import GroupAdmin
+    from rayka.cli.kafka.groups import KafkaGroupAdmin
     from rayka.client.admin.group_offsets import OffsetReset
     from rayka.types import TopicPartition
 
@@ -112,10 +112,10 @@ def reset_offsets(
         raise CliError("which offsets: --topic, --all-topics or --from-file", Exit.USAGE)
     change = _change_of(group, from_file, topic, where)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import GroupAdmin
+    from rayka.cli.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
-        offsets = change(GroupAdmin(cluster), not execute)
+        offsets = change(KafkaGroupAdmin(cluster), not execute)
     if export:
         csv.writer(sys.stdout, lineterminator="\n").writerows(plan_lines(offsets))
     else:
@@ -127,7 +127,7 @@ def reset_offsets(
 
 def _change_of(
     group: str, from_file: str | None, topic: Sequence[str], where: Mapping[str, Any]
-) -> Callable[[GroupAdmin, bool], dict[TopicPartition, int]]:
+) -> Callable[[KafkaGroupAdmin, bool], dict[TopicPartition, int]]:
     """What to ask of the admin, after everything that can be wrong with the options. Raises CliError."""
     if from_file:
         only_one(from_file=from_file, **_set_options(where))
@@ -199,10 +199,10 @@ def delete_offsets(target: Target, group: str, topic: tuple[str, ...], yes: bool
     topics = topics_of(topic)
     confirm(f"Delete the offsets of group {group} for {', '.join(topic)}?", yes)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import GroupAdmin
+    from rayka.cli.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
-        outcomes = GroupAdmin(cluster).delete_offsets(group, topics)
+        outcomes = KafkaGroupAdmin(cluster).delete_offsets(group, topics)
     rows = [(*at, _SUCCESSFUL if error is ErrorCode.NONE else f"Error: {error.name}") for at, error in outcomes.items()]
     print(table(STATUS_COLUMNS, rows))
     return Exit.FAILED if any(outcomes.values()) else Exit.DONE
@@ -222,10 +222,10 @@ def import_offsets(target: Target, file: str, group: str | None, dry_run: bool, 
             raise CliError(f"the file has no offsets of group {group}", Exit.NOT_FOUND)
         groups = {group: groups[group]}
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import GroupAdmin
+    from rayka.cli.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
-        admin = GroupAdmin(cluster)
+        admin = KafkaGroupAdmin(cluster)
         new = {name: admin.set_offsets(name, offsets, dry_run=True) for name, offsets in groups.items()}
         if not dry_run:  # only now that nothing stands in the way of any of them
             new = {name: admin.set_offsets(name, offsets, dry_run=False) for name, offsets in groups.items()}

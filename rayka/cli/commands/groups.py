@@ -104,10 +104,10 @@ def list_(target: Target, state: str | None, types: str | None, as_json: bool) -
     """List groups."""
     wanted_states, wanted_types = chosen(state, STATES, "--state"), chosen(types, TYPES, "--type")
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import GroupAdmin
+    from rayka.cli.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
-        groups = GroupAdmin(cluster).list_groups(wanted_states, wanted_types)
+        groups = KafkaGroupAdmin(cluster).list_groups(wanted_states, wanted_types)
     if as_json:
         for group in groups:
             fields = {"group": group.group_id, "type": group.group_type, "state": group.group_state}
@@ -141,11 +141,11 @@ def describe(
     if all_groups and groups:
         raise CliError("name groups or --all-groups, not both", Exit.USAGE)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import GroupAdmin
+    from rayka.cli.kafka.groups import KafkaGroupAdmin
 
     text = members_text if members else state_text if state else offsets_text
     with kafka(target) as cluster:
-        admin = GroupAdmin(cluster)
+        admin = KafkaGroupAdmin(cluster)
         for number, name in enumerate(groups or [group.group_id for group in admin.list_groups()]):
             group = admin.describe_group(name)
             if as_json:
@@ -171,11 +171,11 @@ def remark_on(group: GroupDescription) -> str | None:
 def delete(target: Target, groups: tuple[str, ...], yes: bool) -> Exit:
     """Delete groups that have no members, with their offsets. Asks first on a terminal."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import GroupAdmin
+    from rayka.cli.kafka.groups import KafkaGroupAdmin
 
     names = f"{'group' if len(groups) == 1 else 'groups'} {', '.join(groups)}"
     confirm(f"Delete {names} with all committed offsets?", yes)
     with kafka(target) as cluster:
-        GroupAdmin(cluster).delete_groups(groups)
+        KafkaGroupAdmin(cluster).delete_groups(groups)
     print(f"Deleted {names}.")
     return Exit.DONE

@@ -23,7 +23,7 @@ from rayka.cli.tables import plural, table
 from rayka.cli.text.properties import parse_assignments
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.values import Topic
+    from rayka.cli.kafka.values import TopicDescription
     from rayka.types import TopicPartition
 
 TOPICS = """\
@@ -102,11 +102,11 @@ def create(
     """Create topics."""
     configs = parse_assignments(config)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.admin import KafkaAdmin
     from rayka.errors import ErrorCode, RaykaError
 
     with kafka(target) as cluster:
-        results = Admin(cluster).create_topics(topics, partitions, replication_factor, configs)
+        results = KafkaAdmin(cluster).create_topics(topics, partitions, replication_factor, configs)
     failure: RaykaError | None = None
     for result in results:
         if result.error is ErrorCode.NONE:
@@ -127,10 +127,10 @@ def create(
 def list_(target: Target, internal: bool, as_json: bool) -> Exit:
     """List topics."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.admin import KafkaAdmin
 
     with kafka(target) as cluster:
-        topics = [topic for topic in Admin(cluster).topics() if internal or not topic.is_internal]
+        topics = [topic for topic in KafkaAdmin(cluster).topics() if internal or not topic.is_internal]
     for topic in topics:
         fields = {"topic": topic.name, "partitions": len(topic.partitions), "internal": topic.is_internal}
         print(json.dumps(fields) if as_json else topic.name)
@@ -144,10 +144,10 @@ def list_(target: Target, internal: bool, as_json: bool) -> Exit:
 def describe(target: Target, topics: tuple[str, ...], as_json: bool) -> Exit:
     """Show partitions, leaders, replicas and settings; of all topics if none is named."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import TOPIC, Admin, Resource
+    from rayka.cli.kafka.admin import TOPIC, KafkaAdmin, Resource
 
     with kafka(target) as cluster:
-        admin = Admin(cluster)
+        admin = KafkaAdmin(cluster)
         found = admin.topics(topics) if topics else [one for one in admin.topics() if not one.is_internal]
         for number, topic in enumerate(found):
             entries = admin.describe_configs(Resource(TOPIC, topic.name))
@@ -159,7 +159,7 @@ def describe(target: Target, topics: tuple[str, ...], as_json: bool) -> Exit:
     return Exit.DONE
 
 
-def _topic_fields(topic: Topic, configs: Mapping[str, str | None]) -> dict[str, Any]:
+def _topic_fields(topic: TopicDescription, configs: Mapping[str, str | None]) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "topic_id": str(topic.topic_id),
@@ -168,7 +168,7 @@ def _topic_fields(topic: Topic, configs: Mapping[str, str | None]) -> dict[str, 
     }
 
 
-def _topic_text(topic: Topic, configs: Mapping[str, str | None]) -> str:
+def _topic_text(topic: TopicDescription, configs: Mapping[str, str | None]) -> str:
     head = f"{topic.name}  id {topic.topic_id}  partitions {len(topic.partitions)}"
     settings = "".join(f"\n  {name}={value}" for name, value in sorted(configs.items()))
     rows = [
@@ -198,11 +198,11 @@ def alter(
     if not changes and partitions is None:
         raise CliError("nothing to change: give --partitions, --config or --delete-config", Exit.USAGE)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import TOPIC, Admin, Resource
+    from rayka.cli.kafka.admin import TOPIC, KafkaAdmin, Resource
 
     done = []
     with kafka(target) as cluster:
-        admin = Admin(cluster)
+        admin = KafkaAdmin(cluster)
         admin.topics([topic])
         if changes:
             admin.alter_configs(Resource(TOPIC, topic), changes)
@@ -221,11 +221,11 @@ def alter(
 def delete(target: Target, topics: tuple[str, ...], yes: bool) -> Exit:
     """Delete topics with their records. Asks first on a terminal."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.admin import KafkaAdmin
 
     names = ", ".join(topics)
     with kafka(target) as cluster:
-        admin = Admin(cluster)
+        admin = KafkaAdmin(cluster)
         admin.topics(topics)
         confirm(f"Delete {_noun(topics)} {names} with all records?", yes)
         admin.delete_topics(topics)
@@ -245,11 +245,11 @@ def delete_records(
 ) -> Exit:
     """Delete the oldest records of a topic, up to an offset or a time. Asks first on a terminal."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import Admin
+    from rayka.cli.kafka.admin import KafkaAdmin
     from rayka.cli.kafka.offsets import deletable, partitions_of
 
     with kafka(target) as cluster:
-        admin = Admin(cluster)
+        admin = KafkaAdmin(cluster)
         offsets = deletable(admin, partitions_of(cluster, topic, partition), before)
         confirm(f"Delete the records of {topic} before {before}?", yes)
         starts = admin.delete_records(offsets)

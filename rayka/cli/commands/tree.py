@@ -27,14 +27,14 @@ Exit codes: 0 done, 1 failed, 2 used wrongly, 3 nothing at that path, or no brok
 def command(target: Target, path: str) -> Exit:
     """Show brokers, topics and groups as a registry of paths: what is at PATH and below."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import Admin
-    from rayka.cli.kafka.groups import GroupAdmin
+    from rayka.cli.kafka.admin import KafkaAdmin
+    from rayka.cli.kafka.groups import KafkaGroupAdmin
     from rayka.client.admin.registry_tree import is_below, registry
 
     with kafka(target) as cluster:
         brokers = sorted(cluster.metadata().brokers.values())
-        topics = Admin(cluster).topics()
-        admin = GroupAdmin(cluster)
+        topics = KafkaAdmin(cluster).topics()
+        admin = KafkaGroupAdmin(cluster)
         groups = [admin.describe_group(group.group_id) for group in admin.list_groups()]
     found = [node for node in registry(brokers, topics, groups) if is_below(node.path, path)]
     for node in found:

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from rayka.cli.kafka.cluster import KafkaCluster, raise_for
-from rayka.cli.kafka.connection import Connection, entity
-from rayka.cli.kafka.values import Config, Topic
+from rayka.cli.kafka.connection import BrokerConnection, entity
+from rayka.cli.kafka.values import Config, TopicDescription
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import IsolationLevel, TopicPartition
 
@@ -52,13 +52,13 @@ class Created(NamedTuple):
     partitions: int
 
 
-class Admin:
+class KafkaAdmin:
     """Kafka's admin requests. Every method raises RaykaError with Kafka's code."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
 
-    def topics(self, names: Sequence[str] | None = None) -> list[Topic]:
+    def topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
         """These topics in the order given, or all in order of their names. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._cluster.metadata(names).topics
         return [found[name] for name in (sorted(found) if names is None else dict.fromkeys(names))]
@@ -132,7 +132,7 @@ class Admin:
         """The first offset at or after `timestamp` (ms since the epoch, or an `OffsetSpec`); -1 where there is none."""
         from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-        def ask(leader: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+        def ask(leader: BrokerConnection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
             topics = tuple(
                 entity(
                     ListOffsetsTopic,
@@ -160,7 +160,7 @@ class Admin:
             DeleteRecordsTopic,
         )
 
-        def ask(leader: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+        def ask(leader: BrokerConnection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
             topics = nested(DeleteRecordsTopic, DeleteRecordsPartition, {at: (offsets[at],) for at in led})
             response = leader.request(entity(DeleteRecordsRequest, topics, _TIMEOUT))
             found = {}

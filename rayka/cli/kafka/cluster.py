@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rayka.cli.kafka.connection import Connection, entity
-from rayka.cli.kafka.values import Broker, Metadata, Partition, Topic
+from rayka.cli.kafka.connection import BrokerConnection, entity
+from rayka.cli.kafka.values import BrokerNode, Metadata, PartitionInfo, TopicDescription
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 
@@ -32,7 +32,7 @@ class KafkaCluster:
     def __init__(self, bootstrap_servers: str, timeout_s: float = TIMEOUT_S) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_s
-        self._connections: dict[tuple[str, int], Connection] = {}
+        self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self._bootstrap = self._first_that_answers(bootstrap_servers)
 
     def __enter__(self) -> Self:
@@ -53,35 +53,37 @@ class KafkaCluster:
         request = entity(MetadataRequest, wanted, create, False)
         return self.patiently(lambda: _metadata(self._bootstrap.request(request)))
 
-    def broker(self, broker: Broker) -> Connection:
+    def broker(self, broker: BrokerNode) -> BrokerConnection:
         """A connection to this broker."""
         return self._connection(broker.host, broker.port)
 
-    def any_broker(self) -> Connection:
+    def any_broker(self) -> BrokerConnection:
         """A connection to the broker that was found first."""
         return self._bootstrap
 
-    def controller(self) -> Connection:
+    def controller(self) -> BrokerConnection:
         """A connection to the controller, or to any broker where it is not known."""
         metadata = self.metadata()
         found = metadata.brokers.get(metadata.controller_id)
         return self.broker(found) if found else self._bootstrap
 
-    def coordinator(self, group_id: str) -> Broker:
+    def coordinator(self, group_id: str) -> BrokerNode:
         """The broker that coordinates the group."""
         from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 
         request = entity(FindCoordinatorRequest, _GROUP_KEY, (group_id,))
 
-        def find() -> Broker:
+        def find() -> BrokerNode:
             (found,) = self._bootstrap.request(request).coordinators
             raise_for(found.error_code, found.error_message or f"group {group_id}")
-            return Broker(found.node_id, found.host, found.port)
+            return BrokerNode(found.node_id, found.host, found.port)
 
         return self.patiently(find)
 
     def by_leader(
-        self, partitions: Iterable[TopicPartition], ask: Callable[[Connection, list[TopicPartition]], Mapping[Any, T]]
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[BrokerConnection, list[TopicPartition]], Mapping[Any, T]],
     ) -> dict[TopicPartition, T]:
         """Ask the leader of each partition about it. Raises UNKNOWN_TOPIC_OR_PARTITION for one that does not exist."""
         wanted = list(partitions)
@@ -94,9 +96,9 @@ class KafkaCluster:
 
         return self.patiently(once) if wanted else {}
 
-    def _leaders(self, wanted: list[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
+    def _leaders(self, wanted: list[TopicPartition]) -> dict[BrokerNode, list[TopicPartition]]:
         metadata = self.metadata(dict.fromkeys(at.topic for at in wanted))
-        leaders: dict[Broker, list[TopicPartition]] = {}
+        leaders: dict[BrokerNode, list[TopicPartition]] = {}
         for at in wanted:
             partition = existing(metadata, at)
             if partition.leader not in metadata.brokers:
@@ -115,12 +117,12 @@ class KafkaCluster:
                     raise
             time.sleep(_BACKOFF_S)
 
-    def _connection(self, host: str, port: int) -> Connection:
+    def _connection(self, host: str, port: int) -> BrokerConnection:
         if (host, port) not in self._connections:
-            self._connections[host, port] = Connection(host, port, min(self._timeout_s, _CONNECT_TIMEOUT_S))
+            self._connections[host, port] = BrokerConnection(host, port, min(self._timeout_s, _CONNECT_TIMEOUT_S))
         return self._connections[host, port]
 
-    def _first_that_answers(self, bootstrap_servers: str) -> Connection:
+    def _first_that_answers(self, bootstrap_servers: str) -> BrokerConnection:
         failure: RaykaError | None = None
         for server in bootstrap_servers.split(","):
             host, colon, port = server.strip().rpartition(":")
@@ -134,7 +136,7 @@ class KafkaCluster:
         raise failure
 
 
-def existing(metadata: Metadata, at: TopicPartition) -> Partition:
+def existing(metadata: Metadata, at: TopicPartition) -> PartitionInfo:
     """The partition. Raises UNKNOWN_TOPIC_OR_PARTITION."""
     topic = metadata.topics[at.topic]
     for partition in topic.partitions:
@@ -151,18 +153,20 @@ def raise_for(code: int, message: str) -> None:
 
 
 def _metadata(response: Any) -> Metadata:
-    brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in response.brokers}
+    brokers = {one.node_id: BrokerNode(one.node_id, one.host, one.port, one.rack) for one in response.brokers}
     topics = {}
     for topic in response.topics:
         missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise_for(topic.error_code, f"topic {topic.name} " + ("does not exist" if missing else "cannot be used"))
-        topics[topic.name] = Topic(topic.name, topic.topic_id, topic.is_internal, _partitions(topic))
+        topics[topic.name] = TopicDescription(topic.name, topic.topic_id, topic.is_internal, _partitions(topic))
     return Metadata(response.cluster_id or "", response.controller_id, brokers, topics)
 
 
-def _partitions(topic: Any) -> tuple[Partition, ...]:
+def _partitions(topic: Any) -> tuple[PartitionInfo, ...]:
     found = [
-        Partition(one.partition_index, one.leader_id, one.leader_epoch, tuple(one.replica_nodes), tuple(one.isr_nodes))
+        PartitionInfo(
+            one.partition_index, one.leader_id, one.leader_epoch, tuple(one.replica_nodes), tuple(one.isr_nodes)
+        )
         for one in topic.partitions
     ]
     return tuple(sorted(found))

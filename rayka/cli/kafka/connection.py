@@ -57,7 +57,7 @@ class _ResponseReader(Reader):
         self._elements_left = len(buffer)
 
 
-class Connection:
+class BrokerConnection:
     """A connection to HOST:PORT. Every method raises RaykaError(BROKER_NOT_AVAILABLE) when nobody answers there."""
 
     def __init__(self, host: str, port: int, timeout_s: float) -> None:

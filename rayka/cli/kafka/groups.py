@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rayka.cli.kafka.admin import Admin, by_topic, nested
+from rayka.cli.kafka.admin import KafkaAdmin, by_topic, nested
 from rayka.cli.kafka.cluster import KafkaCluster, existing, raise_for
 from rayka.cli.kafka.connection import entity
-from rayka.cli.kafka.values import ListedGroup
+from rayka.cli.kafka.values import GroupListing
 from rayka.client.admin.group_offsets import Bounds, GroupDescription, GroupMember, OffsetReset, offsets_of
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec, TopicPartition
@@ -21,20 +21,20 @@ Committed = dict[TopicPartition, tuple[int, int]]
 """The offset and the leader epoch (-1: none) that are committed for each partition."""
 
 
-class GroupAdmin:
+class KafkaGroupAdmin:
     """The requests about groups. Every method raises RaykaError with Kafka's code."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
-        self._admin = Admin(cluster)
+        self._admin = KafkaAdmin(cluster)
 
-    def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
+    def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
         """The groups of all brokers, of these states and types if any are given, in order of their names."""
         from kio.schema.list_groups.v5.request import ListGroupsRequest
 
         request = entity(ListGroupsRequest, tuple(states), tuple(types))
         return sorted(
-            ListedGroup(one.group_id, one.protocol_type, one.group_state, one.group_type.capitalize())
+            GroupListing(one.group_id, one.protocol_type, one.group_state, one.group_type.capitalize())
             for broker in self._cluster.metadata().brokers.values()
             for one in self._cluster.patiently(lambda broker=broker: self._listed(broker, request))  # type: ignore[misc]
         )

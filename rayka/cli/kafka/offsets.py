@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.kafka.admin import Admin
+from rayka.cli.kafka.admin import KafkaAdmin
 from rayka.cli.kafka.cluster import KafkaCluster
 from rayka.cli.text.record_text import parse_time
 from rayka.types import IsolationLevel, OffsetSpec, TopicPartition
@@ -29,7 +29,7 @@ def partitions_of(cluster: KafkaCluster, topic: str, wanted: Sequence[int] = ())
 
 
 def log_ranges(
-    admin: Admin, partitions: Sequence[TopicPartition], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    admin: KafkaAdmin, partitions: Sequence[TopicPartition], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 ) -> dict[TopicPartition, Range]:
     """What each partition's log holds."""
     first = admin.list_offsets(partitions, OffsetSpec.EARLIEST)
@@ -37,7 +37,7 @@ def log_ranges(
     return {at: Range(first[at], last[at]) for at in partitions}
 
 
-def starting_offsets(admin: Admin, logs: Mapping[TopicPartition, Range], where: str) -> dict[TopicPartition, int]:
+def starting_offsets(admin: KafkaAdmin, logs: Mapping[TopicPartition, Range], where: str) -> dict[TopicPartition, int]:
     """The offset that `where` names in each partition. Raises CliError(USAGE) if it names none."""
     if where == "earliest":
         return {at: log.start for at, log in logs.items()}
@@ -60,7 +60,7 @@ def outside(offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition,
             yield f"{at} ends at offset {logs[at].end}, before {offset}"
 
 
-def deletable(admin: Admin, partitions: Sequence[TopicPartition], before: str) -> dict[TopicPartition, int]:
+def deletable(admin: KafkaAdmin, partitions: Sequence[TopicPartition], before: str) -> dict[TopicPartition, int]:
     """Up to where to delete in each partition. Raises CliError(USAGE) for an offset below 0."""
     if before.startswith("-"):
         raise CliError(f"--before {before!r} is not an offset, `latest` or a time", Exit.USAGE)

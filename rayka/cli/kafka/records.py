@@ -20,7 +20,7 @@ POLL_RECORDS = 10_000
 _FETCH_WAIT_MS = 100
 
 
-class Wanted(Protocol):
+class ReadOptions(Protocol):
     """What the options of `rayka consume` say."""
 
     @property
@@ -54,10 +54,10 @@ class Received:
         self.headers: Any = message.headers() or ()
 
 
-class Reading:
+class RecordPrinter:
     """Prints what a consumer receives, until every partition has reached its end or enough is printed."""
 
-    def __init__(self, form: Callable[[Readable], bytes], wanted: Wanted, total: int | None = None) -> None:
+    def __init__(self, form: Callable[[Readable], bytes], wanted: ReadOptions, total: int | None = None) -> None:
         from rayka.cli.progress import Progress
 
         self._form = form
@@ -101,35 +101,35 @@ class Reading:
 
 def read_assigned(
     cluster: KafkaCluster,
-    wanted: Wanted,
+    wanted: ReadOptions,
     ranges: Mapping[TopicPartition, tuple[int, int]],
     form: Callable[[Readable], bytes],
 ) -> None:
-    """Print the partitions from their start to their end; with --follow, on and on."""
+    """Print the partitions from their start to their end; with --follow, without end."""
     import confluent_kafka
 
     total = None if wanted.follow else sum(max(0, end - start) for start, end in ranges.values())
     if total == 0:
         return
-    reading = Reading(form, wanted, total)
+    printer = RecordPrinter(form, wanted, total)
     consumer = _consumer(cluster, wanted, "rayka-consume")
     pending = {at: span for at, span in ranges.items() if wanted.follow or span[0] < span[1]}
     if not wanted.follow:
-        reading.ends = {at: end for at, (_, end) in pending.items()}
+        printer.ends = {at: end for at, (_, end) in pending.items()}
     consumer.assign([confluent_kafka.TopicPartition(*at, start) for at, (start, _) in pending.items()])
-    with reading.progress:
+    with printer.progress:
         try:
-            while reading.left > 0 and (wanted.follow or not reading.at_end >= pending.keys()):
-                reading.take(consumer)
+            while printer.left > 0 and (wanted.follow or not printer.at_end >= pending.keys()):
+                printer.take(consumer)
         finally:
             consumer.close()
 
 
 def read_in_group(
-    cluster: KafkaCluster, wanted: Wanted, topics: Sequence[str], form: Callable[[Readable], bytes]
+    cluster: KafkaCluster, wanted: ReadOptions, topics: Sequence[str], form: Callable[[Readable], bytes]
 ) -> None:
     """Print what the group assigns to this member, committing after each batch is printed."""
-    reading = Reading(form, wanted)
+    printer = RecordPrinter(form, wanted)
     assigned: set[TopicPartition] = set()
     was_assigned = False
 
@@ -141,15 +141,15 @@ def read_in_group(
     def on_revoke(_: Consumer, partitions: Sequence[Any]) -> None:
         gone = {TopicPartition(at.topic, at.partition) for at in partitions}
         assigned.difference_update(gone)
-        reading.at_end.difference_update(gone)
+        printer.at_end.difference_update(gone)
 
     consumer = _consumer(cluster, wanted, wanted.group or "")
     names = [f"^({topic})$" for topic in wanted.topics] if wanted.is_pattern else list(topics)
     consumer.subscribe(names, on_assign=on_assign, on_revoke=on_revoke)
-    with reading.progress:
+    with printer.progress:
         try:
-            while reading.left > 0 and (wanted.follow or not was_assigned or not reading.at_end >= assigned):
-                if reading.take(consumer):
+            while printer.left > 0 and (wanted.follow or not was_assigned or not printer.at_end >= assigned):
+                if printer.take(consumer):
                     _commit(consumer)
         finally:
             consumer.close()
@@ -168,7 +168,7 @@ def _commit(consumer: Consumer) -> None:
             raise CliError(f"cannot commit: {error.str()}") from None
 
 
-def _consumer(cluster: KafkaCluster, wanted: Wanted, group: str) -> Consumer:
+def _consumer(cluster: KafkaCluster, wanted: ReadOptions, group: str) -> Consumer:
     from confluent_kafka import Consumer
 
     return Consumer(

@@ -6,7 +6,7 @@ import uuid
 from typing import NamedTuple
 
 
-class Broker(NamedTuple):
+class BrokerNode(NamedTuple):
     """A broker that is up."""
 
     broker_id: int
@@ -15,7 +15,7 @@ class Broker(NamedTuple):
     rack: str | None = None
 
 
-class Partition(NamedTuple):
+class PartitionInfo(NamedTuple):
     """A partition; `leader` is -1 while it has none."""
 
     partition: int
@@ -25,13 +25,13 @@ class Partition(NamedTuple):
     isr: tuple[int, ...]
 
 
-class Topic(NamedTuple):
+class TopicDescription(NamedTuple):
     """A topic with its partitions in order."""
 
     name: str
     topic_id: uuid.UUID | None
     is_internal: bool
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionInfo, ...]
 
 
 class Metadata(NamedTuple):
@@ -39,8 +39,8 @@ class Metadata(NamedTuple):
 
     cluster_id: str
     controller_id: int
-    brokers: dict[int, Broker]
-    topics: dict[str, Topic]
+    brokers: dict[int, BrokerNode]
+    topics: dict[str, TopicDescription]
 
 
 class Config(NamedTuple):
@@ -54,7 +54,7 @@ class Config(NamedTuple):
     documentation: str
 
 
-class ListedGroup(NamedTuple):
+class GroupListing(NamedTuple):
     """A group. `group_type` is Classic, Consumer, Share or Streams; the state is written as Kafka writes it."""
 
     group_id: str

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from rayka.cli.tables import table
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.values import ListedGroup
+    from rayka.cli.kafka.values import GroupListing
     from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset
     from rayka.types import TopicPartition
 
 Row = list[object]
 
 
-def list_text(groups: Iterable[ListedGroup], *, types: bool, states: bool) -> str:
+def list_text(groups: Iterable[GroupListing], *, types: bool, states: bool) -> str:
     """Names alone, or a table with what is asked for."""
     if not types and not states:
         return "\n".join(group.group_id for group in groups)

@@ -24,7 +24,7 @@ from rayka.coordinator.groups.deadlines import Timer, TimerKey
 from rayka.coordinator.groups.expiry import expired_records
 from rayka.coordinator.groups.offset_rules import CommitCheck
 from rayka.coordinator.groups.offsets import NO_PRODUCER_ID
-from rayka.coordinator.groups.records import Record
+from rayka.coordinator.groups.records import CoordinatorRecord
 from rayka.coordinator.groups.requests import (
     UNKNOWN_MEMBER_ID,
     ConsumerGroupDescribeRequest,
@@ -90,7 +90,7 @@ class GroupCoordinator:
         self._consumer = ConsumerMembers(settings, self._own, self.state, self._timers)
         self._request_ids = itertools.count(NO_REQUEST + 1)
 
-    def replay(self, record: Record, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
+    def replay(self, record: CoordinatorRecord, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply a record of the log."""
         self.state.replay(record, record_offset, producer_id)
 

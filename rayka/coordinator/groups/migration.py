@@ -19,10 +19,10 @@ from rayka.coordinator.groups.consumer.member import ConsumerMember, Partitions
 from rayka.coordinator.groups.records import (
     ClassicMemberMetadata,
     ClassicProtocol,
+    CoordinatorRecord,
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
-    Record,
 )
 from rayka.coordinator.groups.requests import Protocol
 from rayka.coordinator.groups.settings import GroupSettings
@@ -41,7 +41,7 @@ def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
         raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{name} it exceeds the consumer group maximum size.")
 
 
-def upgrade(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
+def upgrade(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
     """The classic group as a consumer group. Raises GROUP_ID_NOT_FOUND if its members' metadata is malformed.
 
     What was assigned is the target of the group epoch, unless a rebalance or new partitions call for another one.
@@ -52,7 +52,7 @@ def upgrade(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[Re
     except ValueError as error:
         reason = f"Cannot upgrade classic group {group.group_id}: the embedded consumer protocol is malformed: {error}."
         raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, reason) from None
-    records = [Record(GroupMetadataKey(group.group_id))]
+    records = [CoordinatorRecord(GroupMetadataKey(group.group_id))]
     records += [member.metadata_record(group.group_id) for member in members]
     names = {name for member in members for name in member.subscribed_topic_names}
     is_complete = group.state is STABLE and _covers(members, topics)
@@ -122,7 +122,7 @@ def can_downgrade(group: ConsumerGroup, leaving: Collection[str], settings: Grou
     return settings.migration_policy.downgrades and 0 < staying <= settings.max_size and classic == staying
 
 
-def downgrade(draft: ConsumerGroup, topics: Topics, now_ms: int) -> list[Record]:
+def downgrade(draft: ConsumerGroup, topics: Topics, now_ms: int) -> list[CoordinatorRecord]:
     """A consumer group of classic members as a classic group; generation is the group epoch.
 
     It has no leader yet, which tells a coordinator that loads the record that the rebalance is still to come.
@@ -136,7 +136,7 @@ def downgrade(draft: ConsumerGroup, topics: Topics, now_ms: int) -> list[Record]
         current_state_timestamp=now_ms,
         members=tuple(_classic_member(member, protocol, topics) for member in draft.members.values()),
     )
-    return [*draft.tombstones(), Record(GroupMetadataKey(draft.group_id), value)]
+    return [*draft.tombstones(), CoordinatorRecord(GroupMetadataKey(draft.group_id), value)]
 
 
 def protocols_of(member: ConsumerMember) -> tuple[Protocol, ...]:

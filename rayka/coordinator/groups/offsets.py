@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.offset_rules import NONE, CommitCheck, OffsetRules
-from rayka.coordinator.groups.records import OffsetCommitKey, OffsetCommitValue, Record
+from rayka.coordinator.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
     FetchedOffset,
@@ -56,7 +56,9 @@ class Offsets:
         errors = [self._check(offset, check) for offset in request.offsets]
         expire_ms = -1 if request.retention_time_ms == -1 or is_transactional else now_ms + request.retention_time_ms
         records = tuple(
-            Record(OffsetCommitKey(request.group_id, offset.topic, offset.partition), _value(offset, now_ms, expire_ms))
+            CoordinatorRecord(
+                OffsetCommitKey(request.group_id, offset.topic, offset.partition), _value(offset, now_ms, expire_ms)
+            )
             for offset, error in zip(request.offsets, errors, strict=True)
             if error is NONE
         )
@@ -107,12 +109,12 @@ class Offsets:
     def _partitions_of(self, group_id: str) -> frozenset[tuple[str, int]]:
         return frozenset(self.committed.get(group_id, ())) | self._unstable(group_id)
 
-    def tombstones(self, group_id: str) -> Iterator[Record]:
+    def tombstones(self, group_id: str) -> Iterator[CoordinatorRecord]:
         """Delete all offsets of a group."""
         for partition in sorted(self._partitions_of(group_id)):
             yield tombstone(group_id, partition)
 
-    def topic_tombstones(self, topics: frozenset[str]) -> Iterator[Record]:
+    def topic_tombstones(self, topics: frozenset[str]) -> Iterator[CoordinatorRecord]:
         """Delete all offsets of topics that were deleted."""
         for group_id in {*self.committed, *self._open_transactions}:
             for partition in sorted(self._partitions_of(group_id)):
@@ -189,9 +191,9 @@ class Offsets:
         assert writers == self._open_transactions
 
 
-def tombstone(group_id: str, partition: tuple[str, int]) -> Record:
+def tombstone(group_id: str, partition: tuple[str, int]) -> CoordinatorRecord:
     """Delete one offset."""
-    return Record(OffsetCommitKey(group_id, *partition))
+    return CoordinatorRecord(OffsetCommitKey(group_id, *partition))
 
 
 def utf16_length(text: str) -> int:

@@ -44,13 +44,13 @@ from rayka.coordinator.groups.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
+    CoordinatorRecord,
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
     PartitionRacks,
-    Record,
     TargetPartitions,
     TopicPartitionMetadata,
 )
@@ -219,7 +219,7 @@ _BY_TYPE = {form.type: form for form in FORMATS.values()}
 _BY_TYPE[0] = _OFFSET_COMMIT  # the oldest offset commits; same fields
 
 
-def encode(record: Record) -> tuple[bytes, bytes | None]:
+def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """The key and value bytes of a record; the value of a tombstone is None."""
     key = _encode_key(record.key)
     if record.value is None:
@@ -245,7 +245,7 @@ def _written_version(form: _Format, value: Any) -> int:
     return 1 if form is _OFFSET_COMMIT and value.expire_timestamp != -1 else form.written
 
 
-def decode(key: bytes, value: bytes | None) -> Record | None:
+def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
     """The record of these bytes; None for a type that does not belong to classic or consumer groups.
 
     Raises ValueError for bytes that are not a coordinator record, or of a version from the future.
@@ -255,7 +255,7 @@ def decode(key: bytes, value: bytes | None) -> Record | None:
     if form is None:
         return None
     decoded = form.key.read(reader, 0, flexible=False)
-    return Record(decoded, None if value is None else _decode_value(form, value))
+    return CoordinatorRecord(decoded, None if value is None else _decode_value(form, value))
 
 
 def _decode_value(form: _Format, value: bytes) -> Any:

@@ -222,7 +222,7 @@ Key: TypeAlias = (
 )
 
 
-class Record(NamedTuple):
+class CoordinatorRecord(NamedTuple):
     """One record. A value of None deletes the key."""
 
     key: Key

@@ -10,10 +10,10 @@ from rayka.coordinator.groups.offset_rules import ClassicOffsetRules, ConsumerOf
 from rayka.coordinator.groups.offsets import NO_PRODUCER_ID, Offsets
 from rayka.coordinator.groups.records import (
     ConsumerGroupMetadataKey,
+    CoordinatorRecord,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
-    Record,
 )
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.topics import Topics
@@ -32,7 +32,7 @@ class GroupState:
         self.topics = Topics(version=NO_METADATA)
         self.is_loading = True
 
-    def replay(self, record: Record, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
+    def replay(self, record: CoordinatorRecord, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply a record of the log."""
         match record.key:
             case OffsetCommitKey() as key:
@@ -61,7 +61,7 @@ class GroupState:
             draft.persisted = current.persisted
             self.groups[draft.group_id] = draft
 
-    def _replay_consumer(self, group_id: str, record: Record) -> None:
+    def _replay_consumer(self, group_id: str, record: CoordinatorRecord) -> None:
         """A tombstone of a group that does not exist is ignored."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -79,12 +79,12 @@ class GroupState:
             return ClassicOffsetRules(group)
         return ConsumerOffsetRules(group, self.topics)
 
-    def tombstones(self, group_id: str) -> tuple[Record, ...]:
+    def tombstones(self, group_id: str) -> tuple[CoordinatorRecord, ...]:
         """The records that delete a group, without its offsets."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return tuple(group.tombstones())
-        return (Record(GroupMetadataKey(group_id)),)
+        return (CoordinatorRecord(GroupMetadataKey(group_id)),)
 
     def durable(self) -> dict[str, Any]:
         """All state that must outlive a crash, for comparison."""

@@ -33,7 +33,7 @@ from rayka.types import TopicPartition
 _MOST_FOLLOWED = 16
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """What a connection still does."""
 
     NEW = enum.auto()  # not accepted yet
@@ -59,7 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._responses: list[Part] = []  # their turn has come, not yet written
         self._flush: asyncio.Handle | None = None
         self._is_processing = False
-        self._state = State.NEW
+        self._state = ConnectionState.NEW
         self.client = "?"
         self.client_host = "?"
         self.produce_template: ProduceTemplate | None = None
@@ -68,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def closed(self) -> bool:
         """Whether nothing more is read or written."""
-        return self._state is State.CLOSED
+        return self._state is ConnectionState.CLOSED
 
     @property
     def held_bytes(self) -> int:
@@ -89,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         if refusal is not None:
             self.refuse(refusal, "connect")
             return
-        self._state = State.OPEN
+        self._state = ConnectionState.OPEN
         self._keep_alive()
 
     def _keep_alive(self) -> None:
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_responses()
         if not self.closed:
             self._frames.keep_rest()  # the scratch buffer is shared by all connections
-            self._set_reading(self._parked is None and self._state is State.OPEN and self._may_receive())
+            self._set_reading(self._parked is None and self._state is ConnectionState.OPEN and self._may_receive())
             if self.affinity.is_due:
                 self._move()
             self._close_if_finished()
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         """Hand the connection to the process that leads what it asks for, once nothing of it is under way here."""
         is_quiet = not self._requests and not self._frames.has_bytes and not self._writer.is_blocked
         endpoint = self._transport.get_extra_info("socket")
-        if not is_quiet or self._parked is not None or self._state is not State.OPEN or endpoint is None:
+        if not is_quiet or self._parked is not None or self._state is not ConnectionState.OPEN or endpoint is None:
             return
         assert self.affinity.path is not None
         if self._context.handover.send(self.affinity.path, endpoint.fileno(), self.affinity.moves + 1):
@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _parse(self, frame: Frame) -> PendingRequest | None:
-        return parse_header(self, self._context.apis, frame) if self._state is State.OPEN else None
+        return parse_header(self, self._context.apis, frame) if self._state is ConnectionState.OPEN else None
 
     def _may_start(self, request: PendingRequest) -> bool:
         if self._writer.is_blocked or (self._requests and not self._may_overlap(request)):
@@ -313,9 +313,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self) -> None:
         """Take no more requests; close once those under way are answered. A long poll is not waited for."""
-        if self._state is not State.OPEN:
+        if self._state is not ConnectionState.OPEN:
             return
-        self._state = State.FINISHING
+        self._state = ConnectionState.FINISHING
         self._parked = None
         self._frames.clear()
         self._set_reading(False)
@@ -323,14 +323,14 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _close_if_finished(self) -> None:
-        if self._state is State.FINISHING and not self._requests and not self._writer.is_blocked:
+        if self._state is ConnectionState.FINISHING and not self._requests and not self._writer.is_blocked:
             self.close()
 
     def close(self) -> None:
         """Close after writing what was answered."""
         if not self.closed:
             self._write_responses()
-            self._state = State.CLOSED
+            self._state = ConnectionState.CLOSED
             self._transport.close()
 
     def abort(self) -> None:
@@ -340,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drop(self) -> None:
         """Drop everything but the requests that were started."""
-        self._state = State.CLOSED
+        self._state = ConnectionState.CLOSED
         self._parked = None
         self._frames.clear()
         self._writer.close()

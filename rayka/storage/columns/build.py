@@ -24,20 +24,20 @@ _SPARE = 1.05
 _MICROSECONDS = 1000
 
 
-class Fields(NamedTuple):
+class FieldPositions(NamedTuple):
     """One column of fields: where in its chunk each begins and how long it is, -1 for null."""
 
     positions: Ints
     lengths: Ints
 
     @classmethod
-    def empty(cls, rows: int) -> Fields:
+    def empty(cls, rows: int) -> FieldPositions:
         """Room for `rows` fields."""
         return cls(np.empty(rows, np.int32), np.empty(rows, np.int32))
 
-    def head(self, rows: int) -> Fields:
+    def head(self, rows: int) -> FieldPositions:
         """The first of them."""
-        return Fields(self.positions[:rows], self.lengths[:rows])
+        return FieldPositions(self.positions[:rows], self.lengths[:rows])
 
 
 class Records(NamedTuple):
@@ -48,8 +48,8 @@ class Records(NamedTuple):
     offsets: Longs
     timestamps: Longs
     timestamp_types: Ints
-    keys: Fields
-    values: Fields
+    keys: FieldPositions
+    values: FieldPositions
     header_positions: Ints
     record_ends: Ints
 
@@ -109,7 +109,7 @@ class _Binary:
         """Bytes of the fields and of the offsets to them."""
         return self._copied.nbytes + self._offsets.nbytes
 
-    def append(self, data: Bytes, fields: Fields, progress: float) -> None:
+    def append(self, data: Bytes, fields: FieldPositions, progress: float) -> None:
         rows = len(fields.lengths)
         start = self._copied.size
         copied = self._copied.extend(int(np.maximum(fields.lengths, 0).sum(dtype=np.int64)), progress)
@@ -259,7 +259,7 @@ class HeadersColumn:
         header_rows = np.empty(len(positions) + 1, np.int64)
         _check(records, count_headers(data, positions, ends, header_rows))
         count = int(header_rows[-1])
-        keys, values = Fields.empty(count), Fields.empty(count)
+        keys, values = FieldPositions.empty(count), FieldPositions.empty(count)
         _check(records, locate_headers(data, positions, ends, header_rows, *keys, *values))
         np.add(header_rows[1:], self._count, out=self._ends.extend(len(positions), records.progress), casting="unsafe")
         self._count += count

@@ -24,7 +24,7 @@ from rayka.storage.columns.build import (
     TIMESTAMP_TYPE,
     Column,
     ConstantColumn,
-    Fields,
+    FieldPositions,
     HeadersColumn,
     KeyColumn,
     OffsetColumn,
@@ -99,7 +99,11 @@ class _Room:
         if rows > self._rows or not self._rows:
             self._rows = rows = max(rows, 1024)
             self.offsets, self.timestamps = np.empty(rows, np.int64), np.empty(rows, np.int64)
-            self.keys, self.values, self.tails = Fields.empty(rows), Fields.empty(rows), Fields.empty(rows)
+            self.keys, self.values, self.tails = (
+                FieldPositions.empty(rows),
+                FieldPositions.empty(rows),
+                FieldPositions.empty(rows),
+            )
 
 
 def read_columns(

@@ -320,7 +320,7 @@ class Segment:
     def find(self, offset: int) -> BatchPosition | None:
         """The first batch whose last offset is at or above `offset`, None if all are below.
 
-        An index entry that does not lead to a batch is an index that lies: it is left aside and the
+        An index entry that does not lead to a batch is wrong: the entry is ignored and the
         segment read from its start. Raises CORRUPT_MESSAGE when the log itself is not readable.
         """
         start = self.offset_index.lookup(offset).position

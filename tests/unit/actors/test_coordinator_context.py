@@ -22,7 +22,7 @@ from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups.record_formats import encode as encode_record
-from rayka.coordinator.groups.records import OffsetCommitKey, OffsetCommitValue, Record
+from rayka.coordinator.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from rayka.coordinator.groups.requests import (
     DescribeGroupsRequest,
     HeartbeatRequest,
@@ -187,7 +187,7 @@ def test_setting_the_clock_expires_no_session(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_malformed_record_does_not_disable_its_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    committed = Record(OffsetCommitKey("g", "t", 0), OffsetCommitValue(7, commit_timestamp=2**62))
+    committed = CoordinatorRecord(OffsetCommitKey("g", "t", 0), OffsetCommitValue(7, commit_timestamp=2**62))
 
     async def loading(coordinator: Coordinator) -> None:
         fetched = await coordinator.send(OffsetFetchRequest("g"))
@@ -207,7 +207,11 @@ def test_a_hundred_thousand_offsets_expire_at_once(tmp_path: Path) -> None:
         assert coordinator.partition.log.log_end_offset == 200_001, "the group is deleted too"
 
     old = OffsetCommitValue(7, commit_timestamp=0)
-    check(tmp_path, expiring, [encode_record(Record(OffsetCommitKey("g", "t", n), old)) for n in range(100_000)])
+    check(
+        tmp_path,
+        expiring,
+        [encode_record(CoordinatorRecord(OffsetCommitKey("g", "t", n), old)) for n in range(100_000)],
+    )
 
 
 def test_bad_requests_fail_alone_on_a_shared_channel(tmp_path: Path) -> None:

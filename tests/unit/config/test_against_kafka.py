@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayka.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef, LogConfig
-from rayka.config.ignored import IGNORED_CONFIGS, reason_left_aside
+from rayka.config.ignored import IGNORED_CONFIGS, reason_ignored
 from rayka.config.log import resolve
 
 OURS = {
@@ -88,12 +88,12 @@ def test_every_broker_setting_is_kafkas_or_listed_as_our_own() -> None:
     assert set(BROKER_CONFIGS) - set(KAFKA["broker"]) == OURS
 
 
-def test_every_broker_setting_of_kafka_is_honoured_or_left_aside_for_a_reason() -> None:
-    without = [name for name in KAFKA["broker"] if name not in BROKER_CONFIGS and not reason_left_aside(name)]
+def test_every_broker_setting_of_kafka_is_honoured_or_ignored_for_a_reason() -> None:
+    without = [name for name in KAFKA["broker"] if name not in BROKER_CONFIGS and not reason_ignored(name)]
     assert without == []
 
 
-def test_no_setting_is_both_honoured_and_left_aside_by_name() -> None:
+def test_no_setting_is_both_honoured_and_ignored_by_name() -> None:
     named = {pattern for patterns in IGNORED_CONFIGS.values() for pattern in patterns}
     assert named.isdisjoint(BROKER_CONFIGS)
 

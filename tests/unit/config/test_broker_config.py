@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from rayka.config import BrokerConfig, Listener, LogConfig, check_broker_configs, check_topic_configs
+from rayka.config import BrokerConfig, Endpoint, LogConfig, check_broker_configs, check_topic_configs
 from rayka.errors import ErrorCode, RaykaError
 
 HOUR_MS = 3_600_000
@@ -22,7 +22,7 @@ def test_values_are_typed_and_defaults_are_kafkas() -> None:
 
 def test_names_without_effect_are_told_apart_from_slips() -> None:
     config = BrokerConfig.parse({"num.io.threads": "8", "num.partitons": "4"})
-    assert config.left_aside == ("num.io.threads",)
+    assert config.ignored == ("num.io.threads",)
     assert config.unknown == ("num.partitons",)
 
 
@@ -71,13 +71,13 @@ def test_listeners_of_a_kraft_file_are_those_for_clients() -> None:
             "advertised.listeners": "INSIDE://broker.example.org:19092",
         }
     )
-    assert config.listeners == (Listener("INSIDE", "::1", 9092),)
-    assert config.advertised_listeners == (Listener("INSIDE", "broker.example.org", 19092),)
+    assert config.listeners == (Endpoint("INSIDE", "::1", 9092),)
+    assert config.advertised_listeners == (Endpoint("INSIDE", "broker.example.org", 19092),)
 
 
 def test_the_default_listener_is_on_loopback() -> None:
     config = BrokerConfig.parse({})
-    assert config.listeners == config.advertised_listeners == (Listener("PLAINTEXT", "127.0.0.1", 9092),)
+    assert config.listeners == config.advertised_listeners == (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rayka.coordinator.clock import Now
 from rayka.coordinator.groups.consumer.protocol import Subscription, write_subscription
 from rayka.coordinator.groups.coordinator import GroupCoordinator
 from rayka.coordinator.groups.record_formats import decode, encode
-from rayka.coordinator.groups.records import Record
+from rayka.coordinator.groups.records import CoordinatorRecord
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
     ConsumerGroupDescribeRequest,
@@ -79,7 +79,7 @@ class Shell:
         return core
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[CoordinatorRecord]:
         """The log, decoded."""
         decoded = [decode(key, value) for key, value in self.log]
         return [record for record in decoded if record is not None]

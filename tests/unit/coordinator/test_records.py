@@ -19,11 +19,11 @@ from rayka.coordinator.groups.records import (
     ClassicProtocol,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
+    CoordinatorRecord,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    Record,
 )
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.groups.state import GroupState
@@ -87,7 +87,7 @@ KEY = OffsetCommitKey("g", "t", 1)
 def test_all_versions_of_a_commit_are_read(value: str, expected: OffsetCommitValue) -> None:
     for key_type in ("0000", "0001"):
         record = decode(bytes.fromhex(key_type + "0001 67 0001 74 00000001"), bytes.fromhex(value))
-        assert record == Record(KEY, expected)
+        assert record == CoordinatorRecord(KEY, expected)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_all_versions_of_a_commit_are_read(value: str, expected: OffsetCommitVal
     [(OffsetCommitValue(1), 4), (OffsetCommitValue(1, expire_timestamp=5), 1)],
 )
 def test_a_commit_is_written_in_the_lowest_version_that_can_express_it(value: OffsetCommitValue, version: int) -> None:
-    data = encode(Record(KEY, value))[1]
+    data = encode(CoordinatorRecord(KEY, value))[1]
     assert data is not None
     assert int.from_bytes(data[:2], "big") == version
-    assert decode(*encode(Record(KEY, value))) == Record(KEY, value)
+    assert decode(*encode(CoordinatorRecord(KEY, value))) == CoordinatorRecord(KEY, value)
 
 
 def test_old_groups_have_no_rebalance_timeout() -> None:
@@ -121,7 +121,9 @@ def test_a_classic_member_is_distinguished_from_none() -> None:
     for classic in (None, ClassicMemberMetadata(6000, (ClassicProtocol("range", b"x"),)), ClassicMemberMetadata(0, ())):
         value = ConsumerGroupMemberMetadataValue(classic_member_metadata=classic)
         expected = None if classic == ClassicMemberMetadata(0, ()) else classic
-        assert decode(*encode(Record(key, value))) == Record(key, value._replace(classic_member_metadata=expected))
+        assert decode(*encode(CoordinatorRecord(key, value))) == CoordinatorRecord(
+            key, value._replace(classic_member_metadata=expected)
+        )
 
 
 def test_records_of_other_kinds_of_groups_are_ignored() -> None:
@@ -146,5 +148,5 @@ def test_malformed_records_are_refused(key: bytes, value: bytes | None) -> None:
 
 
 def test_a_tombstone_has_no_value() -> None:
-    assert encode(Record(GroupMetadataKey("g"))) == (b"\0\2\0\1g", None)
-    assert decode(b"\0\2\0\1g", None) == Record(GroupMetadataKey("g"))
+    assert encode(CoordinatorRecord(GroupMetadataKey("g"))) == (b"\0\2\0\1g", None)
+    assert decode(b"\0\2\0\1g", None) == CoordinatorRecord(GroupMetadataKey("g"))

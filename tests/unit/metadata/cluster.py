@@ -11,8 +11,8 @@ from rayka.metadata.commands import (
     BrokerRegistration,
     ConfigAlteration,
     ConfigOperation,
+    ControllerResult,
     NewTopic,
-    Result,
     TopicResult,
 )
 from rayka.metadata.controller import Controller
@@ -37,7 +37,7 @@ class Cluster:
     def image(self) -> MetadataImage:
         return self.controller.image
 
-    def run(self, result: Result[T]) -> T:
+    def run(self, result: ControllerResult[T]) -> T:
         if result.records:
             self.log.append(result.records)
             self.controller.replay(result.records)

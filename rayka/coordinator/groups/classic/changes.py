@@ -11,7 +11,7 @@ from typing import Any
 from rayka.coordinator.clock import Now
 from rayka.coordinator.groups.classic.group import ClassicGroup, ClassicMember
 from rayka.coordinator.groups.deadlines import Timer, TimerKey
-from rayka.coordinator.groups.records import Record
+from rayka.coordinator.groups.records import CoordinatorRecord
 from rayka.coordinator.groups.steps import UpdateClassicGroup
 from rayka.coordinator.result import Completion, Pending, Result
 from rayka.coordinator.timers import TimerChange
@@ -26,7 +26,7 @@ class ClassicChanges:
     def __init__(self, group: ClassicGroup, now: Now) -> None:
         self.group = group.draft()
         self.now = now
-        self.records: list[Record] = []
+        self.records: list[CoordinatorRecord] = []
         self.completions: list[Completion] = []
         self._timers: list[TimerChange] = []
 

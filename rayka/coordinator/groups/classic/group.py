@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
-from rayka.coordinator.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, Record
+from rayka.coordinator.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from rayka.coordinator.groups.requests import JoinGroupMember, Protocol
 from rayka.errors import ErrorCode
 
@@ -273,7 +273,7 @@ class ClassicGroup:
             for m in self.members.values()
         )
 
-    def metadata_record(self, assignments: dict[str, bytes] | None = None) -> Record:
+    def metadata_record(self, assignments: dict[str, bytes] | None = None) -> CoordinatorRecord:
         """The record of this generation with the members' assignments (as they are, unless given)."""
         value = GroupMetadataValue(
             protocol_type=self.protocol_type or "",
@@ -283,7 +283,7 @@ class ClassicGroup:
             current_state_timestamp=self.state_timestamp_ms,
             members=tuple(_persisted(member, self.protocol_name, assignments) for member in self.members.values()),
         )
-        return Record(GroupMetadataKey(self.group_id), value)
+        return CoordinatorRecord(GroupMetadataKey(self.group_id), value)
 
     def _count(self, member: ClassicMember, change: int) -> None:
         for name in {protocol.name for protocol in member.supported_protocols}:

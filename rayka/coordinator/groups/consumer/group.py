@@ -38,7 +38,7 @@ from rayka.coordinator.groups.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    Record,
+    CoordinatorRecord,
 )
 from rayka.coordinator.overlay import Overlay
 from rayka.coordinator.topics import Topics
@@ -164,7 +164,7 @@ class ConsumerGroup:
         """Whether the topics are unchanged since the last group epoch."""
         return self.metadata_hash == topics.group_hash(self.subscribed_topics())
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: CoordinatorRecord) -> None:
         """Change the group as a record says. What a tombstone removes may be gone already."""
         match record.key:
             case ConsumerGroupMetadataKey():
@@ -183,7 +183,7 @@ class ConsumerGroup:
             case ConsumerGroupRegularExpressionKey(_, pattern):
                 self._apply_regex(pattern, record.value)
 
-    def _apply_member(self, member_id: str, record: Record) -> None:
+    def _apply_member(self, member_id: str, record: CoordinatorRecord) -> None:
         old = self.members.get(member_id)
         if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
             del self.static_members[old.instance_id]
@@ -206,7 +206,7 @@ class ConsumerGroup:
         else:
             self.targets[member_id] = assignment_of(value.topic_partitions)
 
-    def _apply_current(self, member_id: str, record: Record) -> None:
+    def _apply_current(self, member_id: str, record: CoordinatorRecord) -> None:
         self._disown(member_id)
         member = self.members.get(member_id)
         if record.value is not None:
@@ -260,40 +260,42 @@ class ConsumerGroup:
                     if self.owners.get((topic_id, number)) == member_id:
                         del self.owners[topic_id, number]
 
-    def epoch_record(self, epoch: int, metadata_hash: int) -> Record:
+    def epoch_record(self, epoch: int, metadata_hash: int) -> CoordinatorRecord:
         """The record of a new group epoch."""
-        return Record(ConsumerGroupMetadataKey(self.group_id), ConsumerGroupMetadataValue(epoch, metadata_hash))
+        return CoordinatorRecord(
+            ConsumerGroupMetadataKey(self.group_id), ConsumerGroupMetadataValue(epoch, metadata_hash)
+        )
 
-    def target_epoch_record(self, epoch: int, timestamp_ms: int) -> Record:
+    def target_epoch_record(self, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
         """The record of the group epoch that the target assignment belongs to."""
         value = ConsumerGroupTargetAssignmentMetadataValue(epoch, timestamp_ms)
-        return Record(ConsumerGroupTargetAssignmentMetadataKey(self.group_id), value)
+        return CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(self.group_id), value)
 
-    def target_record(self, member_id: str, target: Assignment) -> Record:
+    def target_record(self, member_id: str, target: Assignment) -> CoordinatorRecord:
         """The record of a member's target."""
         value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions(target))
-        return Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id), value)
+        return CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id), value)
 
-    def member_tombstones(self, member_id: str) -> Iterator[Record]:
+    def member_tombstones(self, member_id: str) -> Iterator[CoordinatorRecord]:
         """Remove a member."""
-        yield Record(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id))
-        yield Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id))
-        yield Record(ConsumerGroupMemberMetadataKey(self.group_id, member_id))
+        yield CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id))
+        yield CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id))
+        yield CoordinatorRecord(ConsumerGroupMemberMetadataKey(self.group_id, member_id))
 
-    def tombstones(self) -> Iterator[Record]:
+    def tombstones(self) -> Iterator[CoordinatorRecord]:
         """Remove the whole group."""
         for member_id in self.members:
-            yield Record(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id))
+            yield CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id))
         for member_id in {*self.members, *self.targets}:
-            yield Record(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id))
-        yield Record(ConsumerGroupTargetAssignmentMetadataKey(self.group_id))
+            yield CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id))
+        yield CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(self.group_id))
         for member_id in self.members:
-            yield Record(ConsumerGroupMemberMetadataKey(self.group_id, member_id))
+            yield CoordinatorRecord(ConsumerGroupMemberMetadataKey(self.group_id, member_id))
         if self.has_partition_metadata:
-            yield Record(ConsumerGroupPartitionMetadataKey(self.group_id))
+            yield CoordinatorRecord(ConsumerGroupPartitionMetadataKey(self.group_id))
         for pattern in self.regexes:
-            yield Record(ConsumerGroupRegularExpressionKey(self.group_id, pattern))
-        yield Record(ConsumerGroupMetadataKey(self.group_id))
+            yield CoordinatorRecord(ConsumerGroupRegularExpressionKey(self.group_id, pattern))
+        yield CoordinatorRecord(ConsumerGroupMetadataKey(self.group_id))
 
     def validate_state(self) -> None:
         """Check what must always hold: one owner for each partition, and counts that agree. Raises AssertionError."""

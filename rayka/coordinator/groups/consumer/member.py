@@ -15,7 +15,7 @@ from rayka.coordinator.groups.records import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
-    Record,
+    CoordinatorRecord,
     TargetPartitions,
 )
 
@@ -104,7 +104,7 @@ class ConsumerMember:
             pending_revocation=_partitions(value.partitions_pending_revocation, value.member_epoch),
         )
 
-    def metadata_record(self, group_id: str) -> Record:
+    def metadata_record(self, group_id: str) -> CoordinatorRecord:
         """The record of what the member reported of itself."""
         value = ConsumerGroupMemberMetadataValue(
             instance_id=self.instance_id,
@@ -117,9 +117,9 @@ class ConsumerMember:
             server_assignor=self.server_assignor,
             classic_member_metadata=self.classic,
         )
-        return Record(ConsumerGroupMemberMetadataKey(group_id, self.member_id), value)
+        return CoordinatorRecord(ConsumerGroupMemberMetadataKey(group_id, self.member_id), value)
 
-    def current_record(self, group_id: str) -> Record:
+    def current_record(self, group_id: str) -> CoordinatorRecord:
         """The record of the member's current assignment."""
         value = ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=self.member_epoch,
@@ -128,7 +128,7 @@ class ConsumerMember:
             assigned_partitions=_persisted(self.assigned),
             partitions_pending_revocation=_persisted(self.pending_revocation),
         )
-        return Record(ConsumerGroupCurrentMemberAssignmentKey(group_id, self.member_id), value)
+        return CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(group_id, self.member_id), value)
 
 
 def _partitions(topics: Iterable[AssignedPartitions], member_epoch: int) -> Partitions:

@@ -21,7 +21,7 @@ from rayka.coordinator.groups.consumer.heartbeat import ConsumerHeartbeat, check
 from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember, MemberState
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
 from rayka.coordinator.groups.deadlines import SessionWarning, Timer, TimerKey
-from rayka.coordinator.groups.records import GroupMetadataKey, Record
+from rayka.coordinator.groups.records import CoordinatorRecord, GroupMetadataKey
 from rayka.coordinator.groups.requests import (
     UNKNOWN_MEMBER_ID,
     ConsumerGroupHeartbeatRequest,
@@ -100,7 +100,7 @@ class ConsumerMembers:
 
     def _draft(
         self, group: Group | None, request: ConsumerGroupHeartbeatRequest
-    ) -> tuple[ConsumerGroup, Iterable[Record]]:
+    ) -> tuple[ConsumerGroup, Iterable[CoordinatorRecord]]:
         """The group to work on, as it is, new or converted, and the records of that. Raises GROUP_ID_NOT_FOUND."""
         if isinstance(group, ConsumerGroup):
             return group.draft(), ()
@@ -110,7 +110,7 @@ class ConsumerMembers:
         if group is None:
             return ConsumerGroup(request.group_id), ()
         if group.is_empty:
-            return ConsumerGroup(request.group_id), (Record(GroupMetadataKey(request.group_id)),)
+            return ConsumerGroup(request.group_id), (CoordinatorRecord(GroupMetadataKey(request.group_id)),)
         migration.check_upgrade(group, self._settings)
         return migration.upgrade(group, self._state.topics)
 

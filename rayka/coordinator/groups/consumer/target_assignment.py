@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rayka.coordinator.groups.consumer.assignors import ASSIGNORS, AssignorMember
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
 from rayka.coordinator.groups.consumer.member import Assignment
-from rayka.coordinator.groups.records import Record
+from rayka.coordinator.groups.records import CoordinatorRecord
 from rayka.coordinator.topics import Topics
 
 
@@ -23,7 +23,7 @@ def has_passed(interval_ms: int, since_ms: int, now_ms: int) -> bool:
     return not since_ms <= now_ms < since_ms + interval_ms
 
 
-def target_records(group: ConsumerGroup, assignor: str, topics: Topics, now_ms: int) -> Iterator[Record]:
+def target_records(group: ConsumerGroup, assignor: str, topics: Topics, now_ms: int) -> Iterator[CoordinatorRecord]:
     """The targets that change, and the new epoch of the target assignment."""
     for member_id, target in compute_targets(group, assignor, topics).items():
         if group.targets.get(member_id) != target:

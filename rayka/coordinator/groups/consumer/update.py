@@ -12,7 +12,7 @@ from rayka.coordinator.groups.records import (
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
-    Record,
+    CoordinatorRecord,
 )
 from rayka.coordinator.topics import Topics, compile_pattern
 
@@ -23,17 +23,17 @@ class ConsumerGroupUpdate:
     def __init__(self, draft: ConsumerGroup, topics: Topics, assignors: tuple[str, ...], now_ms: int) -> None:
         self.group = draft
         self.topics = topics
-        self.records: list[Record] = []
+        self.records: list[CoordinatorRecord] = []
         self._default_assignor = assignors[0]
         self._now_ms = now_ms
         self._assignor_before = draft.preferred_assignor(self._default_assignor)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: CoordinatorRecord) -> None:
         """Make one record."""
         self.group.apply(record)
         self.records.append(record)
 
-    def extend(self, records: Iterable[Record]) -> None:
+    def extend(self, records: Iterable[CoordinatorRecord]) -> None:
         """Make several records."""
         for record in list(records):
             self.add(record)
@@ -72,7 +72,7 @@ class ConsumerGroupUpdate:
         """Find the topics of all patterns; of new ones only, if the topics are those of the last time."""
         subscribed = self.group.subscribed_regexes()
         for pattern in self.group.regexes.keys() - subscribed:
-            self.add(Record(ConsumerGroupRegularExpressionKey(self.group.group_id, pattern)))
+            self.add(CoordinatorRecord(ConsumerGroupRegularExpressionKey(self.group.group_id, pattern)))
         for pattern in sorted(subscribed):
             resolved = self.group.regexes.get(pattern)
             if resolved is not None and self._is_checked:
@@ -80,7 +80,7 @@ class ConsumerGroupUpdate:
             topics = self.topics.matching(pattern)
             if resolved is None or resolved.topics != topics:
                 value = ConsumerGroupRegularExpressionValue(tuple(sorted(topics)), self.topics.version, self._now_ms)
-                self.add(Record(ConsumerGroupRegularExpressionKey(self.group.group_id, pattern), value))
+                self.add(CoordinatorRecord(ConsumerGroupRegularExpressionKey(self.group.group_id, pattern), value))
 
     @property
     def _is_checked(self) -> bool:
@@ -105,7 +105,7 @@ class ConsumerGroupUpdate:
         metadata_hash = self.topics.group_hash(self.group.subscribed_topics())
         self.add(self.group.epoch_record(self.group.epoch + 1, metadata_hash))
         if self.group.has_partition_metadata:
-            self.add(Record(ConsumerGroupPartitionMetadataKey(self.group.group_id)))
+            self.add(CoordinatorRecord(ConsumerGroupPartitionMetadataKey(self.group.group_id)))
 
     def assign(self, interval_ms: int) -> None:
         """Compute the target of the group epoch, unless the last one was computed less than `interval_ms` ago."""

@@ -32,26 +32,26 @@ _LONGEST_WAIT_MS = 60_000
 _ISOLATION_LEVELS = (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
 
 
-def handle(context: Context, exchange: PendingRequest) -> None:
+def handle(context: Context, pending: PendingRequest) -> None:
     """Ask the leaders; answer when they have."""
-    request = parse(exchange.frame, exchange.position, exchange.version)
+    request = parse(pending.frame, pending.position, pending.version)
     fetch = context.sessions.begin(
         request.session_id,
         request.session_epoch,
         request.partitions,
         request.forgotten,
-        exchange.version >= FIRST_WITH_TOPIC_ID,
+        pending.version >= FIRST_WITH_TOPIC_ID,
         context.broker.now_ms(),
     )
-    Fetch(context, exchange, request, fetch).start()
+    Fetch(context, pending, request, fetch).start()
 
 
 class Fetch:
     """One fetch under way. `results` has the answers known, in the order of the context's partitions."""
 
-    def __init__(self, context: Context, exchange: PendingRequest, request: FetchRequest, fetch: FetchContext) -> None:
+    def __init__(self, context: Context, pending: PendingRequest, request: FetchRequest, fetch: FetchContext) -> None:
         self._context = context
-        self._exchange = exchange
+        self._pending = pending
         self._request = request
         self._fetch = fetch
         self._names: list[TopicPartition | None] = []
@@ -77,7 +77,7 @@ class Fetch:
             self._respond()
 
     def _refusal(self, name: TopicPartition) -> FetchResult | None:
-        if self._exchange.version < _FIRST_WITH_MAGIC_2:
+        if self._pending.version < _FIRST_WITH_MAGIC_2:
             return FetchResult(ErrorCode.UNSUPPORTED_VERSION)
         if self._request.is_from_follower:
             return FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -93,7 +93,7 @@ class Fetch:
             share = max(_LEAST_SHARE_BYTES, _RESPONSE_BYTES // len(wanted))
             wanted = [one._replace(max_bytes=share) if one.max_bytes > share else one for one in wanted]
         some_failed = len(wanted) < len(self._results)
-        self._exchange.connection.follow([one.topic_partition for one in wanted])
+        self._pending.connection.follow([one.topic_partition for one in wanted])
         future = self._context.broker.partitions.fetch(
             wanted,
             max_wait_ms=0 if some_failed or self._last_try else min(max(request.max_wait_ms, 0), _LONGEST_WAIT_MS),
@@ -105,23 +105,23 @@ class Fetch:
 
     def _when_done(self, future: Future[list[FetchResult]]) -> None:
         """Respond when the leaders have answered. The future is cancelled when the client leaves."""
-        exchange = self._exchange
+        pending = self._pending
 
         def done(future: Future[list[FetchResult]]) -> None:
-            exchange.waiting = None
+            pending.waiting = None
             if future.cancelled():
-                exchange.refuse("the fetch was cancelled")
+                pending.refuse("the fetch was cancelled")
                 return
             try:
                 self._fetched(future)
             except Exception:
-                logger.exception("failed at %s", exchange.describe())
-                exchange.refuse("internal error")
+                logger.exception("failed at %s", pending.describe())
+                pending.refuse("internal error")
 
         if future.done():
             done(future)
         else:
-            exchange.waiting = future
+            pending.waiting = future
             future.add_done_callback(done)
 
     def _fetched(self, future: Future[list[FetchResult]]) -> None:
@@ -137,7 +137,7 @@ class Fetch:
             if result is not None
         ]
         response = FetchResponse(
-            self._exchange.correlation_id, self._exchange.version, LeaderHints(self._context.broker.image)
+            self._pending.correlation_id, self._pending.version, LeaderHints(self._context.broker.image)
         )
         response.write(self._fetch.error, self._fetch.session_id, self._news(answered))
         try:
@@ -145,10 +145,10 @@ class Fetch:
         except SegmentGone:
             self._again()
         except OSError as error:
-            logger.error("cannot read records for %s: %s", self._exchange.describe(), error)
+            logger.error("cannot read records for %s: %s", self._pending.describe(), error)
             self._fail_read()
         else:
-            self._exchange.answer_in_parts(parts)
+            self._pending.answer_in_parts(parts)
 
     def _news(self, answered: list[Answered]) -> list[Answered]:
         """What an incremental response must have. Asked again after a lost segment, everything is news."""
