@@ -155,8 +155,18 @@ class Router:
             found = self.locate(topic_partition)
             if isinstance(found, ErrorCode):
                 return found
+            if self._has_started_again(found[0]):
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
             route = self._routes[topic_partition] = self.link(found[0]), found[1]
         return route
+
+    def _has_started_again(self, actor_name: str) -> bool:
+        """Whether the link was to an earlier start of the actor; it is replaced.
+
+        Requests on it end now, so the append that notices this is refused: it must not overtake those before it.
+        """
+        _, known = self._links.get(actor_name, (NO_EPOCH, None))
+        return self.link(actor_name) is not known and known is not None
 
     def process_of(self, topic_partition: TopicPartition) -> str | None:
         """Where the partition's leader takes connections, if it is another process of this node."""
@@ -198,6 +208,9 @@ class Router:
             future.set_result(results)
         for actor_name, entries in groups.items():
             indexes = [index for index, _ in entries]
+            if self._has_started_again(actor_name):
+                answered(indexes, RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{actor_name} has started again"))
+                continue
             batch = [requests[index]._replace(leader_epoch=epoch) for index, epoch in entries]
             self.link(actor_name).append(batch, params, partial(answered, indexes))
 

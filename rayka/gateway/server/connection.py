@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
+from rayka.gateway.handlers.produce.lost_batches import LostBatches
 from rayka.gateway.handlers.produce.template import ProduceTemplate
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.eager_task import start_eagerly
@@ -63,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client = "?"
         self.client_host = "?"
         self.produce_template: ProduceTemplate | None = None
+        self.lost_batches = LostBatches()
         self.last_progress = self._loop.time()
 
     @property
@@ -169,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _move(self) -> None:
         """Hand the connection to the process that leads what it asks for, once nothing of it is under way here."""
-        is_quiet = not self._requests and not self._frames.has_bytes and not self._writer.is_blocked
+        is_quiet = not (self._requests or self._frames.has_bytes or self._writer.is_blocked or self.lost_batches)
         endpoint = self._transport.get_extra_info("socket")
         if not is_quiet or self._parked is not None or self._state is not ConnectionState.OPEN or endpoint is None:
             return

@@ -28,7 +28,7 @@ def handle(context: Context, pending: PendingRequest) -> None:
     A client that writes to one partition repeats its request except for the records. `ProduceTemplate` then replaces
     decoding and encoding; every other request takes the general path.
     """
-    template = pending.connection.produce_template
+    template = None if pending.connection.lost_batches else pending.connection.produce_template
     records = template.match(pending, context.broker.image) if template else None
     if template is None or records is None or record_fault(records, pending.version) is not None:
         _append_decoded(context, pending)
@@ -52,7 +52,8 @@ def _append_templated(
 def _respond_templated(
     context: Context, pending: PendingRequest, template: ProduceTemplate, future: Future[list[AppendResult]]
 ) -> None:
-    if not future.cancelled() and not (result := future.result()[0]).error:
+    has_lost = bool(pending.connection.lost_batches)
+    if not has_lost and not future.cancelled() and not (result := future.result()[0]).error:
         pending.answer(template.response(pending.correlation_id, result))
         context.busy_poll.answered()
     elif not pending.connection.closed:
@@ -62,6 +63,7 @@ def _respond_templated(
 def _append_decoded(context: Context, pending: PendingRequest) -> None:
     request = parse(pending, context.broker.image)
     _refuse(request)
+    _hold_back(context, pending, request)
     if not request.appends:
         _respond(context, pending, request, [])
         return
@@ -84,6 +86,19 @@ def _refuse(request: ProduceRequest) -> None:
         request.fail_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
+def _hold_back(context: Context, pending: PendingRequest, request: ProduceRequest) -> None:
+    """Refuse batches that come after one that did not reach its leader."""
+    lost = pending.connection.lost_batches
+    if not lost:
+        return
+    now_s = context.loop.time()
+    places = list(zip(request.indexes, request.appends, strict=True))
+    held = {index for index, append in places if lost.holds_back(append, now_s)}
+    request.faults |= {index: lost.refusal() for index in held}
+    request.appends = [append for index, append in places if index not in held]
+    request.indexes = [index for index, _ in places if index not in held]
+
+
 def _appended(
     context: Context, pending: PendingRequest, request: ProduceRequest, future: Future[list[AppendResult]]
 ) -> None:
@@ -95,8 +110,9 @@ def _appended(
 
 def _respond(context: Context, pending: PendingRequest, request: ProduceRequest, appended: list[AppendResult]) -> None:
     results = request.faults
-    for index, result in zip(request.indexes, appended, strict=True):
-        results[index] = result
+    settle, now_s = pending.connection.lost_batches.settle, context.loop.time()
+    for index, append, result in zip(request.indexes, request.appends, appended, strict=True):
+        results[index] = settle(append, result, now_s)
     if request.params.acks == 0:
         _end_unanswered(pending, request, results)
         return
