@@ -23,7 +23,7 @@ class BrokerConfig(Mapping[str, Any]):
     """
 
     def __init__(self, static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> None:
-        """Raises INVALID_CONFIG for a value of the wrong type, out of bounds, or at odds with another."""
+        """Raises INVALID_CONFIG for a value of the wrong type, out of bounds, or in conflict with another."""
         self.static = dict(static)
         self.texts = {**static, **(dynamic or {})}
         unused = sorted(name for name in self.texts if name not in BROKER_CONFIGS or name in UNUSED_CONFIGS)

@@ -114,10 +114,10 @@ class Nodes:
         return ControllerResult((RegisterActorRecord(actor), *self._restart(registration)), ActorRegistered(epoch))
 
     def assign_replicas_to_dirs(self, request: AssignReplicasToDirs) -> ControllerResult[None]:
-        """Take down in which directory an actor has created replicas, or that it has LOST them (AssignReplicasToDirs).
+        """Record the directory in which an actor has created replicas, or that it has LOST them (AssignReplicasToDirs).
 
-        Without effect for replicas that are not the actor's, or not any longer. Raises INVALID_REGISTRATION for an
-        actor that has not registered, or anew since.
+        Replicas that do not belong to the actor, or no longer do, are ignored. Raises INVALID_REGISTRATION for an
+        actor that has not registered, or that another process of the same name has replaced.
         """
         actor = self.image.actors.get(request.actor)
         if actor is None or not actor.online or actor.incarnation != request.incarnation:
@@ -144,7 +144,7 @@ class Nodes:
     def actor_died(self, name: str, epoch: int | None = None) -> ControllerResult[None]:
         """An actor died: elect other leaders for its partitions.
 
-        Without effect for an actor that is not known or not online, or that has registered anew since `epoch`.
+        Does nothing if the actor is unknown or offline, or has registered again since `epoch`.
         """
         actor = self.image.actors.get(name)
         if actor is None or not actor.online or epoch not in (None, actor.epoch):

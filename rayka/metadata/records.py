@@ -67,7 +67,7 @@ class BrokerFencingRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokerRecord:
-    """A broker is gone for good."""
+    """A broker was removed from the cluster."""
 
     broker_id: int
     broker_epoch: int

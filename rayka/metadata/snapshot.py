@@ -1,4 +1,4 @@
-"""An image as the shortest list of records that gives it again."""
+"""An image as the shortest list of records whose replay results in it."""
 
 from __future__ import annotations
 

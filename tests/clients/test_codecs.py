@@ -52,7 +52,7 @@ def written(clients: Callable[[str], Any], confluent: Confluent) -> Callable[[st
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("producer", CLIENTS)
 @pytest.mark.parametrize("consumer", CLIENTS)
-def test_every_client_reads_what_every_client_wrote(
+def test_every_client_reads_the_records_of_every_client(
     written: Callable[[str, str], str], clients: Callable[[str], Any], producer: str, consumer: str, codec: str
 ) -> None:
     topic = written(producer, codec)

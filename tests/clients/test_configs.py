@@ -79,7 +79,7 @@ def test_incremental_alterations(confluent: Confluent, topic: str) -> None:
     assert alter(DELETE, None, "retention.ms") == DEFAULTS["retention.ms"]
 
 
-def test_the_old_alter_configs_resets_what_it_does_not_name(clients: Callable[[str], Any], topic: str) -> None:
+def test_the_old_alter_configs_resets_configs_that_it_does_not_name(clients: Callable[[str], Any], topic: str) -> None:
     client = clients("aiokafka")
     client.alter_topic_configs(topic, {"retention.ms": "1000", "segment.ms": "2000"})
     client.alter_topic_configs(topic, {"segment.ms": "3000"})
@@ -105,7 +105,7 @@ def test_validate_only_alters_nothing(confluent: Confluent, topic: str) -> None:
         ("retention.ms", "1", APPEND, "Can't APPEND to key retention.ms because its type is not LIST."),
     ],
 )
-def test_what_cannot_be_altered(
+def test_topic_configs_that_cannot_be_altered(
     confluent: Confluent,
     topic: str,
     name: str,
@@ -174,7 +174,7 @@ def test_a_dynamic_broker_config_is_the_default_of_topics(confluent: Confluent, 
         ),
     ],
 )
-def test_what_cannot_be_altered_of_a_broker(
+def test_broker_configs_that_cannot_be_altered(
     confluent: Confluent, broker_id: int, name: str, value: str, text: str
 ) -> None:
     with pytest.raises(Refused) as refusal:

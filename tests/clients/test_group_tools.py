@@ -80,7 +80,9 @@ def test_commits_with_metadata_are_seen_by_every_client(
     assert rows == {0: [4, 10, 6], 1: [0, 0, 0]}
 
 
-def test_a_group_goes_on_where_it_stopped(confluent: Confluent, bootstrap: str, group_id: str, topic: str) -> None:
+def test_a_group_continues_from_its_committed_offsets(
+    confluent: Confluent, bootstrap: str, group_id: str, topic: str
+) -> None:
     with members(bootstrap) as group:
         for number, kind in enumerate(["confluent-kafka", "aiokafka", "kafka-python", "confluent-kafka-consumer"]):
             values = [b"%d-%d" % (number, index) for index in range(100)]

@@ -38,7 +38,7 @@ def test_100_000_small_records_keep_their_order(client: Any, topic: str) -> None
 
 
 @pytest.mark.parametrize("client", SETS_TIMESTAMPS, indirect=True)
-def test_create_time_is_what_the_producer_said(client: Any, topic: str) -> None:
+def test_create_time_is_the_timestamp_of_the_producer(client: Any, topic: str) -> None:
     now = int(time.time() * 1000)
     timestamps = [now - 5 * HOUR_MS, now, now - HOUR_MS, 1]
 

@@ -106,7 +106,7 @@ def test_a_topic_made_again_is_empty(client: Any, topic: str, confluent: Conflue
         (None, {"configs": {"preallocate": "perhaps"}}, INVALID_CONFIG, "Expected value to be either true or false"),
     ],
 )
-def test_what_cannot_be_created(
+def test_topics_that_cannot_be_created(
     kafka_python: KafkaPython,
     topic_name: str,
     broker_id: int,
@@ -166,7 +166,7 @@ def test_partitions_are_only_added(
 
 
 @pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka", "java"], indirect=True)
-def test_what_is_not_there_is_neither_grown_nor_deleted(client: Any, topic_name: str) -> None:
+def test_unknown_topics_can_be_neither_grown_nor_deleted(client: Any, topic_name: str) -> None:
     for refused in (lambda: client.create_partitions(topic_name, 3), lambda: client.delete_topic(topic_name)):
         with pytest.raises(Refused) as refusal:
             refused()
@@ -183,7 +183,7 @@ def test_broker_defaults_for_partitions_and_replication(
     assert confluent.partition_count(topic_name) == int(default)
 
 
-def test_the_answer_tells_what_was_created(kafka_python: KafkaPython, topic_name: str) -> None:
+def test_the_response_describes_the_created_topic(kafka_python: KafkaPython, topic_name: str) -> None:
     options = {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "1000"}}
     with kafka_python.admin() as admin:
         (created,) = admin.create_topics({topic_name: options})["topics"]

@@ -87,7 +87,9 @@ def test_columns_are_the_records(log: bytes, data: st.DataObject) -> None:
 
 @settings(max_examples=examples(500))
 @given(record_lists(min_size=1), CODECS, st.data())
-def test_damage_gives_what_read_records_gives(records: list[Record], codec: Codec, data: st.DataObject) -> None:
+def test_damaged_batches_give_the_same_error_as_read_records(
+    records: list[Record], codec: Codec, data: st.DataObject
+) -> None:
     """Behind a right CRC, as a hostile client sends it: equal records, or an error from both."""
     built = build_batch(records, codec=codec)
     place = data.draw(st.integers(RECORD_BATCH_OVERHEAD, len(built) - 1))
@@ -121,7 +123,9 @@ def test_garbage_raises_nothing_else(garbage: bytes, magic: int | None) -> None:
 
 @settings(max_examples=examples(300))
 @given(record_lists(max_size=30), CODECS, st.integers(100, 20_000), st.data())
-def test_what_is_written_is_read(records: list[Record], codec: Codec, max_batch_size: int, data: st.DataObject) -> None:
+def test_written_columns_are_read_back(
+    records: list[Record], codec: Codec, max_batch_size: int, data: st.DataObject
+) -> None:
     start = data.draw(st.integers(0, len(records)))
     size = data.draw(st.integers(0, len(records) - start))
     log = build_batch(records)

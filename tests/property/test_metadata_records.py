@@ -116,7 +116,7 @@ def test_a_record_cut_short_is_an_error(record: MetadataRecord, data: st.DataObj
     [[FORMAT_VERSION + 1, "topic", {"name": "t"}], [FORMAT_VERSION, "from-the-future", {}]],
     ids=["version", "kind"],
 )
-def test_what_cannot_be_understood_is_refused(array: list[object]) -> None:
+def test_records_of_an_unknown_format_are_refused(array: list[object]) -> None:
     with pytest.raises(RaykaError) as caught:
         decode(msgpack.packb(array))
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -2,8 +2,8 @@
 
 One leader alone can do the whole fetch, waiting included. With several, the first round reads from all
 of them at once. When that is less than `min_bytes`, the fetch waits at every leader for its share of
-what is missing: if the total has come together, at least one leader has its share, so the first one to
-have it ends the round, the others are told to stop, and the next round reads again.
+what is missing. When all bytes together are enough, at least one leader has its share, so the first one to
+have its share ends the round: the other waits are cancelled, and the next round reads again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RoutedFetch:
         self._max_bytes = max_bytes
         self._isolation = isolation
         self._loop = asyncio.get_running_loop()
-        # An error that is known before anything was read is told at once.
+        # A partition without a leader is an error already: answer without waiting for more bytes.
         wait_ms = max_wait_ms if all(result is None for result in results) else 0
         self._deadline = self._loop.time() + wait_ms / 1000
         self._future: asyncio.Future[list[FetchResult]] = self._loop.create_future()

@@ -39,7 +39,7 @@ _SWEEP_S = 0.5
 _MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES - (1 << 24)
 DEFAULT_TIMEOUT_S = 30.0
 SHARE_BYTES = 64 << 20
-"""Record bytes that may wait for a peer that stands still: an eighth of what a node has by default."""
+"""Record bytes that may wait for a peer that does not answer: an eighth of what a node has by default."""
 STALLED_S = 1.0
 
 Done = Callable[[Any], None]
@@ -202,8 +202,8 @@ class LocalChannel:
     with `ChannelClosed(sent=False)`. Requests that were sent when the peer went, or that it did not
     answer within their time, end with `sent=True`: they may have been carried out.
 
-    A peer that stands still takes up no more memory than its share: when it has answered no append for `STALLED_S` and
-    more than `share_bytes` of record bytes wait for it, the connection is dropped, and further appends fail at once.
+    A stalled peer takes up no more memory than its share: if it has answered no append for `STALLED_S` and more than
+    `share_bytes` of record bytes wait for it, the connection is dropped, and further appends fail at once.
     """
 
     def __init__(self, path: str, share_bytes: int = SHARE_BYTES) -> None:
@@ -254,7 +254,7 @@ class LocalChannel:
         if self._transport is None and len(self._queued) >= _MAX_QUEUED_REQUESTS:
             return ChannelClosed(f"too many requests wait for {self._path}", sent=False)
         if self._payload_bytes + size > self._share_bytes and self._is_stalled:
-            return ChannelClosed(f"{self._path} stands still", sent=False)
+            return ChannelClosed(f"{self._path} is stalled", sent=False)
         return None
 
     @property
@@ -356,7 +356,7 @@ class LocalChannel:
                 self._take(correlation_id)
                 pending.done(ChannelClosed(f"{os.path.basename(self._path)} did not answer in time", sent=True))
         if self._payload_bytes > self._share_bytes and self._is_stalled and self._transport is not None:
-            logger.error("%s stands still: dropped %d bytes for it", self._path, self._payload_bytes)
+            logger.error("%s is stalled: dropped the %d bytes that waited for it", self._path, self._payload_bytes)
             self._has_dropped = True
             self._transport.abort()
         if self._pending:

@@ -85,7 +85,7 @@ class ControllerActor:
         return None
 
     def _begin(self) -> None:
-        """Name a cluster that is new. In one that is not, nobody of before lives if Ray was started anew."""
+        """Give a new cluster its id. In an old one, no actor of before is alive if Ray itself was restarted."""
         if not self._image.cluster_id:
             self._check_new()
             self._commit(self._core.create_cluster(str(uuid.uuid4())).records)

@@ -1,11 +1,11 @@
 """The metadata log on the controller's disk: one batch of records for each command that changed something.
 
 The files are those of any partition (`__cluster_metadata-0`), with one Kafka record for each batch, whose
-value is the batch in msgpack; its offset is the version of the image before it. Snapshots let the log be cut;
-two are kept, and the log reaches back to the older one.
+value is the batch in msgpack; its offset is the version of the image before it. Records before a snapshot are
+deleted; two snapshots are kept, and the log reaches back to the older one.
 
 Damage and torn appends. An append returns after its batch was synced, and the next batch is written only after
-that. So a crash can tear the last batch alone, and then nobody was told of it: it is cut off, as in any log.
+that. So a crash can tear only the last batch, which was not acknowledged yet: it is truncated, as in any log.
 Everything else that does not read is damage. These signs tell damage from a torn append:
 
 1. it lies below the offset in `synced-offset`, which says up to where the log was synced. The file is written after

@@ -2,7 +2,7 @@
 
 A command returns records and a response. The records are appended, then replayed, and the response leaves when they
 are as durable as the topic asks for; if the append fails the state stays as it was. A request that fails for a reason
-that nobody expected fails alone, and is logged.
+that was not expected fails alone, and is logged.
 
 Deadlines run on the monotonic clock. A deadline that is noticed late means that this process was paused; what its
 members sent meanwhile may still be on its way, so they get as long again as the coordinator was late.
@@ -109,7 +109,7 @@ class CoordinatorContext(Generic[C]):
                 logger.error("%s: skipped the record at offset %d: %r", self._name, entry.offset, error)
 
     def resign(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """The coordinator moves elsewhere: answer all who wait with the error."""
+        """Stop coordinating, and answer every waiting request with the error."""
         self._error = error
         self._background.cancel()
         if self._timer is not None:
@@ -161,7 +161,7 @@ class CoordinatorContext(Generic[C]):
         self._attempt(configs, self._core.on_new_configs, configs)
 
     def _carry_out_own(self, result: Result[None] | RaykaError) -> None:
-        """Carry out what no request asked for."""
+        """Carry out a result that belongs to no request."""
         if not isinstance(result, RaykaError):
             self._carry_out(result, None)
 
@@ -242,7 +242,7 @@ class CoordinatorContext(Generic[C]):
         self._schedule()
 
     def _expire(self) -> None:
-        """Do what is due. A deadline whose handling fails is set again by the core."""
+        """Handle every deadline that has passed. If handling fails, the core sets the deadline again."""
         while (result := self._attempt(self, self._core.expire, _now())) is not None:
             self._carry_out_own(result)
         self._log.compact()

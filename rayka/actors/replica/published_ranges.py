@@ -168,7 +168,7 @@ class PublishedRanges:
         return found
 
     def close(self) -> None:
-        """Let go of every table."""
+        """Drop every table."""
         self._decoder.shutdown(wait=False, cancel_futures=True)
         if self._expiry is not None:
             self._expiry.cancel()

@@ -169,14 +169,14 @@ class ReplicaRoles:
             await self._remove_files(held, is_deleted)
 
     async def _remove_files(self, held: Partition, is_deleted: bool) -> None:
-        """The files of a topic whose deletion nobody saw are kept: the metadata may be what is wrong."""
+        """Keep the files of a topic unless its deletion was seen: the metadata may be what is wrong."""
         topic_partition = held.topic_partition
         try:
             if is_deleted:
                 await self._disk.run(lambda: self._directory.delete_log(held.log, uuid.uuid4().hex))
             else:
                 path = await self._disk.run(lambda: self._directory.set_aside(topic_partition))
-                logger.warning("nobody saw the deletion of %s: its files are kept in %s", topic_partition, path)
+                logger.warning("%s left the metadata without a deletion: its files are in %s", topic_partition, path)
         except RaykaError as error:
             logger.error("%s could not be deleted: %s", topic_partition, error)
 

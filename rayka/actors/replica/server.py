@@ -117,7 +117,7 @@ class ReplicaServer:
             self._answer_fetch(fetch)
 
     def _flushed(self, partition: Partition) -> None:
-        """A flush of the partition is done: what waited for it becomes visible and is answered."""
+        """A flush is done: make the flushed records visible and answer the requests that waited for it."""
         topic_partition = partition.topic_partition
         partition.advance_high_watermark()
         for produce in self._purgatory.high_watermark_at(topic_partition, partition.log.high_watermark):
@@ -129,7 +129,7 @@ class ReplicaServer:
         self.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def append_own(self, partition: Partition, records: memoryview, now_ms: int) -> int:
-        """Append batches of this process' own making; returns the base offset. Raises RaykaError."""
+        """Append batches that this process made; returns the base offset. Raises RaykaError."""
         appended = partition.append_as_coordinator(records, now_ms)
         self._announce(partition.topic_partition, appended)
         if not appended.is_visible:
@@ -160,7 +160,10 @@ class ReplicaServer:
         await self._disk.run(lambda: self._directory.write_log_starts([partition.log]))
 
     def fetch(self, params: FetchParams, done: FetchDone) -> Hashable:
-        """Read; answers at once if there is enough, else when there is or the time is over (then returns its key)."""
+        """Read, and answer if there is enough; otherwise keep the fetch until there is, or its time is over.
+
+        Returns the key of a fetch that is kept, None if it was answered.
+        """
         results = self._replicas.fetch(params.partitions, params.max_bytes, params.isolation)
         missing = params.min_bytes - sum(result.size for result in results)
         if missing <= 0 or params.max_wait_s <= 0 or any(result.error for result in results):
@@ -174,7 +177,7 @@ class ReplicaServer:
         return key
 
     def cancel(self, key: Hashable) -> None:
-        """Nobody waits for this fetch any more."""
+        """Forget a fetch whose caller no longer waits."""
         self._purgatory.take_fetch(key)
         self._cancel_timer(key)
 
@@ -193,7 +196,7 @@ class ReplicaServer:
         fetch.done(self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation))
 
     def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """The partition changed its role, left or failed: nobody waits for it any longer."""
+        """The partition changed its role, left or failed: answer everything that waits for it."""
         for produce in self._purgatory.fail_produces_of(topic_partition, error):
             produce.answer()
         for fetch in self._purgatory.take_fetches_of(topic_partition):

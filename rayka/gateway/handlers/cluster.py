@@ -51,7 +51,7 @@ async def handle_describe_cluster(call: Call) -> Any:
 
 
 async def handle_describe_topic_partitions(call: Call) -> Any:
-    """Topics by name, a bounded number of partitions at a time; the cursor says where to go on."""
+    """Topics by name, a bounded number of partitions at a time; the cursor says where to continue."""
     request, image, types = call.request, call.broker.image, call.types
     names = sorted({topic.name for topic in request.topics} or image.topics)
     first_partition = 0

@@ -3,7 +3,7 @@
 To sleep until a request comes and be woken costs tens of microseconds, on a virtual machine most of the time that
 a single record takes. So the loop looks for the next request without sleeping, for as long as requests
 keep coming within `WINDOW_S`; the first that is late ends it. A client that sends a few requests a second, or
-none, costs nothing; one that sends one after the other, at most one core, which would be waiting for it anyway.
+none, costs nothing. One that sends one after the other costs at most one core, which would be waiting for it anyway.
 """
 
 from __future__ import annotations

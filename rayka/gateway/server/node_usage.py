@@ -2,8 +2,9 @@
 
 Theory of operation. Every process publishes its counts in a small file of its own and maps the files of the others
 into memory: each file has one writer, and reading takes no lock. The file is locked for as long as its process lives;
-a file that is not locked belongs to a process that has died, and whoever finds it removes it. A process counts
-itself first and compares then, so two that do so at the same moment may both be refused, but never both exceed a limit.
+a file that is not locked belongs to a process that has died, and the next process to find it removes it. A process
+counts itself first and compares afterwards, so two that do so at the same moment may both be refused, but never
+both exceed a limit.
 
 Connections per address are counted in a count-min sketch: of fixed size, exact but for collisions in all of its rows
 (below one in 100,000 with 1,000 addresses).

@@ -1,8 +1,8 @@
 """Readers and writers of whole messages, made from the dataclasses that describe them.
 
-The dataclasses are kio's, generated from Kafka's own definitions, or ours in `legacy`, in the same form.
+The dataclasses are kio's, generated from Kafka's own definitions, or ours in `versions/`, in the same form.
 kio's own decoder is not used on bytes from a client: it reserves memory for whatever length an array
-claims to have, and a frame of ten bytes ends the process. Fields of fixed size that follow one another
+claims to have, so a frame of ten bytes could end the process. Fields of fixed size that follow one another
 are read and written with one `struct` call.
 """
 

@@ -1,4 +1,4 @@
-"""The head of a request: which API, which version, whose."""
+"""The header of a request: API key, version, correlation id, client id."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Arrow arrays that grow chunk by chunk, one class for each kind of column.
 
-The memory of a column is taken once, from how far the first chunk leads, and touched once: fresh pages cost
+The memory of a column is allocated once, by the size that the first chunk predicts, and touched once: fresh pages cost
 about as much as all other work on them.
 """
 
@@ -62,7 +62,7 @@ class Column(Protocol):
         """Bytes of the column so far, or nearly."""
 
     def append(self, records: Records) -> None:
-        """Take over the column's part of a chunk, whose memory is used again afterwards."""
+        """Copy the column's part of a chunk, whose memory is reused afterwards."""
 
     def finish(self) -> pa.Array:
         """The whole column."""

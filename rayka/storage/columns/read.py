@@ -1,11 +1,11 @@
-"""Record batches as Arrow columns; `columns_write` is the way back.
+"""Record batches to Arrow columns; `write.py` converts back.
 
 The columns are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
 timestampType, headers (null for a record without any). Only those asked for are built.
 
 The batches are read in chunks that stay in the processor's cache: decompressed, their fields located, and
 each column's part copied out, before the next chunk takes the same memory. The work on every record is
-compiled (`columns_decode`); what is left here is work on batches. Importing this module imports numba, numpy and
+compiled (`decode.py`); what is left here is work on batches. Importing this module imports numba, numpy and
 pyarrow: the extra `columns` of the package.
 """
 
@@ -236,7 +236,7 @@ def _runs(batches: Iterable[_Batch], size_of: Callable[[_Batch], int], max_size:
 
 
 def _bytes(buffer: Buffer, start: int, size: int) -> Bytes:
-    """Part of `buffer` as an array; always read-only, since each kind of array is compiled for anew."""
+    """Part of `buffer` as an array; always read-only, since numba compiles once more for each kind of array."""
     array = np.frombuffer(buffer, np.uint8)[start : start + size]
     array.flags.writeable = False
     return array

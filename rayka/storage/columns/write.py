@@ -137,7 +137,7 @@ def _is_null(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _read_only(buffer: pa.Buffer | None) -> Bytes:
-    """`buffer` as an array; always read-only, since each kind of array is compiled for anew."""
+    """`buffer` as an array; always read-only, since numba compiles once more for each kind of array."""
     if buffer is None:
         return _NOTHING
     array = np.frombuffer(buffer, np.uint8)

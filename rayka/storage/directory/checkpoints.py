@@ -1,6 +1,6 @@
 """Kafka's checkpoint files: a version line, a count line, then one entry a line.
 
-A file that is missing, empty, cut or damaged reads as None: whoever asks rebuilds what it said.
+A file that is missing, empty, cut or damaged reads as None, and the caller rebuilds its content.
 """
 
 from __future__ import annotations

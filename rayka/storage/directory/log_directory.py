@@ -309,7 +309,7 @@ class LogDirectory:
 
     @storing
     def close(self, logs: Iterable[Log], *, now_ms: int) -> None:
-        """Close the logs, leave the marker of a clean stop, and let go of the lock."""
+        """Close the logs, write the marker of a clean stop, and release the lock."""
         logs = list(logs)
         for log in logs:
             log.close(now_ms)

@@ -1,4 +1,4 @@
-"""The compression codecs of record batches, written as Java clients write them and read as anybody does.
+"""The compression codecs of record batches, written as Java clients write them, and read as any client writes them.
 
 What differs from a library's defaults: snappy has the xerial framing (raw snappy is read too); lz4 frames
 have independent blocks of 64 KB, because Java's reader takes no linked ones, and no content size; zstd and lz4 frames

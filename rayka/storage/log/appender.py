@@ -1,4 +1,4 @@
-"""Appending as a leader: everything is checked, then written with one call, then taken note of."""
+"""Appends as a leader: checks all batches, writes them with one call, then updates leader epochs and producers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rayka.storage.producers.state import ProducerState
 from rayka.types import NO_TIMESTAMP, TopicPartition
 
 SNAPSHOT_BYTES = 32 << 20
-"""Producers are written down after so many bytes, so that a restart has little to read again,"""
+"""A producer snapshot is taken after so many bytes, so that a restart has little to read again,"""
 SNAPSHOT_BYTES_FOR_EACH_PRODUCER = 4096
 """and so many more for each producer, so that it costs little even with many."""
 

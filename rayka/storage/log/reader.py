@@ -13,8 +13,8 @@ class SegmentReader:
     """Reads slices that a log handed out.
 
     The file is opened for each read (under a microsecond) rather than kept open: under the same path
-    there may be another file, after a topic was made anew. A segment that was given up in between is
-    readable under its new name until it is removed.
+    there may be another file, after a topic was deleted and created again. A segment that was deleted in
+    between is readable under its new name until it is removed.
     """
 
     def read(self, file_slice: FileSlice) -> bytes:

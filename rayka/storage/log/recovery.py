@@ -212,7 +212,7 @@ class LogLoader:
         return is_damaged
 
     def _reindex_intact(self, segment: Segment, start: int, replay: ProducerReplay | None) -> int:
-        """Index the batches from `start` to the first damage anew and hand them to `replay`; where the last ends."""
+        """Index the batches from `start` to the first damage again, and `replay` them; returns where the last ends."""
         header = segment.batch_at(start)
         batches = intact_batches(
             segment.read,

@@ -29,7 +29,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_a_loop
-async def test_a_loop_goes_on_after_an_exception_which_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loop_continues_after_an_exception_which_is_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     calls = []
 
     async def step() -> None:

@@ -1,4 +1,4 @@
-"""The local channel between two processes: each request fails alone, and a peer that stands still has a bound."""
+"""The local channel between two processes: each request fails alone, and what waits for a stalled peer is bounded."""
 
 from __future__ import annotations
 
@@ -189,9 +189,7 @@ def test_a_request_that_can_not_be_encoded_fails_alone(tmp_path: Path) -> None:
     run(tmp_path, lambda request: request.answer(LogDirDescription(0, "/d")), check)
 
 
-def test_a_leader_that_stands_still_takes_up_its_share_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stalled_leader_takes_up_only_its_share_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_socket, "STALLED_S", 0.3)
     is_awake = False
 
@@ -221,7 +219,7 @@ def test_a_leader_that_stands_still_takes_up_its_share_and_no_more(
     run(tmp_path, serve, check)
 
 
-def test_a_slow_leader_that_goes_on_answering_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_leader_that_still_answers_is_not_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_socket, "STALLED_S", 0.3)
 
     async def check(path: str) -> None:

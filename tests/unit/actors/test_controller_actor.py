@@ -72,7 +72,7 @@ def test_a_controller_waits_until_the_disk_has_room(tmp_path: Path, caplog: pyte
     run(test)
 
 
-def test_while_it_waits_a_controller_says_what_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_controller_logs_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_actor, "_START_PATIENCE_S", 0.1)
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""A coordinator's log keeps what counts, and is written anew only after much that does not."""
+"""A coordinator's log keeps the newest record of each key, and is compacted only when most of it is outdated."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_the_log_is_compacted_once_and_keeps_the_last_value_of_each_key(tmp_path
         again = CoordinatorLog(partition, server)
         read = [(key, value[:4]) for _, key, value, _ in entries(again) if value is not None]
         assert read == [(b"k1", b"298:"), (b"k2", b"299:")]
-        assert not again.compact(), "a restart does not write it all anew"
+        assert not again.compact(), "a restart does not compact it once more"
 
     asyncio.run(check())
 
 
-def test_what_transactions_wrote_counts_when_they_have_committed(tmp_path: Path) -> None:
+def test_offsets_of_a_transaction_count_after_its_commit(tmp_path: Path) -> None:
     async def check() -> None:
         partition, server = open_partition(tmp_path)
 

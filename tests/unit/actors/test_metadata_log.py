@@ -82,7 +82,7 @@ def test_a_flipped_bit_anywhere_stops_the_log_or_changes_nothing(tmp_path: Path)
     assert refused > len(whole) * 0.9  # the leader epoch of a batch is not covered by its CRC and not used
 
 
-def test_a_log_cut_below_what_was_synced_is_refused(tmp_path: Path) -> None:
+def test_a_log_shorter_than_its_synced_offset_is_refused(tmp_path: Path) -> None:
     image = written(tmp_path, 6)
     (tmp_path / ".kafka_cleanshutdown").unlink()
     whole = segment(tmp_path).read_bytes()

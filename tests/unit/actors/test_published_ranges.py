@@ -1,4 +1,4 @@
-"""What readers get of a range, what is kept for others, and what is let go. No Ray: a ref is the table itself."""
+"""Which tables readers of a range get, which are kept for others, and which are dropped. A ref is the table itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = BATCHES * BATCH_RECORDS
 
 
 class Published:
-    """The cache over a log of small segments, with a clock that stands still."""
+    """The cache over a log of small segments, with a clock that does not move."""
 
     def __init__(self, directory, max_bytes):
         self.log = open_log(directory, segment_bytes=700)
@@ -151,7 +151,7 @@ def test_a_table_is_bounded_however_well_its_log_compresses(published):
     asyncio.run(check())
 
 
-def test_what_nobody_uses_goes_after_a_while(published):
+def test_unused_tables_expire(published):
     async def check():
         first = await published.read()
         published.now = TTL_S - 1

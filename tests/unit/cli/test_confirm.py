@@ -24,7 +24,7 @@ def test_no_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_a_terminal")
-def test_yes_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yes_skips_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(click, "confirm", lambda question, err: not asked.append(question))
     confirm("Delete topic events?", yes=False)

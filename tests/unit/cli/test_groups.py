@@ -77,7 +77,7 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1H", "P1H", "PT1D", "P-1D", "P1Y", "PT1.H", "PT1S "])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(CliError) as error:
         parse_duration(text)
     assert error.value.exit_code is Exit.USAGE
@@ -119,7 +119,7 @@ def test_json_has_everything() -> None:
     assert fields["members"][0]["assignment"] == [["a", 0], ["a", 2]]
 
 
-def test_a_group_that_migrates_shows_epochs_targets_and_who_is_upgraded() -> None:
+def test_a_migrating_group_shows_epochs_targets_and_upgraded_members() -> None:
     new = replace(MEMBER, group_instance_id="i", epoch=6, target=PLACES[:1], is_upgraded=True)
     old = replace(MEMBER, member_id="c-2", epoch=7, assignment=(), is_upgraded=False)
     group = replace(GROUP, members=(new, old), state="Reconciling", group_epoch=8, assignment_epoch=7)

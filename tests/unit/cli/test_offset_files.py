@@ -82,7 +82,7 @@ def test_a_plan_that_makes_no_sense_is_refused_with_the_line(lines: list[str], m
         min_size=1,
     )
 )
-def test_what_is_exported_is_read_again(offsets: dict[TopicPartition, int]) -> None:
+def test_exported_offsets_are_read_again(offsets: dict[TopicPartition, int]) -> None:
     assert parse_plan([",".join(map(str, row)) for row in plan_lines(offsets)], "g") == offsets
     exported = [f"/consumers/g/offsets/{topic}/{number}:{offset}" for (topic, number), offset in offsets.items()]
     assert parse_zookeeper_export(exported) == {"g": offsets}

@@ -27,7 +27,7 @@ optional_bytes = st.none() | st.binary(max_size=20)
 
 
 @given(optional_bytes, optional_bytes, st.lists(st.tuples(st.text(max_size=5), optional_bytes), max_size=3))
-def test_what_consume_writes_produce_takes(
+def test_produce_reads_the_output_of_consume(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
     line = to_json(Read("t", 3, 9, 1_700_000_000_123, key, value, headers))

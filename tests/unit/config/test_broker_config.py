@@ -20,7 +20,7 @@ def test_values_are_typed_and_defaults_are_kafkas() -> None:
     assert config.log_dirs == ("/a", "/b")
 
 
-def test_names_without_effect_are_told_apart_from_slips() -> None:
+def test_ignored_names_differ_from_unknown_names() -> None:
     config = BrokerConfig.parse({"num.io.threads": "8", "num.partitons": "4"})
     assert config.ignored == ("num.io.threads",)
     assert config.unknown == ("num.partitons",)
@@ -55,7 +55,7 @@ def test_dynamic_settings_lie_over_static_ones_and_go_again() -> None:
         ({"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}, "does not serve ACLs"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_reason(texts: dict[str, str], reason: str) -> None:
+def test_settings_in_conflict_are_refused_with_the_reason(texts: dict[str, str], reason: str) -> None:
     with pytest.raises(RaykaError) as caught:
         BrokerConfig.parse(texts)
     assert caught.value.code is ErrorCode.INVALID_CONFIG
@@ -133,7 +133,7 @@ def test_an_unknown_name_is_reported_before_a_bad_value() -> None:
         ({"log.retention.ms": "0"}, ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_what_a_broker_cannot_change_at_run_time_is_refused(configs: dict[str, str], code: ErrorCode) -> None:
+def test_settings_that_are_fixed_at_run_time_are_refused(configs: dict[str, str], code: ErrorCode) -> None:
     with pytest.raises(RaykaError) as caught:
         check_broker_configs(configs, {}, per_broker=True)
     assert caught.value.code is code

@@ -95,7 +95,7 @@ def test_the_first_delay_ends_with_the_rebalance_timeout() -> None:
     assert shell.answers.keys() >= set(handles[:7])
 
 
-def test_members_get_what_the_leader_assigns() -> None:
+def test_members_get_the_assignments_of_the_leader() -> None:
     shell = Shell()
     leader, follower = shell.settled(2)
     assert leader.members
@@ -106,7 +106,7 @@ def test_members_get_what_the_leader_assigns() -> None:
     assert {m.member_id: m.assignment for m in described.members} == {leader.member_id: b"0", follower.member_id: b"1"}
 
 
-def test_a_sync_after_the_assignment_is_answered_at_once() -> None:
+def test_a_sync_after_the_assignment_is_answered_immediately() -> None:
     shell = Shell()
     _leader, follower = shell.settled(2)
     assert shell.sync(follower).assignment == b"1"

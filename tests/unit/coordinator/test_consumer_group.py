@@ -417,7 +417,7 @@ def test_what_is_described() -> None:
     assert shell.list_groups((), ("classic",)) == ()
 
 
-def test_an_empty_group_of_either_kind_becomes_what_its_next_member_speaks() -> None:
+def test_an_empty_group_takes_the_protocol_of_its_next_member() -> None:
     shell = new_shell()
     (classic,) = shell.settled()
     shell.leave(classic.member_id)

@@ -145,7 +145,7 @@ def delete(shell: Shell, *topics: str, group_id: str = "g") -> list[ErrorCode]:
     return list(response.errors) or [response.error]
 
 
-def test_offsets_of_topics_that_nobody_reads_are_deleted() -> None:
+def test_offsets_of_topics_without_subscribers_can_be_deleted() -> None:
     shell = Shell()
     (member,) = shell.settled()
     for topic in ("t", "old"):

@@ -37,7 +37,7 @@ def poll_after_two_requests(gap_s: float, *, size: int = 100, cores: int = 2) ->
     return poll, turns
 
 
-def test_a_client_that_sends_at_once_is_waited_for_until_the_window_is_over() -> None:
+def test_busy_poll_ends_with_the_window() -> None:
     poll, turns = poll_after_two_requests(WINDOW_S / 2)
     turns.turn()
     assert poll.is_awake
@@ -55,7 +55,7 @@ def test_requests_that_keep_coming_keep_it_awake() -> None:
         assert poll.is_awake
 
 
-def test_nobody_is_waited_for_who_sends_now_and_then_or_much_or_on_a_single_core() -> None:
+def test_no_busy_poll_for_rare_or_large_requests_or_on_one_core() -> None:
     assert not poll_after_two_requests(WINDOW_S * 5)[0].is_awake
     assert not poll_after_two_requests(WINDOW_S / 2, size=SMALL_BYTES + 1)[0].is_awake
     assert not poll_after_two_requests(WINDOW_S / 2, cores=1)[0].is_awake

@@ -110,7 +110,7 @@ def test_produces_overlap_and_are_answered_in_request_order() -> None:
     run(check)
 
 
-def test_any_other_request_waits_for_the_answers_before_it_and_holds_up_what_follows() -> None:
+def test_requests_other_than_produce_are_answered_one_at_a_time() -> None:
     async def check(
         broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
     ) -> None:
@@ -422,7 +422,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     run(check)
 
 
-def test_finishing_answers_what_is_under_way_and_takes_no_more() -> None:
+def test_finishing_answers_requests_under_way_and_takes_no_more() -> None:
     async def check(
         broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
     ) -> None:

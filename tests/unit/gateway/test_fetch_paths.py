@@ -260,7 +260,7 @@ def test_followers_do_not_fetch_over_the_wire() -> None:
     run(check)
 
 
-def test_an_empty_fetch_is_answered_at_once() -> None:
+def test_an_empty_fetch_is_answered_immediately() -> None:
     async def check(case: Case) -> None:
         case.fetch(12, {}, max_wait_ms=60_000)
         assert case.response(ApiKey.FETCH, 12).responses == ()

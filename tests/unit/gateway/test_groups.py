@@ -95,7 +95,7 @@ def test_sync_must_name_its_protocol(tmp_path: Path) -> None:
     run(tmp_path, check, **AT_ONCE)
 
 
-def test_a_join_that_waits_holds_up_nobody_else(tmp_path: Path) -> None:
+def test_a_waiting_join_does_not_delay_other_clients(tmp_path: Path) -> None:
     async def main() -> None:
         async with connected(tmp_path) as (client, broker):
             waiting = asyncio.ensure_future(ask(client, ApiKey.JOIN_GROUP, 0, **join_values(0)))

@@ -87,7 +87,7 @@ def test_socket_options(tmp_path: Path) -> None:
     run(tmp_path, check, socket_send_buffer_bytes="60000")
 
 
-def test_stop_answers_what_is_under_way_and_leaves_nothing(tmp_path: Path) -> None:
+def test_stop_answers_requests_under_way_and_leaves_nothing_open(tmp_path: Path) -> None:
     async def check(listener: Listener, broker: LocalBroker) -> None:
         client, poller = await WireClient.connect(listener.port), await WireClient.connect(listener.port)
         poller.writer.write(request_frame(ApiKey.FETCH, 4, fetch_v4()))
@@ -120,7 +120,7 @@ def test_stop_does_not_wait_for_a_client_that_never_reads(tmp_path: Path) -> Non
     run(tmp_path, check)
 
 
-def test_a_client_that_never_reads_is_bounded_and_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_client_that_never_reads_is_bounded_and_does_not_disturb_others(tmp_path: Path) -> None:
     async def check(listener: Listener, broker: LocalBroker) -> None:
         fill(broker, 20, 900_000)
         deaf = await WireClient.connect(listener.port)

@@ -177,7 +177,7 @@ def test_describe_cluster(key: ApiKey, version: int, tmp_path: Path) -> None:
     run(tmp_path, check)
 
 
-def test_describe_topic_partitions_goes_on_at_its_cursor(tmp_path: Path) -> None:
+def test_describe_topic_partitions_continues_at_its_cursor(tmp_path: Path) -> None:
     key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
 
     async def check(client: WireClient, broker: LocalBroker) -> None:

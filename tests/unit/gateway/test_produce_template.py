@@ -60,7 +60,7 @@ def test_every_answer_is_that_of_its_own_request(version: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("version", [5, 9, 13])
-def test_errors_are_told_and_the_next_request_is_served(version: int, tmp_path: Path) -> None:
+def test_errors_are_answered_and_the_next_request_is_served(version: int, tmp_path: Path) -> None:
     async def main() -> None:
         async with connected(tmp_path) as (client, broker):
             producer = Producer(client, version, await create(broker))

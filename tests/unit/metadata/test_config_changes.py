@@ -145,7 +145,7 @@ def test_defaults_changed_at_run_time_hold_for_new_topics(cluster: Cluster) -> N
     assert {entry.name: entry.value for entry in result.configs}["max.message.bytes"] == "4321"
 
 
-def test_a_replacement_leaves_nothing_of_what_was_before(cluster: Cluster) -> None:
+def test_a_replacement_removes_all_earlier_values(cluster: Cluster) -> None:
     resource = ConfigResource(TOPIC, "orders")
     cluster.run(cluster.controller.alter_configs([ConfigReplacement(resource, {"segment.ms": "5"})], False))
     assert cluster.image.topic_configs("orders") == {"segment.ms": "5"}
@@ -161,7 +161,7 @@ def test_validation_alone_changes_nothing(cluster: Cluster) -> None:
     assert cluster.image is before
 
 
-def test_a_change_to_what_already_holds_leaves_no_record(cluster: Cluster) -> None:
+def test_a_change_to_the_present_value_writes_no_record(cluster: Cluster) -> None:
     changes = [alteration(TOPIC, "orders", ("retention.ms", SET, "1000"))]
     assert cluster.controller.incremental_alter_configs(changes, False).records == ()
 

@@ -122,7 +122,7 @@ def test_a_topic_gets_the_defaults_and_the_response_tells_all(cluster: Cluster) 
     ],
     ids=lambda value: value.name[:10] if isinstance(value, NewTopic) else None,
 )
-def test_what_kafka_refuses_is_refused_in_its_words(
+def test_invalid_requests_get_kafkas_error_messages(
     cluster: Cluster, topic: NewTopic, error: str, message: str
 ) -> None:
     cluster.create(NewTopic("taken"), NewTopic("dot.ted"))
@@ -259,7 +259,7 @@ def test_a_topic_of_the_same_name_is_another_topic(cluster: Cluster) -> None:
     assert cluster.image.topic_configs("one") == {}
 
 
-def test_what_is_not_there_cannot_be_deleted(cluster: Cluster) -> None:
+def test_deleting_an_unknown_topic_is_an_error(cluster: Cluster) -> None:
     cluster.create(NewTopic("one"))
     topic_id = cluster.image.topics["one"].topic_id
     unknown = uuid.UUID(int=99)
@@ -285,7 +285,7 @@ def test_deletion_can_be_disabled() -> None:
     ("request_configs", "num_partitions", "expected"),
     [({}, -1, ("compact", 50)), ({"cleanup.policy": "compact,delete"}, 3, ("compact,delete", 3))],
 )
-def test_the_offsets_topic_has_its_own_settings_whoever_creates_it(
+def test_the_offsets_topic_has_its_own_settings_however_it_is_created(
     cluster: Cluster, request_configs: dict[str, str | None], num_partitions: int, expected: tuple[str, int]
 ) -> None:
     """As the coordinator, an auto-creating client or CreateTopics does it; what a request says explicitly counts."""

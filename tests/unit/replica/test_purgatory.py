@@ -38,7 +38,7 @@ def test_a_taken_fetch_is_gone_from_every_partition() -> None:
     assert purgatory.take_fetches_of(B) == []
 
 
-def test_one_partition_releases_all_who_wait_for_it() -> None:
+def test_a_partition_completes_all_fetches_that_wait_for_it() -> None:
     purgatory = Purgatory()
     first, second, other = fetch("1", 1, A), fetch("2", 500, A, B), fetch("3", 1, B)
     for waiting in (first, second, other):
@@ -81,7 +81,7 @@ def test_a_partition_that_fails_fails_only_its_own_appends() -> None:
     assert [[result.error for result in results] for results in answers] == [[6], [6, 0]]
 
 
-def test_a_produce_that_is_late_says_what_is_not_visible_yet() -> None:
+def test_a_late_produce_fails_for_partitions_that_are_not_visible_yet() -> None:
     purgatory, answers = Purgatory(), list[list[AppendResult]]()
     both = produce(answers, a=10, b=5)
     purgatory.add_produce(both)

@@ -94,7 +94,7 @@ def test_refuses_what_a_producer_may_not_send(fields: dict[str, int], code: Erro
     assert error_of(batch(**fields)) is code
 
 
-def test_what_the_log_holds_may_have_gaps_and_markers() -> None:
+def test_batches_of_a_log_may_have_gaps_and_markers() -> None:
     for fields in ({"last_offset_delta": 9}, {"attributes": 0x30}, {"record_count": 0, "last_offset_delta": 5}):
         built = batch(**fields)
         ensure_intact(built, 0, read_header(built))

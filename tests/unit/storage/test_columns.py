@@ -88,7 +88,7 @@ def test_reads_the_segments_of_kafka(log: str) -> None:
     assert columns.column("value").to_pylist() == [record.value for record in records]
 
 
-def test_read_committed_leaves_out_what_was_aborted() -> None:
+def test_read_committed_skips_aborted_records() -> None:
     data = (LOGS / "transactions.log").read_bytes()
     producers = [record.value for record in read_records(data)]
     assert producers.count(b"aborted 10") == 1
@@ -172,7 +172,7 @@ def test_columns_of_other_types_are_written() -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_limited_read_ends_with_a_batch_and_the_next_goes_on_there(codec: Codec) -> None:
+def test_a_limited_read_ends_with_a_batch_and_the_next_continues_there(codec: Codec) -> None:
     batches, batch_records, value = 60, 50, b"x" * 1000
     data = [Record(0, NOW, b"key", value)] * batch_records
     log = b"".join(build_batch(data, base_offset=i * batch_records, codec=codec) for i in range(batches))

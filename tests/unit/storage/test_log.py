@@ -58,7 +58,7 @@ def test_one_bad_batch_refuses_them_all(tmp_path: Path) -> None:
         (batch(b"x")[:-1], {}, ErrorCode.CORRUPT_MESSAGE),
     ],
 )  # fmt: skip
-def test_what_is_refused_leaves_nothing(
+def test_a_refused_append_changes_nothing(
     tmp_path: Path, data: bytes, config: dict[str, object], code: ErrorCode
 ) -> None:
     log = open_log(tmp_path, **config)
@@ -278,7 +278,7 @@ def test_retention_by_size_and_by_time(tmp_path: Path) -> None:
     assert append(log, b"06") == 6
 
 
-def test_retention_keeps_what_is_above_the_high_watermark(tmp_path: Path) -> None:
+def test_retention_keeps_records_above_the_high_watermark(tmp_path: Path) -> None:
     size = len(batch(b"00"))
     log = open_log(tmp_path, segment_bytes=size, retention_ms=0)
     for _ in range(4):
@@ -304,7 +304,7 @@ def test_changed_configs_hold_for_the_next_append(tmp_path: Path) -> None:
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_truncation_drops_whole_batches_and_appending_goes_on(tmp_path: Path) -> None:
+def test_truncation_drops_whole_batches_and_appends_continue(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=300)
     for index in range(12):
         append(log, b"%02d" % index)

@@ -59,7 +59,7 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     open_directory(tmp_path)
 
 
-def test_a_clean_stop_and_what_it_leaves(tmp_path: Path) -> None:
+def test_files_after_a_clean_stop(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log = open_log(directory)
     directory.opened()

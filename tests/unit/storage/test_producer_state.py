@@ -162,7 +162,7 @@ def test_producers_expire(tmp_path: Path) -> None:
     assert send(log, 5).base_offset == 1
 
 
-def test_truncation_takes_back_what_producers_sent(tmp_path: Path) -> None:
+def test_truncation_restores_the_producer_state(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=300)
     for sequence in range(10):
         send(log, sequence)

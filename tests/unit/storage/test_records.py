@@ -49,14 +49,14 @@ def foreign(records: list[Record]) -> list[tuple[int, bytes | None, bytes | None
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_what_is_built_is_read_back(codec: Codec) -> None:
+def test_a_built_batch_is_read_back(codec: Codec) -> None:
     built = build_batch(RECORDS, codec=codec)
     validate(built, 0, read_header(built))
     assert list(read_records(built)) == RECORDS
     assert list(read_records(memoryview(bytes(built)))) == RECORDS
 
 
-def test_the_header_says_what_was_asked_for() -> None:
+def test_the_header_has_the_given_values() -> None:
     built = build_batch(
         RECORDS,
         base_offset=100,
@@ -130,7 +130,7 @@ def test_we_read_aiokafka(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_reads_what_librdkafka_wrote_into_kafka(codec: Codec) -> None:
+def test_reads_batches_that_librdkafka_wrote_to_kafka(codec: Codec) -> None:
     log = (LOGS / f"librdkafka-{codec.config_name}.log").read_bytes()
     assert valid_prefix(log) == len(log)
     assert {header.codec for _, header in iter_headers(log)} == {codec}
@@ -148,7 +148,7 @@ def test_reads_what_librdkafka_wrote_into_kafka(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_reads_what_java_wrote_into_kafka(codec: Codec) -> None:
+def test_reads_batches_that_java_clients_wrote_to_kafka(codec: Codec) -> None:
     log = (LOGS / f"java-{codec.config_name}.log").read_bytes()
     assert valid_prefix(log) == len(log)
     assert {header.codec for _, header in iter_headers(log)} == {codec}

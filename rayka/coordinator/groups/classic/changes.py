@@ -1,6 +1,6 @@
 """The changes that one command makes to a classic group: on a draft, with records, responses and deadlines beside it.
 
-Nothing of it counts before the coordinator commits the step, so a command that fails leaves the group as it was.
+They take effect when the coordinator commits the step, so a command that fails leaves the group as it was.
 """
 
 from __future__ import annotations

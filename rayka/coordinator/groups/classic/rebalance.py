@@ -1,6 +1,6 @@
-"""Moves a classic group through its rebalances: who is waited for, for how long, and who gets which answer.
+"""Moves a classic group through its rebalances: which members it waits for, how long, and how it answers them.
 
-Every function works on the draft of a `ClassicChanges`. Records appear where a phase ends with something to keep: an
+Every function works on the draft of a `ClassicChanges`. A phase adds a record where its result must be durable: an
 empty group, or a generation with its assignment.
 """
 

@@ -27,7 +27,7 @@ _FIRST_WITH_MAGIC_2 = 4
 # clients take up a response when they have the last byte of it.
 _RESPONSE_BYTES = 4 << 20
 _LEAST_SHARE_BYTES = 512 << 10
-# Nobody waits longer, whatever the client allows: an empty response after a minute costs nothing.
+# The longest wait, even if the client allows more: an empty response each minute costs nothing.
 _LONGEST_WAIT_MS = 60_000
 _ISOLATION_LEVELS = (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
 
