@@ -59,11 +59,12 @@ def find(data_dir: Path) -> Running | None:
 
 
 def latest_data_dir() -> Path:
-    """The data directory of the broker started last, else the default one."""
+    """The data directory of the broker started last, or the default one if that directory is gone."""
     try:
-        return Path(pointer().read_text().strip())
+        data_dir = Path(pointer().read_text().strip())
     except OSError:
         return default_data_dir()
+    return data_dir if data_dir.is_dir() else default_data_dir()
 
 
 def _write(path: Path, text: str) -> None:

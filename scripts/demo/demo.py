@@ -108,6 +108,7 @@ def write(broker: Broker, sent: list[Flight], report: Report) -> dict[Place, int
         "compression.type": CODEC,
         "linger.ms": 5,
         "queue.buffering.max.messages": 50_000,
+        "log_level": 0,  # it reports the connections of the actor that is killed
     })  # fmt: skip
     victim, kill_at = 1, len(sent) // 3
     with Progress("    writing", len(sent), after_s=0.5) as progress:
