@@ -35,7 +35,8 @@ class Produce(NamedTuple):
 
     `offset` is -1 when the client was not told: of a retry that the broker knows to be an old duplicate it is not.
 
-    Records of one `batch` were sent in one record batch, where the client knows that.
+    Records of one `batch` were sent in one record batch, where the client knows that. `is_idempotent` is False also of
+    a producer that gives records up after a short time: `tests.faults.recorded.RecordedProducer` says why.
     """
 
     producer: str

@@ -87,8 +87,12 @@ class Client:
 class RecordedProducer(Client):
     """An idempotent confluent-kafka producer: numbered values to each partition in turn.
 
-    With a `delivery_timeout_ms` that a fault outlasts it is not idempotent for long: after a time-out librdkafka begins
-    a new epoch and numbers anew what it sent before, so that the broker cannot know a duplicate.
+    With a `delivery_timeout_ms` that a fault outlasts it may write a record twice, to any broker. When records time out
+    in its queue, librdkafka drains what is under way and begins a new epoch, in which the sequences begin again at the
+    first record that is left. That record may have been written in the old epoch without an answer, and the broker
+    can't know it again. Source: librdkafka 2.x, `rd_kafka_toppar_producer_serve` in src/rdkafka_broker.c ("Bump the
+    epoch to reset the base msgid"), `rd_kafka_idemp_drain_done` in src/rdkafka_idempotence.c, and
+    `rd_kafka_toppar_pid_change` in src/rdkafka_partition.c, which numbers anew.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class ActorLeaderClient:
         self._namespace = namespace
         self._handle: Any = None
         self._keys = itertools.count(1)
-        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
+        self._tasks: dict[Hashable, tuple[asyncio.Task[None], Done]] = {}
 
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
         """As `LeaderClient.append`."""
@@ -52,7 +52,7 @@ class ActorLeaderClient:
 
     def cancel(self, key: Hashable) -> None:
         """As `LeaderClient.cancel`; the leader waits until its own time is over."""
-        task = self._tasks.pop(key, None)
+        task, _ = self._tasks.pop(key, (None, None))
         if task is not None:
             task.cancel()
 
@@ -62,8 +62,10 @@ class ActorLeaderClient:
 
     def close(self) -> None:
         """As `LeaderClient.close`."""
-        for task in list(self._tasks.values()):
+        pending, self._tasks = self._tasks, {}
+        for task, done in pending.values():
             task.cancel()
+            done(ChannelClosed(f"no answer from {self._actor_name}", sent=True))
 
     def _submit(self, request: Any, payload: bytes, done: Done, timeout_s: float) -> Hashable:
         key = next(self._keys)
@@ -76,7 +78,7 @@ class ActorLeaderClient:
             asyncio.get_running_loop().call_soon(done, ChannelClosed(str(error), sent=False))
             return key
         task = asyncio.ensure_future(self._await(reference, number, done, timeout_s))
-        self._tasks[key] = task
+        self._tasks[key] = task, done
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
         return key
 

@@ -99,8 +99,7 @@ class Router:
         own = self._own.get(actor_name)
         if own is not None:
             return own
-        actor = self._image().actors.get(actor_name)
-        epoch = actor.epoch if actor is not None else NO_EPOCH
+        epoch = self._epoch_of(actor_name)
         known_epoch, link = self._links.get(actor_name, (NO_EPOCH, None))
         if link is None or known_epoch != epoch:
             if link is not None:
@@ -108,6 +107,21 @@ class Router:
             link = self._open(actor_name, epoch)
             self._links[actor_name] = epoch, link
         return link
+
+    def _epoch_of(self, actor_name: str) -> int:
+        actor = self._image().actors.get(actor_name)
+        return actor.epoch if actor is not None else NO_EPOCH
+
+    def image_changed(self) -> None:
+        """Close links to earlier starts of actors. What waits for these ends now, and clients send it again."""
+        for actor_name, (epoch, link) in list(self._links.items()):
+            if epoch != self._epoch_of(actor_name):
+                link.close()
+                self._loop.call_soon(self._forget, actor_name, link)  # after everybody has heard of the end
+
+    def _forget(self, actor_name: str, link: LeaderClient) -> None:
+        if self._links.get(actor_name, (NO_EPOCH, None))[1] is link:
+            del self._links[actor_name]
 
     def is_local(self, actor_name: str) -> bool:
         """Whether the actor runs on this node, so that its files can be read here."""

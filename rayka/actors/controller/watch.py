@@ -59,6 +59,8 @@ class ImageWatch:
         die_after: int | None = None,
     ) -> None:
         self.image = MetadataImage()
+        self.shown: list[Callable[[], None]] = []
+        """Called after a new image shows."""
         self._controller = controller
         self._watcher = watcher
         self._changed = changed
@@ -112,6 +114,8 @@ class ImageWatch:
                 if taken_in is not None:
                     await taken_in
             self.image = image
+            for notice in self.shown:
+                notice()
         self._position = changes.position
         async with self._news:
             self._news.notify_all()

@@ -38,6 +38,7 @@ class ClusterView:
         self._configs: object = None
         own_node = ray.get_runtime_context().get_node_id()
         self.partitions = Router(lambda: watch.image, own_node, spec.socket_dir, spec.namespace, own=own)
+        watch.shown.append(self.partitions.image_changed)
         self.controller = ControllerClient(controller, watch, spec.broker_id)
         self.groups = CoordinatorRouter(
             GROUPS, self.partitions, self.controller, lambda: watch.image, lambda: self.config

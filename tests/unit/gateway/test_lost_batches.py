@@ -17,8 +17,8 @@ from rayka.metadata.commands import NewTopic
 from rayka.storage.format.records import read_records
 from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
 from tests.support.faulty_partitions import ANSWER_LOST, REQUEST_LOST, FaultyPartitions
-from tests.unit.gateway.test_produce_fetch import kio, produce_request
-from tests.unit.gateway.test_produce_template import batch, create
+from tests.unit.gateway.test_produce_fetch import create, kio, produce_request
+from tests.unit.gateway.test_produce_template import batch
 from tests.unit.gateway.wire_client import WireClient, connected, encode, request_frame, response_body, serving
 
 VERSION = 9

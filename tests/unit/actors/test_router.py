@@ -1,0 +1,89 @@
+"""What becomes of appends under way when their leader's actor starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+from rayka.actors.channel.actor_link import ActorLeaderClient
+from rayka.actors.channel.requests import DescribeLogDir
+from rayka.actors.channel.router import Router
+from rayka.actors.channel.socket import CONNECT_TIMEOUT_S, ChannelClosed
+from rayka.errors import ErrorCode
+from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
+from rayka.metadata.values import ActorImage, BrokerImage
+from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
+from tests.support.logs import batch
+
+NAME = TopicPartition("orders", 0)
+PARAMS = AppendParams(-1, 10_000)
+APPEND = [AppendRequest(NAME, memoryview(bytearray(batch(b"value"))))]
+REFUSED = [AppendResult(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))]
+
+
+class Cluster:
+    """One partition, whose leader's actor has started `starts` times and does not listen yet."""
+
+    def __init__(self, directory: Path) -> None:
+        self.starts = 1
+        self._image = self._build()
+        self.router = Router(lambda: self._image, "node", str(directory), "test")
+
+    def start_again(self) -> None:
+        self.starts += 1
+        self._image = self._build()
+
+    def _build(self) -> MetadataImage:
+        partition = PartitionImage(0, 1, self.starts, (1,), (1,), self.starts, ("leader",))
+        return MetadataImage(
+            brokers={1: BrokerImage(1, "localhost", 9092, None, False, "node", 1)},
+            topics={"orders": TopicImage("orders", uuid.UUID(int=5), (partition,), is_internal=False)},
+            actors={"leader": ActorImage("leader", 1, "/logs", self.starts, True)},
+        )
+
+
+def test_appends_that_wait_for_an_earlier_start_end_when_the_image_shows_the_next(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = Cluster(tmp_path)
+        waiting = cluster.router.append(APPEND, PARAMS)
+        cluster.start_again()
+        cluster.router.image_changed()
+        assert await asyncio.wait_for(waiting, CONNECT_TIMEOUT_S / 2) == REFUSED
+        await asyncio.sleep(0)
+        later = cluster.router.append(APPEND, PARAMS)
+        assert not later.done(), "it waits for the actor to listen"
+        cluster.router.close()
+        assert await later == REFUSED
+
+    asyncio.run(main())
+
+
+def test_no_append_overtakes_those_that_an_earlier_start_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        for requests in (APPEND, [*APPEND, *APPEND]):
+            cluster = Cluster(tmp_path)
+            waiting = cluster.router.append(requests, PARAMS)
+            cluster.start_again()
+            overtaking = cluster.router.append(requests, PARAMS)
+            assert (await waiting, await overtaking) == (REFUSED * len(requests), REFUSED * len(requests))
+            cluster.router.close()
+
+    asyncio.run(main())
+
+
+def test_requests_to_another_node_end_when_their_link_is_closed() -> None:
+    async def main() -> None:
+        client = ActorLeaderClient("leader", "test")
+        never = asyncio.get_running_loop().create_future()
+        client._handle = SimpleNamespace(serve=SimpleNamespace(remote=lambda *_: never))
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        client.ask(DescribeLogDir(), answer.set_result)
+        client.close()
+        failure = await asyncio.wait_for(answer, 5)
+        assert isinstance(failure, ChannelClosed)
+        assert failure.sent
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
