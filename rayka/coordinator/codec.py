@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from rayka.varint import encode_uvarint
+
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -22,7 +24,7 @@ ZERO_UUID = uuid.UUID(int=0)
 T = TypeVar("T")
 
 
-class Reader:
+class ByteReader:
     """A cursor over bytes."""
 
     __slots__ = ("data", "position")
@@ -61,18 +63,10 @@ class Reader:
         return len(self.data) - self.position
 
 
-def write_uvarint(out: bytearray, value: int) -> None:
-    """Append `value` as an unsigned varint."""
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
 class FieldType(Protocol):
     """How one kind of value is read and written."""
 
-    def read(self, reader: Reader, version: int, flexible: bool) -> Any: ...
+    def read(self, reader: ByteReader, version: int, flexible: bool) -> Any: ...
 
     def write(self, out: bytearray, value: Any, version: int, flexible: bool) -> None: ...
 
@@ -81,7 +75,7 @@ class _Int:
     def __init__(self, form: struct.Struct) -> None:
         self._form = form
 
-    def read(self, reader: Reader, version: int, flexible: bool) -> int:
+    def read(self, reader: ByteReader, version: int, flexible: bool) -> int:
         return reader.unpack(self._form)
 
     def write(self, out: bytearray, value: int, version: int, flexible: bool) -> None:
@@ -89,7 +83,7 @@ class _Int:
 
 
 class _Uuid:
-    def read(self, reader: Reader, version: int, flexible: bool) -> uuid.UUID:
+    def read(self, reader: ByteReader, version: int, flexible: bool) -> uuid.UUID:
         return uuid.UUID(bytes=reader.take(16))
 
     def write(self, out: bytearray, value: uuid.UUID, version: int, flexible: bool) -> None:
@@ -103,7 +97,7 @@ class _Sized:
         self._length = length
         self._text = text
 
-    def read(self, reader: Reader, version: int, flexible: bool) -> str | bytes | None:
+    def read(self, reader: ByteReader, version: int, flexible: bool) -> str | bytes | None:
         size = reader.uvarint() - 1 if flexible else reader.unpack(self._length)
         if size < 0:
             return None
@@ -114,7 +108,7 @@ class _Sized:
         data = value.encode() if isinstance(value, str) else value
         size = -1 if data is None else len(data)
         if flexible:
-            write_uvarint(out, size + 1)
+            out += encode_uvarint(size + 1)
         else:
             out += self._length.pack(size)
         if data is not None:
@@ -127,7 +121,7 @@ class Array:
     def __init__(self, element: FieldType) -> None:
         self._element = element
 
-    def read(self, reader: Reader, version: int, flexible: bool) -> tuple[Any, ...] | None:
+    def read(self, reader: ByteReader, version: int, flexible: bool) -> tuple[Any, ...] | None:
         size = reader.uvarint() - 1 if flexible else reader.unpack(_INT32)
         if size < 0:
             return None
@@ -138,7 +132,7 @@ class Array:
     def write(self, out: bytearray, value: Sequence[Any] | None, version: int, flexible: bool) -> None:
         size = -1 if value is None else len(value)
         if flexible:
-            write_uvarint(out, size + 1)
+            out += encode_uvarint(size + 1)
         else:
             out += _INT32.pack(size)
         for element in value or ():
@@ -151,11 +145,11 @@ class Nullable:
     def __init__(self, schema: Schema[Any]) -> None:
         self._schema = schema
 
-    def read(self, reader: Reader, version: int, flexible: bool) -> Any:
+    def read(self, reader: ByteReader, version: int, flexible: bool) -> Any:
         return None if reader.uvarint() == 0 else self._schema.read(reader, version, flexible)
 
     def write(self, out: bytearray, value: Any, version: int, flexible: bool) -> None:
-        write_uvarint(out, 0 if value is None else 1)
+        out += encode_uvarint(0 if value is None else 1)
         if value is not None:
             self._schema.write(out, value, version, flexible)
 
@@ -189,7 +183,7 @@ class Schema(Generic[T]):
         tagged = [(field.tag, field) for field in fields if field.tag is not None]
         self._tagged = dict(sorted(tagged, key=itemgetter(0)))
 
-    def read(self, reader: Reader, version: int, flexible: bool) -> T:
+    def read(self, reader: ByteReader, version: int, flexible: bool) -> T:
         """The value at the cursor. Fields that `version` lacks keep the defaults of the class."""
         values = {
             field.name: field.type.read(reader, version, flexible)
@@ -200,10 +194,10 @@ class Schema(Generic[T]):
             self._read_tagged(reader, version, values)
         return self._value(**values)
 
-    def _read_tagged(self, reader: Reader, version: int, values: dict[str, Any]) -> None:
+    def _read_tagged(self, reader: ByteReader, version: int, values: dict[str, Any]) -> None:
         for _ in range(reader.uvarint()):
             tag, size = reader.uvarint(), reader.uvarint()
-            content = Reader(reader.take(size))
+            content = ByteReader(reader.take(size))
             field = self._tagged.get(tag)
             if field is not None and field.since <= version <= field.until:
                 values[field.name] = field.type.read(content, version, True)
@@ -222,10 +216,10 @@ class Schema(Generic[T]):
             for tag, field in self._tagged.items()
             if field.since <= version <= field.until and getattr(value, field.name) != field.default
         ]
-        write_uvarint(out, len(present))
+        out += encode_uvarint(len(present))
         for tag, field in present:
             content = bytearray()
             field.type.write(content, getattr(value, field.name), version, True)
-            write_uvarint(out, tag)
-            write_uvarint(out, len(content))
+            out += encode_uvarint(tag)
+            out += encode_uvarint(len(content))
             out += content

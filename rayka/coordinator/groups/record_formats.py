@@ -23,7 +23,7 @@ from rayka.coordinator.codec import (
     Array,
     Field,
     Nullable,
-    Reader,
+    ByteReader,
     Schema,
 )
 from rayka.coordinator.groups.records import (
@@ -250,7 +250,7 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
 
     Raises ValueError for bytes that are not a coordinator record, or of a version from the future.
     """
-    reader = Reader(key)
+    reader = ByteReader(key)
     form = _BY_TYPE.get(reader.unpack(_INT16))
     if form is None:
         return None
@@ -259,7 +259,7 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
 
 
 def _decode_value(form: _Format, value: bytes) -> Any:
-    reader = Reader(value)
+    reader = ByteReader(value)
     version = reader.unpack(_INT16)
     if not 0 <= version <= form.versions:
         raise ValueError(f"version {version} of record type {form.type} is not known; the highest is {form.versions}")

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
-from rayka.gateway.wire.reader import INT32, MalformedFrame, Reader, uvarint_bytes
+from rayka.gateway.wire.reader import INT32, MalformedFrame, Reader
+from rayka.varint import encode_uvarint
 
 ReadField = Callable[[Reader], Any]
 WriteField = Callable[[bytearray, Any], None]
@@ -229,12 +230,12 @@ def _step_writer(shape: _Shape, flexible: bool) -> WriteField:
 def _write_tags(out: bytearray, entity: Any, tagged: list[tuple[int, str, Any, WriteField]]) -> None:
     values = [(tag, write, getattr(entity, name), default) for tag, name, default, write in tagged]
     present = [(tag, write, value) for tag, write, value, default in values if value != default]
-    out += uvarint_bytes(len(present))
+    out += encode_uvarint(len(present))
     for tag, write, value in present:
         encoded = bytearray()
         write(encoded, value)
-        out += uvarint_bytes(tag)
-        out += uvarint_bytes(len(encoded))
+        out += encode_uvarint(tag)
+        out += encode_uvarint(len(encoded))
         out += encoded
 
 
@@ -245,7 +246,7 @@ def _field_writer(shape: _Shape, flexible: bool) -> WriteField:
 
     def write_array(out: bytearray, items: tuple[Any, ...] | None) -> None:
         size = -1 if items is None else len(items)
-        out += uvarint_bytes(size + 1) if flexible else INT32.pack(size)
+        out += encode_uvarint(size + 1) if flexible else INT32.pack(size)
         for item in items or ():
             write_item(out, item)
 
@@ -285,7 +286,7 @@ def _blob_writer(length: struct.Struct, flexible: bool, encode: Callable[[Any], 
             out += b"\0" if flexible else length.pack(-1)
             return
         encoded = encode(value)
-        out += uvarint_bytes(len(encoded) + 1) if flexible else length.pack(len(encoded))
+        out += encode_uvarint(len(encoded) + 1) if flexible else length.pack(len(encoded))
         out += encoded
 
     return write_blob

@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 
 from rayka.errors import ErrorCode
-from rayka.gateway.wire.reader import INT32, uvarint_bytes
+from rayka.gateway.wire.reader import INT32
 from rayka.metadata.image import MetadataImage
 from rayka.types import NO_LEADER, TopicPartition
+from rayka.varint import encode_uvarint
 
 _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 _LEADER = struct.Struct(">ii")
@@ -37,13 +38,13 @@ class LeaderHints:
         brokers = [self._image.brokers[leader] for leader in sorted(self._leaders) if leader in self._image.brokers]
         if not brokers:
             return b"\0"
-        out = bytearray(uvarint_bytes(len(brokers) + 1))
+        out = bytearray(encode_uvarint(len(brokers) + 1))
         for broker in brokers:
             out += INT32.pack(broker.broker_id) + _compact_string(broker.host) + INT32.pack(broker.port)
             out += (b"\0" if broker.rack is None else _compact_string(broker.rack)) + b"\0"
-        return bytes((1, _NODE_ENDPOINTS_TAG)) + uvarint_bytes(len(out)) + bytes(out)
+        return bytes((1, _NODE_ENDPOINTS_TAG)) + encode_uvarint(len(out)) + bytes(out)
 
 
 def _compact_string(text: str) -> bytes:
     encoded = text.encode()
-    return uvarint_bytes(len(encoded) + 1) + encoded
+    return encode_uvarint(len(encoded) + 1) + encoded

@@ -51,10 +51,6 @@ class Reader:
         """A signed byte."""
         return int(INT8.unpack_from(self.buffer, self.take(1))[0])
 
-    def boolean(self) -> bool:
-        """A byte that is not 0."""
-        return self.buffer[self.take(1)] != 0
-
     def int16(self) -> int:
         """Two bytes, signed."""
         position = self.position
@@ -179,15 +175,3 @@ class Reader:
     def _null(self, size: int) -> None:
         if size != -1:
             raise MalformedFrame(f"length {size} before {self.position}")
-
-
-def uvarint_bytes(value: int) -> bytes:
-    """The encoding of an unsigned variable-length number."""
-    if value < 0x80:
-        return bytes((value,))
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

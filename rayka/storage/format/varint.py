@@ -1,24 +1,18 @@
 """Zig-zag varints, the integers inside records.
 
-An integer n becomes 2n, or -2n - 1 when negative, written in groups of seven bits, lowest first, with the
-high bit set on all but the last. Source: the protocol guide, "Record".
+An integer n becomes 2n, or -2n - 1 when negative, and that an unsigned varint. Source: the protocol guide, "Record".
 """
 
 from __future__ import annotations
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.varint import encode_uvarint
 
 _SHIFT_LIMIT = 63
 
 
 def _encode(number: int) -> bytes:
-    zigzag = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-    return bytes(out)
+    return encode_uvarint((number << 1) ^ (number >> 63))
 
 
 VARINTS = tuple(_encode(number) for number in range(1 << 13))

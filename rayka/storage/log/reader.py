@@ -32,19 +32,6 @@ class SegmentReader:
             raise _unreadable(file_slice, f"it has only {len(data)} bytes")
         return data
 
-    def read_into(self, file_slice: FileSlice, buffer: bytearray | memoryview) -> None:
-        """Fill `buffer`, which has the size of the slice."""
-        try:
-            descriptor = _open(file_slice.path)
-            try:
-                read = os.preadv(descriptor, [buffer], file_slice.position)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise _unreadable(file_slice, str(error)) from error
-        if read != file_slice.size:
-            raise _unreadable(file_slice, f"it has only {read} bytes")
-
 
 def _open(path: str) -> int:
     flags = os.O_RDONLY | os.O_CLOEXEC

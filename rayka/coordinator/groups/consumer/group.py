@@ -143,10 +143,6 @@ class ConsumerGroup:
         """The patterns that members subscribe to."""
         return frozenset(self._patterns)
 
-    def has_pattern(self, pattern: str) -> bool:
-        """Whether a member subscribes to this pattern."""
-        return pattern in self._patterns
-
     def preferred_assignor(self, default: str) -> str:
         """The assignor that most members ask for, of those who ask for one."""
         return max(self._assignors, key=lambda name: (self._assignors[name], name), default=default)

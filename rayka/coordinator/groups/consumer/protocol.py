@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from rayka.coordinator.codec import BYTES, INT32, STRING, Array, Field, Reader, Schema
+from rayka.coordinator.codec import BYTES, INT32, STRING, Array, Field, ByteReader, Schema
 
 PROTOCOL_TYPE = "consumer"
 HIGHEST_VERSION = 3
@@ -54,7 +54,7 @@ _ASSIGNMENT = Schema(Assignment, Field("assigned_partitions", Array(_TOPIC_PARTI
 
 def version_of(data: bytes) -> int:
     """The version that `data` was written in. Raises ValueError if it has none."""
-    version = Reader(data).unpack(_INT16)
+    version = ByteReader(data).unpack(_INT16)
     if version < 0:
         raise ValueError(f"version {version} of the consumer protocol is invalid")
     return version
@@ -62,14 +62,14 @@ def version_of(data: bytes) -> int:
 
 def read_subscription(data: bytes) -> Subscription:
     """Raises ValueError if `data` is malformed. Unknown fields of later versions are ignored."""
-    reader = Reader(data, 2)
+    reader = ByteReader(data, 2)
     return _SUBSCRIPTION.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
 
 
 def read_topics(data: bytes) -> tuple[str, ...]:
     """The subscribed topics alone, which every version begins with. Raises ValueError if `data` is malformed."""
     version_of(data)
-    topics: tuple[str, ...] = Array(STRING).read(Reader(data, 2), 0, flexible=False) or ()
+    topics: tuple[str, ...] = Array(STRING).read(ByteReader(data, 2), 0, flexible=False) or ()
     return topics
 
 
@@ -77,7 +77,7 @@ def read_assignment(data: bytes) -> Assignment:
     """Empty data is an empty assignment. Raises ValueError if `data` is malformed."""
     if not data:
         return Assignment(())
-    reader = Reader(data, 2)
+    reader = ByteReader(data, 2)
     return _ASSIGNMENT.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
 
 

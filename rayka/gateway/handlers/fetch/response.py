@@ -19,8 +19,9 @@ from rayka.gateway.server.request import response_head
 from rayka.gateway.server.response_writer import Part, SegmentPart
 from rayka.gateway.server.segment_files import SegmentFiles
 from rayka.gateway.wire.leader_hints import LeaderHints
-from rayka.gateway.wire.reader import INT16, INT32, uvarint_bytes
+from rayka.gateway.wire.reader import INT16, INT32
 from rayka.types import NO_LEADER, AbortedTransaction, FetchResult, FileSlice, TopicPartition
+from rayka.varint import encode_uvarint
 
 _LEADER_TAG: Final = 1
 _HEAD: Final = struct.Struct(">ihi")
@@ -67,7 +68,7 @@ class FetchResponse:
         if self._version >= FIRST_WITH_TOPIC_ID:
             return topic.bytes if isinstance(topic, uuid.UUID) else bytes(16)
         encoded = str(topic).encode()
-        return (uvarint_bytes(len(encoded) + 1) if self._flexible else INT16.pack(len(encoded))) + encoded
+        return (encode_uvarint(len(encoded) + 1) if self._flexible else INT16.pack(len(encoded))) + encoded
 
     def _write_result(self, number: int, topic_partition: TopicPartition | None, result: FetchResult) -> None:
         out, version = self._out, self._version
@@ -103,7 +104,7 @@ class FetchResponse:
             self._records.append((len(self._out), result.records))
 
     def _write_size(self, size: int) -> None:
-        self._out += uvarint_bytes(size + 1) if self._flexible else INT32.pack(size)
+        self._out += encode_uvarint(size + 1) if self._flexible else INT32.pack(size)
 
     def parts(self, files: SegmentFiles) -> list[Part]:
         """The frame in parts, to be sent in order. Raises SegmentGone."""

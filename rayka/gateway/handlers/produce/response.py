@@ -9,9 +9,10 @@ from typing import Final
 from rayka.gateway.handlers.produce.request import FIRST_FLEXIBLE, ProduceRequest
 from rayka.gateway.server.request import finish_frame, response_head
 from rayka.gateway.wire.leader_hints import LeaderHints
-from rayka.gateway.wire.reader import INT16, INT32, uvarint_bytes
+from rayka.gateway.wire.reader import INT16, INT32
 from rayka.metadata.image import MetadataImage
 from rayka.types import AppendResult, RecordError, TopicPartition
+from rayka.varint import encode_uvarint
 
 FIRST_WITH_LOG_START: Final = 5
 RESULT: Final = struct.Struct(">ihqqq")
@@ -92,11 +93,11 @@ def _record_errors(errors: Sequence[RecordError], flexible: bool) -> bytes:
 
 
 def _size(size: int, flexible: bool) -> bytes:
-    return uvarint_bytes(size + 1) if flexible else INT32.pack(size)
+    return encode_uvarint(size + 1) if flexible else INT32.pack(size)
 
 
 def _string(text: str | None, flexible: bool) -> bytes:
     if text is None:
         return b"\0" if flexible else INT16.pack(-1)
     encoded = text.encode()[:_MAX_STRING_BYTES]
-    return (uvarint_bytes(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded
+    return (encode_uvarint(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded
