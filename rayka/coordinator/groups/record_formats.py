@@ -21,9 +21,9 @@ from rayka.coordinator.codec import (
     UUID,
     ZERO_UUID,
     Array,
+    ByteReader,
     Field,
     Nullable,
-    ByteReader,
     Schema,
 )
 from rayka.coordinator.groups.records import (

@@ -100,7 +100,7 @@ def _absent(**_values: Any) -> None:
     return None
 
 
-class Schema:
+class MessageSchema:
     """One version of one API: its classes, the reader of its requests, the writer of its responses."""
 
     def __init__(self, key: ApiKey, version: int) -> None:
@@ -122,6 +122,6 @@ def _modules(key: ApiKey, version: int) -> tuple[ModuleType, ModuleType]:
 
 
 @functools.cache
-def schema(key: ApiKey, version: int) -> Schema:
+def schema(key: ApiKey, version: int) -> MessageSchema:
     """The schema of a version that the API table has."""
-    return Schema(key, version)
+    return MessageSchema(key, version)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from rayka.coordinator.codec import BYTES, INT32, STRING, Array, Field, ByteReader, Schema
+from rayka.coordinator.codec import BYTES, INT32, STRING, Array, ByteReader, Field, Schema
 
 PROTOCOL_TYPE = "consumer"
 HIGHEST_VERSION = 3
