@@ -24,7 +24,7 @@ Completion of commands, topics and groups for your shell (bash, zsh or fish):
   eval "$(rayka completion bash)"
 
 Every command explains itself: rayka COMMAND --help.
-Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic, group or broker, 4 `up` gave up.
+Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic, group or broker, 4 the broker of `up` kept failing.
 """
 MODULES = {
     name: (f"rayka.cli.commands.{module}", summary)

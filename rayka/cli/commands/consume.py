@@ -63,7 +63,9 @@ class ConsumeOptions:
 @click.option("--pattern", is_flag=True, help="TOPIC is a regular expression for whole names.")
 @click.option("--group", metavar="GROUP", shell_complete=complete_groups, help="Read as a member of this group.")
 @click.option("--from", "start", metavar="WHERE", default="earliest", help="Where to begin, see below.")
-@click.option("--partition", "partitions", metavar="N", type=int, multiple=True, help="Only this; may be repeated.")
+@click.option(
+    "--partition", "partitions", metavar="N", type=int, multiple=True, help="Only this partition; may be repeated."
+)
 @click.option("--max-messages", metavar="N", type=int, help="Stop after this many records.")
 @click.option("--follow", is_flag=True, help="Do not stop at the end, wait for more.")
 @click.option(

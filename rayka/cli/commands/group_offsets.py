@@ -85,7 +85,13 @@ _SUCCESSFUL = "Successful"
 @click.option("--to-datetime", metavar="TIME", help="2026-01-31T18:00 (local, or with a zone) or @MILLISECONDS.")
 @click.option("--by-duration", metavar="PnDTnHnMnS", help="This long before now.")
 @click.option("--from-file", metavar="FILE", help="To the offsets in a file; `-` is standard input.")
-@click.option("--topic", metavar="TOPIC[:N,N]", multiple=True, shell_complete=complete_topics, help="May be repeated.")
+@click.option(
+    "--topic",
+    metavar="TOPIC[:N,N]",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="A topic, or partitions of it; may be repeated.",
+)
 @click.option("--all-topics", is_flag=True, help="All topics that the group has committed offsets for.")
 @click.option("--dry-run", is_flag=True, help="Only show the new offsets (the default).")
 @click.option("--execute", is_flag=True, help="Commit the new offsets.")
@@ -191,7 +197,13 @@ def topics_of(words: Sequence[str]) -> dict[str, list[int] | None]:
 
 @click.command("delete-offsets", cls=Command, epilog=DELETE + CODES)
 @click.argument("group", shell_complete=complete_groups)
-@click.option("--topic", metavar="TOPIC[:N,N]", multiple=True, required=True, help="May be repeated.")
+@click.option(
+    "--topic",
+    metavar="TOPIC[:N,N]",
+    multiple=True,
+    required=True,
+    help="A topic, or partitions of it; may be repeated.",
+)
 @yes_option
 @target_options
 def delete_offsets(target: Target, group: str, topic: tuple[str, ...], yes: bool) -> Exit:
@@ -210,7 +222,7 @@ def delete_offsets(target: Target, group: str, topic: tuple[str, ...], yes: bool
 
 @click.command("import-offsets", cls=Command, epilog=IMPORT + CODES)
 @click.argument("file")
-@click.option("--group", metavar="GROUP", help="Only of this group.")
+@click.option("--group", metavar="GROUP", help="Only the offsets of this group.")
 @click.option("--dry-run", is_flag=True, help="Only show the new offsets.")
 @json_option("One JSON object for each partition.")
 @target_options
