@@ -126,6 +126,35 @@ def test_a_refused_append_leaves_the_log_as_it_was(tmp_path: Path, error: int) -
         shutil.rmtree(directory)
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOSPC])
+def test_a_refused_append_leaves_a_log_that_was_opened_again_as_it_was(tmp_path: Path, error: int) -> None:
+    """The first appends after a restart read the indexes; a failure there gives no offset to two batches."""
+    marker = build_end_transaction_marker(
+        ControlType.ABORT, producer_id=3, producer_epoch=0, coordinator_epoch=0, now_ms=NOW_MS
+    )
+    for fail_at in range(1, 25):
+        directory = tmp_path / str(fail_at)
+        log = open_log(directory, **CONFIG)
+        for index in range(3):
+            append(log, b"first %d" % index)
+        opening = batch(b"aborted", producer_id=3, producer_epoch=0, base_sequence=0, is_transactional=True)
+        log.append_as_leader(opening, 0, NOW_MS, origin_is_client=False)
+        log.close(NOW_MS)
+        files, disk = FaultyFiles(), DiskState(str(directory))
+        log = open_log(directory, files=files, disk=disk, clean_shutdown=True, **CONFIG)
+        files.fail_at, files._error = files.calls + fail_at, error
+        for records in (marker, batch(b"a" * 40), batch(b"b" * 41), batch(b"c" * 42), batch(b"d" * 43)):
+            before = (log.log_end_offset, log.size)
+            with disk_errors():
+                log.append_as_leader(memoryview(bytearray(records)), 0, NOW_MS, origin_is_client=False)
+                before = (log.log_end_offset, log.size)
+            disk.probe_succeeded()
+            assert (log.log_end_offset, log.size) == before
+        files.fail_at = 0
+        log.validate_state()
+        shutil.rmtree(directory)
+
+
 @pytest.mark.parametrize("most", [1, 7, 64])
 def test_short_writes_are_carried_on(tmp_path: Path, most: int) -> None:
     acknowledged: dict[int, bytes] = {}

@@ -141,7 +141,10 @@ class LocalLog:
     # -- writing --------------------------------------------------------------------------------
 
     def append(self, records: Buffer, headers: list[BatchHeader], next_offset: int) -> None:
-        """Write batches at the end of the active segment with one system call. After an OSError nothing changed."""
+        """Write batches at the end of the active segment with one system call. After an OSError nothing changed.
+
+        Nothing behind the write touches a file: what indexing needs of them was read before.
+        """
         segment = self.segments.active
         position = segment.size
         segment.write(records)
@@ -279,7 +282,9 @@ class LocalLog:
         self.recovery_point = max(self.recovery_point, offset)
 
     def validate_state(self) -> None:
-        """Segments follow each other, and everything below the recovery point was flushed. Raises AssertionError."""
+        """Segments follow each other, the batches of the last one end at the log end offset, and everything below the
+        recovery point was flushed. Raises AssertionError and OSError.
+        """
         segments = self.segments.all
         ends = [*(segment.base_offset for segment in segments[1:]), self.log_end_offset]
         for segment, end in zip(segments, ends, strict=True):
@@ -288,6 +293,8 @@ class LocalLog:
             if end < self.recovery_point:
                 assert segment.is_flushed(end), (segment.path, self.recovery_point)
         assert self.recovery_point <= self.log_end_offset, (self.recovery_point, self.log_end_offset)
+        next_offset = self.segments.active.next_offset()
+        assert next_offset == self.log_end_offset, (self.segments.active.path, next_offset, self.log_end_offset)
 
     def close(self) -> None:
         """Flush everything, with the indexes of the active segment, and give back every descriptor.

@@ -412,8 +412,9 @@ class Log:
 
     # -- invariants -----------------------------------------------------------------------------
 
+    @storing
     def validate_state(self) -> None:
-        """Check what must hold between any two calls; takes no time to speak of. Raises AssertionError."""
+        """Check what must hold between any two calls; reads a few KB. Raises AssertionError, KAFKA_STORAGE_ERROR."""
         start, end = self.log_start_offset, self.log_end_offset
         assert start <= self.last_stable_offset <= self.high_watermark <= end, (start, self.high_watermark, end)
         assert self._segments.all[0].base_offset <= start, (self._segments.all[0].base_offset, start)

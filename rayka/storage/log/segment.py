@@ -76,7 +76,8 @@ class Segment:
         self._files = files
         self._index_interval = index_interval
         self._descriptor = -1
-        self._index_write_is_due = False
+        self._index_work_is_due = True
+        """Whether the next append has to read or to write the indexes first, since it can't fail behind its write."""
         self._is_preallocated = True
         """Whether the file may be longer than the batches; not known of a file of before."""
 
@@ -113,6 +114,8 @@ class Segment:
         self._is_preallocated = bool(preallocate)
         self.offset_index.reset()
         self.time_index.reset()
+        self.transaction_index.load()
+        self._index_work_is_due = False
 
     def create_indexes(self) -> None:
         """Make the index files if they are not there: the first write to them does it otherwise. Any thread may."""
@@ -136,8 +139,8 @@ class Segment:
 
     def write(self, records: Buffer) -> None:
         """Put bytes at the end. After an OSError the segment is as it was."""
-        if self._index_write_is_due:
-            self.write_indexes()
+        if self._index_work_is_due:
+            self._prepare_indexes()
         descriptor = self._descriptor if self._descriptor >= 0 else self.descriptor()
         try:
             written = self._files.write(descriptor, records, self.size)
@@ -148,6 +151,13 @@ class Segment:
             raise
         self.size += len(records)
 
+    def _prepare_indexes(self) -> None:
+        """Do all the input and output that indexing a batch may need."""
+        for index in (self.offset_index, self.time_index, self.transaction_index):
+            index.load()
+        self.write_indexes()
+        self._index_work_is_due = False
+
     def _write_rest(self, descriptor: int, rest: memoryview, position: int) -> None:
         while rest:
             written = self._files.write(descriptor, rest, position)
@@ -156,15 +166,16 @@ class Segment:
             rest, position = rest[written:], position + written
 
     def _restore(self, descriptor: int) -> None:
-        """Cut off what a failed write left. If that fails too, the next write goes over it."""
+        """Cut off what a failed write left. If that fails too, the next write goes over it, or the roll cuts it off."""
         try:
             self._files.truncate(descriptor, self.size)
         except OSError as error:
+            self._is_preallocated = True
             error.add_note(f"{self.path} may end with a part of a batch")
             raise
 
     def index_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Note a batch that was written: largest timestamp, and an index entry each interval."""
+        """Note a batch that was written: largest timestamp, and an index entry each interval. Works in memory alone."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = last_offset
@@ -172,7 +183,8 @@ class Segment:
             self.offset_index.append(last_offset, position)
             self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
             self.bytes_since_last_index_entry = 0
-            self._index_write_is_due = self.offset_index.is_write_due
+            if self.offset_index.is_write_due:
+                self._index_work_is_due = True
             self.has_full_index = self.offset_index.is_full or self.time_index.is_full
         self.bytes_since_last_index_entry += size
         if position == 0:
@@ -189,6 +201,7 @@ class Segment:
         self.offset_index.freeze()
         self.time_index.freeze()
         self.transaction_index.freeze()
+        self._index_work_is_due = True
         self.close()
 
     def become_inactive(self) -> None:
@@ -211,12 +224,11 @@ class Segment:
         self.time_index.write()
         self.offset_index.write()
         self.transaction_index.write()
-        self._index_write_is_due = False
 
     def add_aborted(self, aborted: AbortedTxn) -> None:
         """Note a transaction that was aborted; it is written before the next append."""
         self.transaction_index.append(aborted)
-        self._index_write_is_due = True
+        self._index_work_is_due = True
 
     # -- flushing -------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class TransactionIndex:
 
     def append(self, aborted: AbortedTxn) -> None:
         """Add an entry; one that is there already is not added again."""
-        entries = self._load()
+        entries = self.load()
         if not entries or entries[-1].last_offset < aborted.last_offset:
             entries.append(aborted)
 
@@ -51,7 +51,8 @@ class TransactionIndex:
         self.write()
         self._entries = None
 
-    def _load(self) -> list[AbortedTxn]:
+    def load(self) -> list[AbortedTxn]:
+        """The entries in memory, where they can be appended to."""
         if self._entries is None:
             self._entries = self._read_file()
             self._written = len(self._entries)
@@ -71,7 +72,7 @@ class TransactionIndex:
 
     def truncate_to(self, offset: int) -> None:
         """Drop the transactions that end at or after `offset`."""
-        entries = self._load()
+        entries = self.load()
         kept = [aborted for aborted in entries if aborted.last_offset < offset]
         if len(kept) != len(entries):
             self._files.cut(self.path, len(kept) * _ENTRY.size)
