@@ -1,8 +1,9 @@
 """A coordinator: one partition of an internal topic that this process leads, with a core of `spec` on top.
 
 A command returns records and a response. The records are appended, then replayed, and the response leaves when they
-are as durable as the topic asks for; if the append fails the state stays as it was. A request that fails for a reason
-that was not expected fails alone, and is logged.
+are as durable as the topic asks for; if the append fails the state stays as it was. If only the flush fails, the
+records stay and count, and the requests get the error of an append. A request that fails for a reason that was not
+expected fails alone, and is logged.
 
 Deadlines run on the monotonic clock. A deadline that is noticed late means that this process was paused; what its
 members sent meanwhile may still be on its way, so they get as long again as the coordinator was late.
@@ -21,7 +22,7 @@ from rayka.actors.background import BackgroundTasks, StopLoop
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request
-from rayka.coordinator.result import Completion, Pending, Result
+from rayka.coordinator.result import Completion, Pending, Result, append_error
 from rayka.coordinator.spec import C, CoordinatorConfigs, CoordinatorSpec
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
@@ -37,6 +38,21 @@ _LOGGED_RECORDS = 10
 T = TypeVar("T")
 Respond = Callable[[Any], None]
 """Takes the response, or a RaykaError as a value."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class DelayedResponse:
+    """The response to a request, and those to requests that waited: they leave when the log is durable."""
+
+    respond: Respond | None
+    response: Any
+    completions: Sequence[Completion]
+
+    def failed(self, error: ErrorCode) -> DelayedResponse:
+        """What to answer instead if the log does not become durable, because of this error of its partition."""
+        refusal = RaykaError(append_error(error))
+        completions = [Completion(request_id, refusal) for request_id, _ in self.completions]
+        return DelayedResponse(self.respond, refusal, completions)
 
 
 class CoordinatorContext(Generic[C]):
@@ -55,6 +71,7 @@ class CoordinatorContext(Generic[C]):
         self._configs = configs
         self._core = spec.create(configs())
         self._waiting: dict[int, Respond] = {}
+        self._delayed: dict[DelayedResponse, None] = {}
         self._loop = asyncio.get_running_loop()
         self._background = BackgroundTasks(self._name)
         self._timer: asyncio.TimerHandle | None = None
@@ -116,9 +133,12 @@ class CoordinatorContext(Generic[C]):
             self._timer.cancel()
             self._timer = None
         self._deliver(self._core.unload(error))
-        for respond in self._waiting.values():
-            respond(RaykaError(error))
+        delayed = [one.respond for one in self._delayed if one.respond is not None]
+        unanswered = [*delayed, *self._waiting.values()]
+        self._delayed.clear()
         self._waiting.clear()
+        for respond in unanswered:
+            respond(RaykaError(error))
 
     def execute(self, request: Request[Any], respond: Respond) -> None:
         """Carry out a request; `respond` gets the response, or a RaykaError, when it may leave."""
@@ -128,7 +148,7 @@ class CoordinatorContext(Generic[C]):
             respond(RaykaError(self._error))
         elif query is not None:
             response = self._attempt(request, query, self._core, request)
-            self._log.when_durable(lambda: respond(response))
+            self._answer_when_durable(DelayedResponse(respond, response, ()))
         elif command is not None:
             result = self._attempt(request, command, self._core, request, _now())
             if isinstance(result, RaykaError):
@@ -171,9 +191,8 @@ class CoordinatorContext(Generic[C]):
             if respond is not None:
                 self._waiting[result.response.request_id] = respond
             respond = None
-        response, completions = result.response, result.completions
-        if respond is not None or completions:
-            self._log.when_durable(lambda: self._answer(respond, response, completions))
+        if respond is not None or result.completions:
+            self._answer_when_durable(DelayedResponse(respond, result.response, result.completions))
         self._schedule()
 
     def _append(self, result: Result[Any]) -> Result[Any]:
@@ -206,10 +225,20 @@ class CoordinatorContext(Generic[C]):
             for offset in range(base_offset, base_offset + len(batch)):
                 self._core.replay(next(records), offset, NO_PRODUCER_ID)
 
-    def _answer(self, respond: Respond | None, response: Any, completions: Sequence[Completion]) -> None:
-        self._deliver(completions)
-        if respond is not None:
-            respond(response)
+    def _answer_when_durable(self, delayed: DelayedResponse) -> None:
+        self._delayed[delayed] = None
+        self._log.when_durable(lambda error: self._durable(delayed, error))
+
+    def _durable(self, delayed: DelayedResponse, error: ErrorCode) -> None:
+        """The log is durable, or will not be because of the error. `resign` may have answered before."""
+        if delayed not in self._delayed:
+            return
+        del self._delayed[delayed]
+        if error is not ErrorCode.NONE:
+            delayed = delayed.failed(error)
+        self._deliver(delayed.completions)
+        if delayed.respond is not None:
+            delayed.respond(delayed.response)
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
         for request_id, response in completions:

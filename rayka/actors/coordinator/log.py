@@ -1,8 +1,8 @@
 """The log under a coordinator: an internal partition that this process leads, compacted by this process.
 
 Only the newest record of each key counts. When the log has grown to several times the size of what counts, all of that
-is appended again and everything before it is deleted, so that loading stays quick after months. A crash in between
-leaves both, which give the same state.
+is appended again and flushed, and then everything before it is deleted, so that loading stays quick after months. A
+crash in between leaves both, which give the same state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rayka.actors.replica.server import ReplicaServer
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
 from rayka.storage.format.builder import build_batches
@@ -59,6 +59,8 @@ class CoordinatorLog:
         self._live_bytes = 0
         self._bytes = 0
         self._open: dict[int, dict[bytes, bytes | None]] = {}
+        self._rewritten_from: int | None = None  # everything that counts is at or above it
+        self._is_flushing = False
         self.skipped_batches = 0
         """Batches that the last `read` could not parse."""
 
@@ -114,22 +116,45 @@ class CoordinatorLog:
             self._remember(key, value)
         return base_offset
 
-    def when_durable(self, done: Callable[[], None]) -> None:
-        """Call `done` when everything appended so far is as safe as the topic asks for."""
+    def when_durable(self, done: Callable[[ErrorCode], None]) -> None:
+        """Call `done` with NONE when everything appended so far is as safe as the topic asks for, else with an error.
+
+        The error is that of an append.
+        """
         self._server.when_visible(self.partition, self.partition.log.log_end_offset, done)
 
     def compact(self) -> bool:
-        """Append what counts again and delete the rest, if the log has grown enough; True if it was done.
+        """Append what counts again if the log has grown enough, and delete the rest once that is on the device.
 
-        Not while a transaction is open: its records do not count yet.
+        True if it was appended. If the flush fails nothing is deleted, and the next call flushes again. Not while a
+        transaction is open: its records do not count yet. Raises RaykaError if an append fails; what was appended
+        does no harm, and the next attempt comes when the log has grown as much again.
         """
+        if self._rewritten_from is not None:
+            self._flush_rewritten()
+            return False
         if self._open or self._bytes < max(_SMALLEST_BYTES, _GROWTH * self._live_bytes):
             return False
         start = self.partition.log.log_end_offset
         self._bytes = self._live_bytes
         self._rewrite(list(self._live.items()))
-        self.when_durable(lambda: self._server.delete_own(self.partition, start))
+        self._rewritten_from = start
+        self._flush_rewritten()
         return True
+
+    def _flush_rewritten(self) -> None:
+        """Flush what was appended again, unless that is under way."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._server.when_flushed(self.partition, self.partition.log.log_end_offset, self._rewritten_flushed)
+
+    def _rewritten_flushed(self, error: ErrorCode) -> None:
+        self._is_flushing = False
+        if error is not ErrorCode.NONE:
+            logger.error("%s: not compacted yet, since the flush failed: %s", self._name, error.name)
+        elif self._rewritten_from is not None:
+            self._server.delete_own(self.partition, self._rewritten_from)
+            self._rewritten_from = None
 
     def _rewrite(self, live: Iterable[tuple[bytes, bytes | None]]) -> None:
         now_ms = time.time_ns() // 1_000_000

@@ -56,6 +56,7 @@ class ReplicaServer:
         self._disk = disk
         self._background = BackgroundTasks("replica server")
         self._purgatory = Purgatory()
+        self._waiting_for_flush = Purgatory()
         self._loop = asyncio.get_running_loop()
         self._keys = itertools.count()
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}  # when delayed fetches are answered at the latest
@@ -122,6 +123,8 @@ class ReplicaServer:
         partition.advance_high_watermark()
         for produce in self._purgatory.high_watermark_at(topic_partition, partition.log.high_watermark):
             produce.answer()
+        for waiting in self._waiting_for_flush.high_watermark_at(topic_partition, partition.log.recovery_point):
+            waiting.answer()
         self._more_bytes(topic_partition, self._unflushed_bytes.pop(topic_partition, 0))
 
     def _flush_failed(self, partition: Partition, error: RaykaError) -> None:
@@ -136,26 +139,33 @@ class ReplicaServer:
             self._group_commit.flush((partition,))
         return appended.result.base_offset
 
-    def when_visible(self, partition: Partition, offset: int, done: Callable[[], None]) -> None:
-        """Call `done` when the high watermark is at `offset`, at once if it is; not at all if the partition fails."""
+    def when_visible(self, partition: Partition, offset: int, done: Callable[[ErrorCode], None]) -> None:
+        """Call `done` with NONE when the high watermark is at `offset`, at once if it is.
+
+        If the partition fails or is no longer led here before that, `done` gets the error of an append.
+        """
         if partition.log.high_watermark >= offset:
-            done()
+            done(ErrorCode.NONE)
         else:
+            self._purgatory.add_produce(_delay(partition, offset, done))
 
-            def visible(results: list[AppendResult]) -> None:
-                if not results[0].error:
-                    done()
-
-            topic_partition = partition.topic_partition
-            required = {topic_partition: offset}
-            self._purgatory.add_produce(DelayedProduce(visible, [topic_partition], [AppendResult(0)], required))
+    def when_flushed(self, partition: Partition, offset: int, done: Callable[[ErrorCode], None]) -> None:
+        """Flush, and call `done` with NONE when all records below `offset` are on the device, else with the error."""
+        if partition.log.recovery_point >= offset:
+            done(ErrorCode.NONE)
+        else:
+            self._waiting_for_flush.add_produce(_delay(partition, offset, done))
+            self._group_commit.flush((partition,))
 
     def delete_own(self, partition: Partition, offset: int) -> None:
-        """Move the log start offset of a partition up, and delete its old segments in the background."""
-        partition.log.delete_records(offset)
-        self._background.start("delete old segments", self._delete_old_segments(partition))
+        """Move the log start offset of a partition up and delete its old segments, in the background.
 
-    async def _delete_old_segments(self, partition: Partition) -> None:
+        What replaces the deleted records must be on the device: this reaches the device too.
+        """
+        self._background.start("delete old segments", self._delete_old_segments(partition, offset))
+
+    async def _delete_old_segments(self, partition: Partition, offset: int) -> None:
+        partition.log.delete_records(offset)
         await delete_old_segments(self._directory, self._disk, partition.log)
         await self._disk.run(lambda: self._directory.write_log_starts([partition.log]))
 
@@ -197,8 +207,9 @@ class ReplicaServer:
 
     def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """The partition changed its role, left or failed: answer everything that waits for it."""
-        for produce in self._purgatory.fail_produces_of(topic_partition, error):
-            produce.answer()
+        for purgatory in (self._purgatory, self._waiting_for_flush):
+            for produce in purgatory.fail_produces_of(topic_partition, error):
+                produce.answer()
         for fetch in self._purgatory.take_fetches_of(topic_partition):
             self._answer_fetch(fetch)
 
@@ -261,6 +272,12 @@ class ReplicaServer:
                 done(error)
 
         self._background.start("disk", run())
+
+
+def _delay(partition: Partition, offset: int, done: Callable[[ErrorCode], None]) -> DelayedProduce:
+    """For a purgatory: calls `done` when the partition gets to `offset`, or with the error if it fails before."""
+    name = partition.topic_partition
+    return DelayedProduce(lambda results: done(ErrorCode(results[0].error)), [name], [AppendResult(0)], {name: offset})
 
 
 _ASK: dict[type, Callable[[ReplicaServer, Any, Done], None]] = {

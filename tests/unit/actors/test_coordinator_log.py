@@ -3,31 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import uuid
 from pathlib import Path
+
+import pytest
 
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.replica.partition import Partition, Replicas
-from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.directory.log_directory import BOOT_ID_FILE, LOG_START_OFFSETS_FILE, LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch
 from rayka.types import TopicPartition
+from tests.support.faulty_files import CrashingFiles
 
 NAME = TopicPartition("__consumer_offsets", 0)
+TOPIC_ID = uuid.uuid4()
 
 
-def open_partition(path: Path) -> tuple[Partition, ReplicaServer]:
+def open_partition(
+    path: Path, files: RealFiles | None = None, config: LogConfig | None = None
+) -> tuple[Partition, ReplicaServer]:
     """A partition of the offsets topic, led here."""
-    directory = LogDirectory.open(str(path), RealFiles(), now_ms=0)
-    partition = Partition(directory.open_log(NAME, uuid.uuid4(), LogConfig(), now_ms=0), uuid.uuid4())
+    return lead(LogDirectory.open(str(path), files or RealFiles(), now_ms=0), config or LogConfig())
+
+
+def lead(directory: LogDirectory, config: LogConfig) -> tuple[Partition, ReplicaServer]:
+    partition = Partition(directory.open_log(NAME, TOPIC_ID, config, now_ms=0), TOPIC_ID)
     partition.become_leader(0)
     replicas = Replicas()
     replicas.add(partition)
     return partition, ReplicaServer(replicas, directory, DiskThread())
+
+
+class FewDescriptors(CrashingFiles):
+    """Loses at a power cut what was not synced. While it `lacks` descriptors, no flush can begin."""
+
+    lacks = False
+
+    def duplicate(self, descriptor: int) -> int:
+        if self.lacks:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().duplicate(descriptor)
+
+
+async def compacted(partition: Partition) -> None:
+    """Wait until the old records are gone."""
+    async with asyncio.timeout(10):
+        while partition.log.log_start_offset == 0:
+            await asyncio.sleep(0.01)
 
 
 def entries(log: CoordinatorLog) -> list[Entry]:
@@ -44,6 +73,7 @@ def test_the_log_is_compacted_once_and_keeps_the_last_value_of_each_key(tmp_path
         log.append([(b"k0", None)])
         assert log.compact()
         assert not log.compact(), "nothing was written since"
+        await compacted(partition)
         again = CoordinatorLog(partition, server)
         read = [(key, value[:4]) for _, key, value, _ in entries(again) if value is not None]
         assert read == [(b"k1", b"298:"), (b"k2", b"299:")]
@@ -86,8 +116,69 @@ def test_offsets_of_a_transaction_count_after_its_commit(tmp_path: Path) -> None
         log = CoordinatorLog(partition, server)
         assert len(entries(log)) == 34
         assert log.compact()
+        await compacted(partition)
         kept = [(entry.key, entry.value) for entry in entries(CoordinatorLog(partition, server))]
         assert kept[1:] == [(b"written over", b"3"), (b"committed", b"1")]
         assert kept[0] == (b"filler", b"29" + filler)
+
+    asyncio.run(check())
+
+
+def outdated(partition: Partition, server: ReplicaServer) -> CoordinatorLog:
+    """Four keys that were written again and again, and are on the device."""
+    log = CoordinatorLog(partition, server)
+    for number in range(200):
+        log.append([(b"group %d" % (number % 4), b"%d" % number)])
+    partition.log.flush()
+    return log
+
+
+LIVE = [(b"group %d" % (number % 4), b"%d" % number) for number in range(196, 200)]
+
+
+def test_a_power_cut_after_a_compaction_loses_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayka.actors.coordinator.log._SMALLEST_BYTES", 1)
+
+    async def check() -> None:
+        files = CrashingFiles()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        partition, server = lead(directory, LogConfig())
+        directory.opened()
+        log = outdated(partition, server)
+        directory.checkpoint([partition.log])
+        assert log.compact()
+        async with asyncio.timeout(10):
+            while not (tmp_path / LOG_START_OFFSETS_FILE).read_text().endswith(" 0 200\n"):
+                await asyncio.sleep(0.01)
+        await server.stop()
+        directory.release()
+        files.lose_all()
+        (tmp_path / BOOT_ID_FILE).write_text("that was another kernel\n")
+        again = CoordinatorLog(*open_partition(tmp_path))
+        assert [(entry.key, entry.value) for entry in entries(again)] == LIVE
+
+    asyncio.run(check())
+
+
+def test_a_compaction_that_cannot_be_flushed_deletes_nothing_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.actors.coordinator.log._SMALLEST_BYTES", 1)
+
+    async def check() -> None:
+        files = FewDescriptors()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        partition, server = lead(directory, LogConfig())
+        log = outdated(partition, server)
+        files.lacks = True
+        assert log.compact()
+        await server.stop()
+        assert partition.log.log_start_offset == 0
+        assert len(entries(CoordinatorLog(partition, server))) == 204
+        files.lacks = False
+        directory.probe()
+        assert not log.compact(), "the records are there already and only have to be flushed"
+        await compacted(partition)
+        assert partition.log.log_start_offset == 200
 
     asyncio.run(check())

@@ -14,14 +14,15 @@ import pytest
 from rayka.actors.channel.messages import MessageCodec
 from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
-from rayka.config import BrokerConfig
+from rayka.config import BrokerConfig, LogConfig
 from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request
 from rayka.coordinator.result import Completion, Pending, Result
 from rayka.coordinator.spec import CoordinatorConfigs, CoordinatorSpec
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
-from tests.unit.actors.test_coordinator_log import open_partition
+from rayka.storage.files import RealFiles
+from tests.unit.actors.test_coordinator_log import FewDescriptors, open_partition
 
 R = TypeVar("R")
 
@@ -160,8 +161,8 @@ CODEC = MessageCodec((*COUNTERS.message_types(), UnservedRequest))
 class Running:
     """A coordinator of counters, asked as another process asks it."""
 
-    def __init__(self, path: Path) -> None:
-        self.partition, self.server = open_partition(path)
+    def __init__(self, path: Path, files: RealFiles | None = None, config: LogConfig | None = None) -> None:
+        self.partition, self.server = open_partition(path, files, config)
         self.runtime = CoordinatorRuntime(COUNTERS, self.server, BrokerConfig.parse({}), 1)
         self.log = CoordinatorLog(self.partition, self.server)
 
@@ -320,3 +321,48 @@ def test_half_of_a_result_counts_if_the_rest_cannot_be_written(tmp_path: Path, m
         assert [await running.number(long_name(number)) for number in (written - 1, written)] == [1, 0]
 
     check(tmp_path, set_all)
+
+
+def check_flushing(path: Path, test: Callable[[Running, FewDescriptors], Awaitable[None]]) -> None:
+    """With a log whose records count when they are on the device."""
+
+    async def run() -> None:
+        files = FewDescriptors()
+        running = Running(path, files, LogConfig(flush_messages=1))
+        await running.start()
+        await test(running, files)
+        running.runtime.resign()
+        await running.server.stop()
+
+    asyncio.run(run())
+
+
+def test_requests_are_refused_when_the_flush_fails(tmp_path: Path) -> None:
+    async def fail(running: Running, files: FewDescriptors) -> None:
+        assert await running.ask(AddRequest("a", 2)) == Count(2)
+        waiting = asyncio.ensure_future(running.refusal(AwaitRequest("a")))
+        await asyncio.sleep(0)
+        files.lacks = True
+        adding = asyncio.ensure_future(running.refusal(AddRequest("a", 3)))
+        await asyncio.sleep(0)
+        assert await running.refusal(ReadRequest("a")) is ErrorCode.NOT_COORDINATOR
+        assert await adding is ErrorCode.NOT_COORDINATOR
+        assert await waiting is ErrorCode.NOT_COORDINATOR
+        files.lacks = False
+        running.server.flush([running.partition])
+        assert await running.number("a") == 5, "the record was written, and the flush after it succeeded"
+
+    check_flushing(tmp_path, fail)
+
+
+def test_a_coordinator_that_resigns_answers_requests_that_wait_for_a_flush(tmp_path: Path) -> None:
+    async def resign(running: Running, files: FewDescriptors) -> None:
+        adding = asyncio.ensure_future(running.refusal(AddRequest("a", 3)))
+        reading = asyncio.ensure_future(running.refusal(ReadRequest("a")))
+        await asyncio.sleep(0)
+        running.runtime.resign()
+        assert running.partition.log.recovery_point == 0, "the flush is not done"
+        assert await adding is ErrorCode.NOT_COORDINATOR
+        assert await reading is ErrorCode.NOT_COORDINATOR
+
+    check_flushing(tmp_path, resign)
