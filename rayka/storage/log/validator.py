@@ -2,7 +2,7 @@
 
 The usual batch is checked by its header and CRC alone. Records are looked at only where a config speaks of them: on
 a compacted topic (keys), with `message.timestamp.before.max.ms`, with a bound on decompressed records, and to name
-those whose timestamp is too far in the future.
+those whose timestamp is too far in the future. That work is done in the event loop, so it is bounded for each batch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,14 @@ from rayka.storage.format.records import record_bytes
 from rayka.types import NO_TIMESTAMP, TopicPartition
 
 LONG_MAX = (1 << 63) - 1
-MAX_BATCH_SIZE = DEFAULT_MAX_SIZE
-"""Bytes that a batch may decompress to on its way into the log, whatever the topic allows its records."""
+MAX_BATCH_SIZE = 16 << 20
+"""Bytes that a batch may decompress to on its way into the log, where no topic config asks for more.
+
+Decompressing them takes 30 to 60 ms, and walking `MAX_CHECKED_RECORDS` about 40 ms. Both happen in the event loop,
+where every other client waits.
+"""
+MAX_CHECKED_RECORDS = 100_000
+"""Records of one batch that are checked one by one; few batches of 1 MB have so many."""
 PRODUCER_CODEC = "producer"
 _CODECS = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}}
 
@@ -55,7 +61,8 @@ class BatchValidator:
         self._codec = None if config.compression_type == PRODUCER_CODEC else _CODECS[config.compression_type]
         self._level = _level(config, self._codec)
         self._max_record_size = config.max_decompressed_message_bytes
-        self._bounds_size = self._max_record_size < MAX_BATCH_SIZE
+        self._bounds_size = self._max_record_size < DEFAULT_MAX_SIZE
+        self._max_batch_size = _max_batch_size(config)
         self._checks_timestamps = not self._sets_log_append_time
         self._bounds_timestamps = self._checks_timestamps and self._before_max_ms != LONG_MAX
         self._checks_records = self._needs_keys or self._bounds_timestamps or self._bounds_size
@@ -108,36 +115,66 @@ class BatchValidator:
     def _check_records(self, records: Buffer, position: int, header: BatchHeader, now_ms: int, is_late: bool) -> None:
         """Look at each record, where a config speaks of records and the header can't tell.
 
-        Raises RecordValidationError, and INVALID_TIMESTAMP if only the header has a timestamp in the far future.
+        Raises RecordValidationError, and INVALID_TIMESTAMP if only the header has a timestamp in the far future. A
+        batch that is too large to be checked in the event loop is refused as a whole: with INVALID_TIMESTAMP if its
+        header is reason enough, else with MESSAGE_TOO_LARGE, at which Java producers split the batch and send its
+        parts. A walk in a thread would have to hold back all later appends to the partition.
         """
         is_compressed = bool(header.attributes & CODEC_MASK)
         if not (is_late or self._needs_keys or self._bounds_timestamps or (is_compressed and self._bounds_size)):
             return
-        rules = RecordRules(
+        try:
+            self._check_record_count(header)
+            data = record_bytes(records, position, header, self._max_batch_size)
+        except RaykaError as error:
+            if is_late and error.code is ErrorCode.MESSAGE_TOO_LARGE:
+                raise self._late(header) from error
+            raise
+        check_records(data, header, self._rules(now_ms, is_compressed), self._topic_partition)
+        if is_late:
+            raise self._late(header)
+
+    def _check_record_count(self, header: BatchHeader) -> None:
+        if header.record_count > MAX_CHECKED_RECORDS:
+            raise RaykaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"A batch for {self._topic_partition} has {header.record_count} records. Where records are checked one"
+                f" by one, a batch has at most {MAX_CHECKED_RECORDS}",
+            )
+
+    def _rules(self, now_ms: int, is_compressed: bool) -> RecordRules:
+        return RecordRules(
             self._needs_keys,
             now_ms - self._before_max_ms if self._checks_timestamps else -LONG_MAX,
             now_ms + self._after_max_ms if self._checks_timestamps else LONG_MAX,
-            self._max_record_size if is_compressed else MAX_BATCH_SIZE,
+            self._max_record_size if is_compressed else DEFAULT_MAX_SIZE,
         )
-        check_records(record_bytes(records, position, header, MAX_BATCH_SIZE), header, rules, self._topic_partition)
-        if is_late:
-            raise RaykaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"A batch for {self._topic_partition} has the maximum timestamp {header.max_timestamp}, which is more"
-                f" than {self._after_max_ms} ms in the future",
-            )
+
+    def _late(self, header: BatchHeader) -> RaykaError:
+        return RaykaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"A batch for {self._topic_partition} has the maximum timestamp {header.max_timestamp}, which is more"
+            f" than {self._after_max_ms} ms in the future",
+        )
 
     def _recompress(self, records: Buffer, headers: list[BatchHeader], codec: Codec) -> ValidatedRecords:
         converted = bytearray()
         position = 0
         changed = []
         for header in headers:
-            batch = recompress(records, position, header, codec, self._level, MAX_BATCH_SIZE)
+            batch = recompress(records, position, header, codec, self._level, self._max_batch_size)
             self._check_size(len(batch))
             changed.append(read_header(batch))
             converted += batch
             position += header.size_in_bytes
         return converted, changed
+
+
+def _max_batch_size(config: LogConfig) -> int:
+    """A topic whose configs allow large batches or records gets them compressed too, at the cost of waits."""
+    asked = config.max_decompressed_message_bytes
+    size = max(MAX_BATCH_SIZE, config.max_message_bytes, asked if asked < DEFAULT_MAX_SIZE else 0)
+    return min(size, DEFAULT_MAX_SIZE)
 
 
 def _stamp_all(records: bytearray | memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:

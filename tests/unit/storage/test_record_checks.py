@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import time
 import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import read_header
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header, seal
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.record_checks import MAX_REJECTED, RecordRules, RecordValidationError, find_rejected
-from rayka.storage.format.records import Record, build_batch, record_bytes
+from rayka.storage.format.records import Record, build_batch, record_bytes, seal_batch
 from rayka.storage.log import validator
+from rayka.storage.log.validator import MAX_CHECKED_RECORDS
 from tests.support.logs import NOW_MS, open_log
 
 ANY = RecordRules(True, -(1 << 62), 1 << 62, 1 << 30)
@@ -74,8 +78,8 @@ def test_a_batch_may_not_unpack_to_more_than_the_bound(
 
 
 def test_checking_keys_builds_no_records(tmp_path: Path) -> None:
-    """200,000 records of 7 bytes would take 40 MB as objects."""
-    data = build_batch([Record(0, NOW_MS, b"", b"")] * 200_000, codec=Codec.ZSTD)
+    """100,000 records of 7 bytes would take 20 MB as objects."""
+    data = build_batch([Record(0, NOW_MS, b"", b"")] * MAX_CHECKED_RECORDS, codec=Codec.ZSTD)
     log = open_log(tmp_path, cleanup_policy=("compact",))
     tracemalloc.start()
     log.append_as_leader(data, 0, NOW_MS)
@@ -87,3 +91,52 @@ def test_checking_keys_builds_no_records(tmp_path: Path) -> None:
 def test_the_rejected_records_that_are_named_are_bounded() -> None:
     data = build_batch([Record(0, NOW_MS, None, b"")] * (MAX_REJECTED + 5))
     assert len(find_rejected(record_bytes(data, 0, read_header(data)), read_header(data), ANY)) == MAX_REJECTED
+
+
+TINY_RECORD = bytes([12, 0, 0, 0, 1, 1, 0])
+"""No key and no value."""
+
+
+@functools.cache
+def gzip_batch(record_count: int, max_timestamp: int, claimed_count: int | None = None) -> bytearray:
+    """A gzip batch of tiny records, whose header says `claimed_count` of them."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    chunk = TINY_RECORD * 100_000
+    packed = b"".join(packer.compress(chunk) for _ in range(record_count // 100_000)) + packer.flush()
+    batch = seal_batch(
+        bytearray(RECORD_BATCH_OVERHEAD) + packed,
+        record_count=claimed_count or record_count,
+        base_timestamp=NOW_MS,
+        max_timestamp=max_timestamp,
+    )
+    batch[22] |= Codec.GZIP
+    seal(batch, 0, len(batch))
+    return batch
+
+
+@pytest.mark.parametrize("claimed_count", [None, 10], ids=["many records", "many bytes"])
+@pytest.mark.parametrize(
+    ("ahead_ms", "configs", "code"),
+    [
+        (36_000_000, {}, ErrorCode.INVALID_TIMESTAMP),
+        (36_000_000, {"cleanup_policy": ("compact",)}, ErrorCode.INVALID_TIMESTAMP),
+        (0, {"cleanup_policy": ("compact",)}, ErrorCode.MESSAGE_TOO_LARGE),
+        (0, {"message_timestamp_before_max_ms": 1000}, ErrorCode.MESSAGE_TOO_LARGE),
+        (0, {"max_decompressed_message_bytes": 1000}, ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+)
+def test_a_batch_too_large_to_be_checked_is_refused_at_once(
+    tmp_path: Path, ahead_ms: int, configs: dict[str, object], code: ErrorCode, claimed_count: int | None
+) -> None:
+    """30 million records, which take 300 KB with gzip, would hold up all other clients for ten seconds."""
+    data = gzip_batch(30_000_000, NOW_MS + ahead_ms, claimed_count)
+    begin_s = time.process_time()
+    assert refused(tmp_path, data, **configs).code is code
+    assert time.process_time() - begin_s < 1
+
+
+def test_a_topic_that_allows_large_batches_gets_them_compressed_too(tmp_path: Path) -> None:
+    size = validator.MAX_BATCH_SIZE + 1
+    data = build_batch([Record(0, NOW_MS, b"k", bytes(size))], codec=Codec.ZSTD)
+    log = open_log(tmp_path, cleanup_policy=("compact",), max_message_bytes=size + 1000)
+    assert log.append_as_leader(data, 0, NOW_MS).last_offset == 0
