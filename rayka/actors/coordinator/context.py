@@ -249,7 +249,7 @@ class CoordinatorContext(Generic[C]):
     def _schedule(self) -> None:
         """Keep one timer for the earliest deadline; one that comes too early does no harm."""
         deadline = self._core.next_deadline()
-        if deadline is None:
+        if deadline is None or self._error is not None:
             return
         wake_at = max(deadline, self._not_before)
         if self._timer is not None and self._timer_at <= wake_at:
@@ -266,15 +266,32 @@ class CoordinatorContext(Generic[C]):
         late_ms = now_ms - self._timer_at
         if late_ms > _PAUSED_MS and self._timer_at != self._not_before:
             self._not_before = now_ms + min(late_ms, _LONGEST_GRACE_MS)
-        else:
+            self._schedule()
+            return
+        try:
             self._expire()
-        self._schedule()
+            self._compact()
+        finally:
+            self._schedule()
 
     def _expire(self) -> None:
-        """Handle every deadline that has passed. If handling fails, the core sets the deadline again."""
-        while (result := self._attempt(self, self._core.expire, _now())) is not None:
+        """Handle every deadline that has passed. If handling fails, the core sets the deadline again.
+
+        A record that can't be replayed ends this: the coordinator loads again, with deadlines of its own.
+        """
+        while self._error is None and (result := self._attempt(self, self._core.expire, _now())) is not None:
             self._carry_out_own(result)
-        self._log.compact()
+
+    def _compact(self) -> None:
+        """Keep the log short. If that fails, the coordinator goes on with the long one."""
+        if self._error is not None:
+            return
+        try:
+            self._log.compact()
+        except RaykaError as error:
+            logger.error("%s: compaction failed: %s", self._name, error)
+        except Exception:
+            logger.exception("%s: compaction failed", self._name)
 
     @property
     def _name(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import pickle
 import socket
 import time
@@ -20,7 +22,7 @@ from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelServer, LocalChannel
 from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
-from rayka.config import BrokerConfig
+from rayka.config import BrokerConfig, LogConfig
 from rayka.coordinator.groups.record_formats import encode as encode_record
 from rayka.coordinator.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from rayka.coordinator.groups.requests import (
@@ -36,7 +38,9 @@ from rayka.coordinator.groups.requests import (
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode, RaykaError
-from tests.unit.actors.test_coordinator_log import open_partition
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
+from tests.unit.actors.test_coordinator_log import lead
 
 SESSION_MS = 400
 SETTINGS = {
@@ -53,7 +57,8 @@ class Coordinator:
     """One coordinator behind the local channel, and a client of it in the same loop."""
 
     def __init__(self, path: Path) -> None:
-        partition, server = open_partition(path / "log")
+        self.directory = LogDirectory.open(str(path / "log"), RealFiles(), now_ms=0)
+        partition, server = lead(self.directory, LogConfig())
         self.runtime = CoordinatorRuntime(GROUPS, server, BrokerConfig.parse(SETTINGS), 1)
         server.offer(GROUPS.name, self.runtime.execute)
         self.partition, self.replicas = partition, server
@@ -212,6 +217,30 @@ def test_a_hundred_thousand_offsets_expire_at_once(tmp_path: Path) -> None:
         expiring,
         [encode_record(CoordinatorRecord(OffsetCommitKey("g", "t", n), old)) for n in range(100_000)],
     )
+
+
+def test_sessions_expire_although_a_compaction_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def compacting(coordinator: Coordinator) -> None:
+        joined = await coordinator.join("i")
+        sync = SyncGroupRequest("g", 1, joined.member_id, assignments=((joined.member_id, b""),))
+        assert (await coordinator.send(sync)).error is ErrorCode.NONE
+        disk = coordinator.directory.disk
+        disk.failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        monkeypatch.setattr("rayka.actors.coordinator.log._SMALLEST_BYTES", 1)
+        async with asyncio.timeout(10):
+            while "compaction failed" not in caplog.text:
+                await asyncio.sleep(0.01)
+        coordinator.directory.probe()
+
+        async def is_gone() -> bool:
+            return await coordinator.members() == 0
+
+        await until(is_gone)
+
+    offset = CoordinatorRecord(OffsetCommitKey("g", "t", 0), OffsetCommitValue(7, commit_timestamp=2**62))
+    check(tmp_path, compacting, [encode_record(offset)] * 100)
 
 
 def test_bad_requests_fail_alone_on_a_shared_channel(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ class SetAllRequest(Request[Count]):
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireRequest(Request[Count]):
+    """Sets so many deadlines for now. At each of them a record is written that can't be replayed."""
+
+    deadlines: int
+
+
+@dataclass(frozen=True, slots=True)
 class UnservedRequest(Request[Count]):
     name: str
 
@@ -82,6 +89,7 @@ class Counters:
         self.numbers: dict[str, int] = {}
         self.waiting: dict[str, list[int]] = {}
         self.due_ms: int | None = None
+        self.deadlines = 0
         self.requests = 0
 
     def replay(self, record: tuple[str, int], record_offset: int, producer_id: int) -> None:
@@ -112,7 +120,11 @@ class Counters:
         return self.due_ms
 
     def expire(self, now: Now) -> Result[None] | None:
-        return None
+        self.due_ms = None
+        if not self.deadlines:
+            return None
+        self.deadlines -= 1
+        return Result(None, (("broken", 1),))
 
     def validate_state(self) -> None:
         assert all(number >= 0 for number in self.numbers.values())
@@ -128,6 +140,10 @@ class Counters:
         self.requests += 1
         self.waiting.setdefault(request.name, []).append(self.requests)
         return Result(Pending(self.requests))
+
+    def expire_soon(self, request: ExpireRequest, now: Now) -> Result[Count]:
+        self.deadlines, self.due_ms = request.deadlines, now.ms
+        return Result(Count(request.deadlines))
 
     def set_all(self, request: SetAllRequest, now: Now) -> Result[Count]:
         records = tuple((long_name(number), 1) for number in range(request.count))
@@ -152,7 +168,12 @@ COUNTERS: CoordinatorSpec[Counters] = CoordinatorSpec(
     lambda configs: Counters(),
     encode,
     decode,
-    commands={AddRequest: Counters.add, AwaitRequest: Counters.wait, SetAllRequest: Counters.set_all},
+    commands={
+        AddRequest: Counters.add,
+        AwaitRequest: Counters.wait,
+        SetAllRequest: Counters.set_all,
+        ExpireRequest: Counters.expire_soon,
+    },
     queries={ReadRequest: Counters.read},
 )
 CODEC = MessageCodec((*COUNTERS.message_types(), UnservedRequest))
@@ -268,6 +289,19 @@ def test_a_record_that_cannot_be_replayed_makes_the_coordinator_load_again(tmp_p
         assert (await running.number("a"), await running.number("broken")) == (2, 0)
 
     check(tmp_path, fail)
+
+
+def test_a_coordinator_that_loads_again_leaves_the_deadlines_of_before(tmp_path: Path) -> None:
+    async def expire(running: Running) -> None:
+        await running.ask(ExpireRequest(3))
+        async with asyncio.timeout(10):
+            while running.partition.log.log_end_offset == 0:
+                await asyncio.sleep(0.001)
+        await running.loaded()
+        assert running.partition.log.log_end_offset == 1
+        assert await running.number("broken") == 0
+
+    check(tmp_path, expire)
 
 
 def test_bad_requests_are_refused_one_by_one(tmp_path: Path) -> None:
