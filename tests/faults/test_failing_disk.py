@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.directory import disk_state
 from rayka.storage.directory.disk_state import DiskState, State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
@@ -376,3 +378,24 @@ def test_a_failed_roll_leaves_no_descriptor_open(tmp_path: Path) -> None:
         disk.probe_succeeded()
     assert step > 1
     assert len(os.listdir("/proc/self/fd")) <= before + 2  # the new active segment, the old one until its flush
+
+
+def test_a_probe_that_ends_while_a_flush_fails_leaves_the_disk_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = DiskState("/data")
+    disk.failed(OSError(errno.ENOSPC, "full"))
+    flush = threading.Thread(target=disk.flush_failed, args=(OSError(errno.EIO, "flush"),))
+
+    class Interrupted(dict):  # type: ignore[type-arg]
+        """The flush fails just after the probe looked up what to change to."""
+
+        def get(self, key: object, default: object = None) -> object:
+            if flush.ident is None:
+                flush.start()
+                flush.join(timeout=0.2)  # as far as it gets: to its end, or to the lock
+            return super().get(key, default)
+
+    monkeypatch.setattr(disk_state, "TRANSITIONS", Interrupted(disk_state.TRANSITIONS))
+    disk.probe_succeeded()
+    flush.join()
+    assert disk.state is State.OFFLINE
+    assert not disk.takes_appends

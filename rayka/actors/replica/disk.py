@@ -77,22 +77,22 @@ class DiskMonitor:
     def check(self) -> None:
         """Act on errors from before the monitor was there."""
         if self._directory.disk.state is not State.ONLINE:
-            self._changed()
+            self._changed(self._directory.disk.state)
 
     async def stop(self) -> None:
         """Watch no longer."""
         self._directory.disk.on_change = None
         await self._background.stop()
 
-    def _notify(self, _: State) -> None:
+    def _notify(self, state: State) -> None:
         """Called in any thread."""
-        self._loop.call_soon_threadsafe(self._changed)
+        self._loop.call_soon_threadsafe(self._changed, state)
 
-    def _changed(self) -> None:
+    def _changed(self, state: State) -> None:
         disk = self._directory.disk
-        if disk.state is State.ONLINE:
+        if state is State.ONLINE:
             logger.warning("log directory %s takes appends again", disk.path)
-        elif disk.state is State.OFFLINE:
+        elif state is State.OFFLINE:
             logger.error("log directory %s is offline: %s", disk.path, disk.error)
             self._went_offline()
         elif not self._is_probing:

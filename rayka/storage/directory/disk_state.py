@@ -13,6 +13,7 @@ restart: after a flush that failed, nobody knows which of the bytes that the sys
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from enum import Enum
 
@@ -49,7 +50,11 @@ TRANSITIONS = {
 
 
 class DiskState:
-    """Shared by a log directory and its logs. `on_change` is called in whichever thread met the error."""
+    """Shared by a log directory and its logs, in any thread.
+
+    `on_change` is called with the new state in whichever thread met the event, in the order of the changes. It must not
+    bring about another event.
+    """
 
     def __init__(self, path: str, on_change: Callable[[State], None] | None = None) -> None:
         self.path = path
@@ -58,6 +63,7 @@ class DiskState:
         """The error that led to the present state; None when online."""
         self.takes_appends = True
         self.on_change = on_change
+        self._lock = threading.Lock()
 
     def check_readable(self) -> None:
         """Raises KAFKA_STORAGE_ERROR when offline."""
@@ -85,10 +91,11 @@ class DiskState:
         self._enter(Event.PROBE_SUCCEEDED, None)
 
     def _enter(self, event: Event, error: OSError | None) -> None:
-        state = TRANSITIONS.get((self.state, event))
-        if state is None:
-            return
-        self.state, self.error = state, error
-        self.takes_appends = state is State.ONLINE
-        if self.on_change is not None:
-            self.on_change(state)
+        with self._lock:
+            state = TRANSITIONS.get((self.state, event))
+            if state is None:
+                return
+            self.state, self.error = state, error
+            self.takes_appends = state is State.ONLINE
+            if self.on_change is not None:
+                self.on_change(state)

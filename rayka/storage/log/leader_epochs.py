@@ -46,9 +46,9 @@ class LeaderEpochs:
         return entries is not None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` writes from `start_offset` on."""
+        """Note that `epoch` writes from `start_offset` on. One below the latest comes too late and changes nothing."""
         with self._lock:
-            if epoch < 0 or (epoch == self.latest and self.entries[-1].start_offset <= start_offset):
+            if epoch < max(self.latest, 0) or (epoch == self.latest and self.entries[-1].start_offset <= start_offset):
                 return
             kept = [entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset]
             self._replace([*kept, EpochEntry(epoch, start_offset)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,6 +229,29 @@ def test_leader_epochs_say_where_they_ended(tmp_path: Path) -> None:
     assert log.epoch_end_offset(7) == (-1, -1)
     assert [log.epoch_of(offset) for offset in range(4)] == [1, 1, 4, 6]
     assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n3\n1 0\n4 2\n6 3\n"
+
+
+def test_an_epoch_that_is_written_late_leaves_newer_ones_as_they_are(tmp_path: Path) -> None:
+    """The thread that writes epochs down may be overtaken by an append of the next epoch while it waits."""
+
+    class Overtaken(RealFiles):
+        late: threading.Thread | None = None
+
+        def sync(self, descriptor: int) -> None:
+            if self.late is not None and self.late.ident is None:
+                self.late.start()
+                self.late.join(timeout=0.2)  # until it waits for the lock that this thread holds
+            super().sync(descriptor)
+
+    files = Overtaken()
+    log = open_log(tmp_path, files=files)
+    log.append_as_leader(batch(b"a"), 3, NOW_MS)
+    files.late = threading.Thread(target=log.assign_epoch, args=(4,))
+    log.append_as_leader(batch(b"b"), 5, NOW_MS)
+    files.late.join()
+    log.append_as_leader(batch(b"c"), 5, NOW_MS)
+    assert [log.epoch_of(offset) for offset in range(3)] == [3, 5, 5]
+    assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n2\n3 0\n5 1\n"
 
 
 def test_delete_records_moves_the_start_and_frees_whole_segments(tmp_path: Path) -> None:
