@@ -142,23 +142,34 @@ class Connection(asyncio.BufferedProtocol):
     # Requests.
 
     def _process(self) -> None:
-        """Start requests until one must wait or no whole frame is left."""
+        """Start requests until one must wait or no whole frame is left. A failure closes the connection."""
         if self._is_processing or self.closed:
             return
+        try:
+            self._start_requests()
+            self._write_responses()
+            if not self.closed:
+                self._await_more()
+        except Exception:
+            logger.exception("closed the connection from %s: its requests cannot be processed", self.client)
+            self.abort()
+
+    def _start_requests(self) -> None:
         self._is_processing = True  # a response given meanwhile does not come in here again
         try:
             while not self.closed and self._start_parked() and (frame := self._frames.next()) is not None:
                 self._parked = self._parse(frame)
         except MalformedFrame as error:
             self.refuse(str(error), "receive")
-        self._is_processing = False
-        self._write_responses()
-        if not self.closed:
-            self._frames.keep_rest()  # the scratch buffer is shared by all connections
-            self._set_reading(self._parked is None and self._state is ConnectionState.OPEN and self._may_receive())
-            if self.affinity.is_due:
-                self._move()
-            self._close_if_finished()
+        finally:
+            self._is_processing = False
+
+    def _await_more(self) -> None:
+        self._frames.keep_rest()  # the scratch buffer is shared by all connections
+        self._set_reading(self._parked is None and self._state is ConnectionState.OPEN and self._may_receive())
+        if self.affinity.is_due:
+            self._move()
+        self._close_if_finished()
 
     def follow(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """A request is for these partitions: the connection moves when they are led elsewhere for long."""

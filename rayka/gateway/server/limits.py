@@ -68,6 +68,7 @@ class RequestBytes:
         self._call_later = call_later
         self._waiting: dict[Callable[[], None], None] = {}  # in the order of their turns
         self._is_polling = False
+        self._is_resuming = False  # soon
 
     @property
     def used(self) -> int:
@@ -88,10 +89,18 @@ class RequestBytes:
         self._count.own += size
 
     def release(self, size: int) -> None:
-        """Count bytes no longer, and resume those that wait, in order, as long as there is room."""
+        """Count bytes no longer. Those that wait resume in the loop's next iteration, in order, while there is room.
+
+        They never resume within this call: a request that is resumed and answered at once releases bytes itself.
+        """
         self._count.own -= size
-        if self._waiting:
-            self._resume()
+        if self._waiting and not self._is_resuming:
+            self._is_resuming = True
+            self._call_later(0, self._resume_soon)
+
+    def _resume_soon(self) -> None:
+        self._is_resuming = False
+        self._resume()
 
     def _resume(self) -> None:
         turns = len(self._waiting)

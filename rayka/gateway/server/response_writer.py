@@ -112,7 +112,11 @@ class ResponseWriter:
         """Send until the client takes no more or other connections must have their turn."""
         sent = 0
         while self._queue and not self._is_paused and self._disk_read is None and self._next_turn is None:
-            sent += self._send_piece()
+            try:
+                sent += self._send_piece()
+            except OSError as error:
+                self._cannot_read(error)
+                return
             if sent >= _TURN_BYTES and self._queue:
                 self._next_turn = self._context.loop.call_soon(self._take_turn)
 
@@ -172,14 +176,19 @@ class ResponseWriter:
         try:
             data = done.result()
         except (OSError, SegmentGone) as error:
-            logger.error("cannot send the rest of a response: %s", error)
-            self._abort()
+            self._cannot_read(error)
             return
         rest = _without_beginning(part, len(data))
         if rest is not None:
             self._queue.appendleft(rest)
         self._queue.appendleft(data)
         self._continue()
+
+    def _cannot_read(self, error: Exception) -> None:
+        """End the connection: nothing may follow a response that is cut."""
+        logger.error("cannot send the rest of a response: %s", error)
+        self.close()
+        self._abort()
 
 
 def _without_beginning(part: Part, size: int) -> Part | None:

@@ -476,3 +476,24 @@ def test_a_version_of_api_versions_above_ours_gets_error_35_in_version_0() -> No
         assert frame == struct.pack(">ihihhh", 8, 35, 1, 18, 0, 5)
 
     run(check)
+
+
+def test_a_connection_whose_requests_cannot_be_processed_is_closed_and_not_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        def fail() -> None:
+            raise MemoryError
+
+        transport.pause_reading = fail  # type: ignore[method-assign]
+        context.limits = context.limits._replace(connection_requests=1)
+        feed(connection, produce(1) + produce(2))
+        assert transport.ended == "aborted"
+        await settle()
+        assert context.connection_counts.total == 0
+        assert context.request_bytes.used == 0
+        assert "its requests cannot be processed" in caplog.text
+
+    run(check)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import resource
 import socket
 import struct
@@ -105,6 +107,56 @@ def test_frames_that_never_end_make_room_for_other_clients(tmp_path: Path, monke
             await client.close()
 
     run(tmp_path, check, queued_max_request_bytes="10000000", socket_request_max_bytes="10000000")
+
+
+def test_hundreds_of_clients_that_wait_for_room_are_all_answered(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        assert listener._context is not None
+        context = listener._context
+        large = [await WireClient.connect(listener.port) for _ in range(2)]
+        for client in large:
+            client.writer.write(struct.pack(">i", 999_000) + bytes(990_000))
+        await until(lambda: context.request_bytes.is_full)
+        clients = [await WireClient.connect(listener.port) for _ in range(300)]
+        for client in clients:
+            client.writer.write(request_frame(ApiKey.API_VERSIONS, 0, b""))
+        await until(lambda: len(context.request_bytes._waiting) >= 300)
+        for client in large:
+            client.writer.transport.abort()
+        await asyncio.gather(*(client.receive() for client in clients))
+        for client in clients:
+            await client.ask(ApiKey.API_VERSIONS, 0, b"")
+            await client.close()
+        await until(lambda: not context.connections)
+        assert (context.request_bytes.used, context.connection_counts.total) == (0, 0)
+
+    run(tmp_path, check, queued_max_request_bytes="1000000", socket_request_max_bytes="1000000")
+
+
+def test_a_response_that_cannot_be_read_to_its_end_closes_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The page cache fails in the middle of a response; the next response must not stand in its place."""
+    read, reads = os.preadv, iter(range(8))
+
+    def read_or_fail(*arguments: Any) -> int:
+        if next(reads, None) is None:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(*arguments)
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 12, 1_000_000)
+        monkeypatch.setattr(os, "preadv", read_or_fail)
+        client = await WireClient.connect(listener.port)
+        client.writer.write(large_fetch() + request_frame(ApiKey.API_VERSIONS, 0, b"", correlation_id=9))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)) as cut:
+            await client.receive()
+        assert struct.pack(">ih", 9, 0) not in getattr(cut.value, "partial", b"")
+        await until(lambda: listener.connections == 0)
+        assert "cannot send the rest of a response" in caplog.text
+        await client.close()
+
+    run(tmp_path, check)
 
 
 def test_a_wait_for_records_is_capped(tmp_path: Path) -> None:
