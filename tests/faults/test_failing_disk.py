@@ -315,6 +315,7 @@ def test_retention_frees_a_full_disk(tmp_path: Path) -> None:
     log = directory.open_log(ORDERS, None, LogConfig(internal_segment_bytes=200, retention_ms=-1), now_ms=NOW_MS)
     for _ in range(5):
         append(log, b"x" * 50)
+    log.write_snapshots()
     files.fail_at, files._repeat = files.calls + 1, 1 << 40
     with pytest.raises(RaykaError, match="KAFKA_STORAGE_ERROR"):
         append(log, b"refused")

@@ -144,10 +144,19 @@ class MetadataLog:
             logger.error("no metadata snapshot was written, the log stays as it is: %s", error)
             return
         if oldest is not None:
-            self._log.delete_records(oldest)
-            self._log.delete_old_segments(_now_ms())
-            self._directory.write_log_starts([self._log])
+            self._delete_before(oldest)
         self._since_snapshot = 0
+
+    def _delete_before(self, offset: int) -> None:
+        """Nothing reads the log meanwhile, so the files of deleted segments are removed at once."""
+        self._log.delete_records(offset)
+        removal = self._log.delete_old_segments(_now_ms())
+        self._directory.write_log_starts([self._log])
+        if removal is not None:
+            try:
+                removal.run(self._files)
+            except OSError as error:
+                logger.warning("deleted metadata segments stay until the next start: %s", error)
 
     def close(self) -> None:
         """Close cleanly."""

@@ -7,6 +7,7 @@ checkpoints, retention, removals. So the event loop never waits for it, and the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -42,9 +43,16 @@ class DiskThread:
 
 
 async def delete_old_segments(directory: LogDirectory, disk: DiskThread, log: Log) -> None:
-    """Delete the segments of a log that retention allows to be deleted. Raises KAFKA_STORAGE_ERROR."""
+    """Delete the segments of a log that retention allows to be deleted. Raises KAFKA_STORAGE_ERROR.
+
+    On a full disk snapshots of the producers may find no room. Then the segments whose snapshots were written before
+    are deleted, which makes room.
+    """
     now_ms = time.time_ns() // 1_000_000
-    segments = await disk.run(lambda: log.deletable_segments(now_ms))
+    segments = log.end_segments(await disk.run(lambda: log.deletable_segments(now_ms)), now_ms)
+    if segments:
+        with contextlib.suppress(RaykaError):
+            await disk.run(log.write_snapshots)
     deletion = log.delete_segments(segments, now_ms)
     if deletion is not None:
         await disk.run(lambda: directory.rename_deleted(deletion))

@@ -296,17 +296,27 @@ class Log:
         )
 
     @storing
-    def delete_segments(self, segments: tuple[Segment, ...], now_ms: int) -> SegmentDeletion | None:
-        """Delete segments that `deletable_segments` gave. Their files are left to the deletion, for any thread to run.
+    def end_segments(self, segments: tuple[Segment, ...], now_ms: int) -> tuple[Segment, ...]:
+        """Make ready to delete segments that `deletable_segments` gave: roll if the active one is among them.
 
-        The active segment stays if it was appended to since; None if nothing is deleted.
+        Returns those that may be deleted once `write_snapshots` has written the producers' state at their end.
         """
         if self._segments.active in segments:
             segments = self.deletable_segments(now_ms)
-        if not segments or segments != self._segments.all[: len(segments)]:
+            if len(segments) == len(self._segments):
+                self._appender.roll(now_ms)
+        return segments
+
+    @storing
+    def delete_segments(self, segments: tuple[Segment, ...], now_ms: int) -> SegmentDeletion | None:
+        """Delete segments that `end_segments` gave. Their files are left to the deletion, for any thread to run.
+
+        Segments stay while the state of the producers after them is in no file: a crash would lose the sequences that
+        only these segments tell, and retries would be written twice. None if nothing is deleted.
+        """
+        segments = self._without_unwritten_producers(segments)
+        if not segments:
             return None
-        if len(segments) == len(self._segments):
-            self._appender.roll(now_ms)
         following = self._segments.all[len(segments)]
         self._advance_log_start_offset(following.base_offset)
         deletion = self._local.delete_segments(segments, now_ms)
@@ -315,13 +325,23 @@ class Log:
             self._high_watermark_place = self._local.place_of(self.high_watermark)
         return deletion._replace(paths=deletion.paths + snapshots)
 
+    def _without_unwritten_producers(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        everything = self._segments.all
+        count = len(segments) if segments == everything[: len(segments)] else 0
+        while count and (count == len(everything) or self._producers.is_unwritten(everything[count].base_offset)):
+            count -= 1
+        return segments[:count]
+
     @storing
     def delete_old_segments(self, now_ms: int) -> Removal | None:
         """Delete the segments that retention and the log start offset allow to be deleted, and rename their files.
 
         The removal is due after `file.delete.delay.ms`.
         """
-        deletion = self.delete_segments(self.deletable_segments(now_ms), now_ms)
+        segments = self.end_segments(self.deletable_segments(now_ms), now_ms)
+        if segments:
+            self.write_snapshots()
+        deletion = self.delete_segments(segments, now_ms)
         self.write_epochs()
         return None if deletion is None else deletion.rename(self._files)
 

@@ -183,6 +183,10 @@ class ProducerState:
         """Whether `write_snapshots` has something to do."""
         return bool(self._unwritten)
 
+    def is_unwritten(self, offset: int) -> bool:
+        """Whether the snapshot at `offset` was taken and is not in its file yet."""
+        return self._unwritten.get(offset) is not None
+
     def write_snapshots(self, *, sync: bool = False) -> None:
         """Write the snapshots that were taken and remove those that were released. Any thread may call it.
 

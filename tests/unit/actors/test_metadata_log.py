@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rayka.actors.controller.log import MetadataLog, MetadataLogDamaged
+from rayka.config import LogConfig
 from rayka.errors import RaykaError
 from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.metadata.records import RegisterBrokerRecord
@@ -149,3 +150,12 @@ def test_an_append_that_fails_is_reported_and_not_part_of_the_history(tmp_path: 
         appended(log, image, 1)
     log.release()
     assert loaded(tmp_path) == image
+
+
+def test_segments_before_the_older_snapshot_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayka.actors.controller.log._CONFIG", LogConfig(retention_ms=-1, internal_segment_bytes=2000))
+    log = MetadataLog(str(tmp_path), 1000)
+    appended(log, log.load(), 60)
+    assert not (tmp_path / PARTITION / "00000000000000000000.log").exists()
+    assert not list(tmp_path.glob(f"{PARTITION}/*.deleted"))
+    log.close()

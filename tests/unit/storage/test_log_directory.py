@@ -241,6 +241,7 @@ def test_given_up_segments_are_removed_with_the_rest(tmp_path: Path) -> None:
     for _ in range(6):
         append(log, b"x" * 50)
     log.delete_records(4)
+    log.write_snapshots()
     deletion = log.delete_segments(log.deletable_segments(NOW_MS), NOW_MS)
     assert deletion is not None
     directory.rename_deleted(deletion)

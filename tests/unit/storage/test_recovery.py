@@ -259,3 +259,23 @@ def producers(log: Log) -> dict[int, object]:
 
 def state(entry: ProducerEntry) -> object:
     return entry.producer_epoch, [batch[:3] for batch in entry.batches]
+
+
+def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_path: Path) -> None:
+    """The state of the producers is in a file before the only segment that tells it is deleted."""
+    producer = {"producer_id": 7, "producer_epoch": 0}
+    log = open_log(tmp_path, retention_ms=1)
+    for sequence in range(3):
+        append(log, b"value", base_sequence=sequence, **producer)
+    later = NOW_MS + 10_000
+    ended = log.end_segments(log.deletable_segments(later), later)
+    assert len(ended) == 1
+    assert log.delete_segments(ended, later) is None
+    log.write_snapshots()
+    deletion = log.delete_segments(ended, later)
+    assert deletion is not None
+    deletion.rename(RealFiles())
+    log.release()
+    again = open_log(tmp_path, same_boot=True)
+    retried = again.append_as_leader(batch(b"value", base_sequence=2, **producer), 0, later)
+    assert (retried.is_duplicate, retried.base_offset) == (True, 2)
