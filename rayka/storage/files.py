@@ -12,6 +12,7 @@ import fcntl
 import functools
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -69,10 +70,19 @@ class RealFiles:
         return os.listdir(path)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        """Whether there is such a file or directory. An error says nothing of that, and is raised."""
+        return self._mode(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        """Whether there is such a directory. An error says nothing of that, and is raised."""
+        mode = self._mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def _mode(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size

@@ -10,13 +10,15 @@ import shutil
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import Buffer
 
-_CALLS = ("open", "write", "truncate", "sync", "rename", "remove", "make_directory", "list", "size", "read")
+_CALLS = ("open", "truncate", "sync", "rename", "remove", "make_directory", "list", "size")
+_CALLS_THAT_NEED_NO_SPACE = ("duplicate", "exists", "is_directory")
 
 
 class FaultyFiles(RealFiles):
     """The call number `fail_at` (from 1 on) raises `error`, and so do the `repeat - 1` calls after it.
 
-    A write that fails with ENOSPC has taken a part of the bytes. `calls` counts.
+    A write that fails with ENOSPC has taken a part of the bytes. A close that fails has closed the descriptor, as on
+    Linux. `calls` counts; with ENOSPC it leaves out the calls that never fail so.
     """
 
     def __init__(self, fail_at: int = 0, error: int = errno.EIO, repeat: int = 1) -> None:
@@ -44,18 +46,23 @@ class FaultyFiles(RealFiles):
         self._check()
         return os.pread(descriptor, size, position)
 
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)
+        if self._error != errno.ENOSPC:
+            self._check()
 
-def _failing(name: str) -> object:
+
+def _failing(name: str, *, needs_space: bool) -> object:
     def call(self: FaultyFiles, *args: object, **kwargs: object) -> object:
-        self._check()
+        if needs_space or self._error != errno.ENOSPC:
+            self._check()
         return getattr(RealFiles, name)(self, *args, **kwargs)
 
     return call
 
 
-for _name in _CALLS:
-    if _name not in ("write", "read"):
-        setattr(FaultyFiles, _name, _failing(_name))
+for _name in (*_CALLS, *_CALLS_THAT_NEED_NO_SPACE):
+    setattr(FaultyFiles, _name, _failing(_name, needs_space=_name in _CALLS))
 
 
 class ShortWrites(RealFiles):

@@ -68,8 +68,16 @@ class FlushJob:
         except OSError as error:
             self.error = error
         finally:
-            if self._descriptor is not None:
-                self._files.close(self._descriptor)
+            self._close()
+
+    def _close(self) -> None:
+        """A close that fails says that bytes of before were not written, so the flush has failed too."""
+        if self._descriptor is None:
+            return
+        try:
+            self._files.close(self._descriptor)
+        except OSError as error:
+            self.error = self.error or error
 
     def _write_indexes(self) -> None:
         for segment, _, with_indexes in self.ranges:
@@ -315,9 +323,10 @@ class LocalLog:
         self.release()
 
     def release(self) -> None:
-        """Give every descriptor back, whatever is not written."""
+        """Give every descriptor back, whatever is not written; even a close that fails gives one back."""
         for segment in self.segments:
-            segment.close()
+            with contextlib.suppress(OSError):
+                segment.close()
 
     # -- cutting --------------------------------------------------------------------------------
 

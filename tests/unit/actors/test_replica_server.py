@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 import uuid
 from pathlib import Path
 
 from rayka.actors.channel.socket import ChannelClosed
 from rayka.actors.replica.disk import DiskThread
+from rayka.actors.replica.group_commit import GroupCommit
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode
@@ -16,7 +19,7 @@ from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
-from tests.support.logs import batch
+from tests.support.logs import NOW_MS, batch
 
 FLUSHED = TopicPartition("flushed", 0)
 PLAIN = TopicPartition("plain", 0)
@@ -103,3 +106,43 @@ def test_a_partition_that_leaves_fails_only_its_own_part_of_a_request(tmp_path: 
         await leader.stop()
 
     asyncio.run(check())
+
+
+class FailingClose(RealFiles):
+    """The next close of a duplicated descriptor fails when asked to; Linux closes it nevertheless."""
+
+    def __init__(self) -> None:
+        self._duplicates: set[int] = set()
+        self.fails = False
+
+    def duplicate(self, descriptor: int) -> int:
+        duplicate = super().duplicate(descriptor)
+        self._duplicates.add(duplicate)
+        return duplicate
+
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)
+        if descriptor in self._duplicates and self.fails:
+            self.fails = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_every_partition_of_a_round_is_answered_when_a_close_fails_after_an_fsync(tmp_path: Path) -> None:
+    async def run() -> None:
+        files = FailingClose()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        partitions = []
+        for name in (FLUSHED, PLAIN):
+            log = directory.open_log(name, uuid.uuid4(), LogConfig(flush_messages=1), now_ms=0)
+            log.append_as_leader(batch(b"v"), 0, NOW_MS)
+            partitions.append(Partition(log, uuid.uuid4()))
+        files.fails = True
+        flushed: list[Partition] = []
+        failed: list[tuple[Partition, ErrorCode]] = []
+        commit = GroupCommit(flushed.append, lambda partition, error: failed.append((partition, error.code)))
+        commit.flush(partitions)
+        await commit.stop()
+        assert {partition for partition, _ in failed} | set(flushed) == set(partitions)
+        assert failed[0] == (partitions[0], ErrorCode.KAFKA_STORAGE_ERROR)
+
+    asyncio.run(run())

@@ -115,7 +115,7 @@ def test_power_may_fail_at_every_step(tmp_path, seed):
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_a_disk_may_fail_at_every_step(tmp_path, error):
-    counting = FaultyFiles()
+    counting = FaultyFiles(error=error)
     Run().go(tmp_path / "whole", counting)
     for fail_at in range(1, counting.calls + 1):
         run = Run()

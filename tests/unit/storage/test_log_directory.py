@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import subprocess
 import sys
 import uuid
@@ -17,6 +20,7 @@ from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.types import TopicPartition
+from tests.support.faulty_files import FaultyFiles
 from tests.support.logs import NOW_MS, ORDERS, append, batch, read_values
 
 TOPIC_ID = uuid.UUID("0c706bbf-b9a6-483a-9aa2-a53a5dd0570a")
@@ -352,3 +356,41 @@ def test_the_files_of_a_partition_that_are_gone_are_missed(tmp_path: Path) -> No
     open_log(directory)
     assert directory.has(ORDERS, TOPIC_ID)
     assert not directory.has(ORDERS, uuid.UUID(int=99))
+
+
+def test_a_start_misses_no_partition_when_one_call_to_the_disk_fails(tmp_path: Path) -> None:
+    """Either the directory fails to open, and is opened again, or all that is in it is known."""
+    directory = open_directory(tmp_path)
+    directory.opened()
+    log = open_log(directory)
+    directory.close([log], now_ms=NOW_MS)
+    counting = FaultyFiles()
+    RealFiles().close(LogDirectory.open(str(tmp_path), counting, now_ms=NOW_MS)._lock)
+    for fail_at in range(1, counting.calls + 1):
+        with contextlib.suppress(RaykaError):
+            opened = LogDirectory.open(str(tmp_path), FaultyFiles(fail_at), now_ms=NOW_MS)
+            RealFiles().close(opened._lock)
+            assert opened.has(ORDERS, TOPIC_ID)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+def test_a_file_whose_state_is_not_known_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    files = RealFiles()
+    (tmp_path / "file").touch()
+    assert [files.is_directory(str(tmp_path / name)) for name in ("", "file", "file/below", "none")] == [
+        True, False, False, False,
+    ]  # fmt: skip
+    assert [files.exists(str(tmp_path / name)) for name in ("", "file", "file/below", "none")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+    def fail(path: str, **_: object) -> os.stat_result:
+        raise OSError(error, "out of order", path)
+
+    for ask in (files.is_directory, files.exists):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", fail)
+            with pytest.raises(OSError, match="out of order"):
+                ask("/none")
