@@ -85,8 +85,15 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         self.client_host = str(address[0]) if address else "?"
         self.client = f"{self.client_host}:{address[1]}" if address else "?"
-        self._context.refresh()
         self._writer = ResponseWriter(self._context, self._transport, self._process, self.abort)
+        try:
+            self._accept()
+        except Exception:
+            logger.exception("cannot accept the connection from %s", self.client)
+            self.abort()
+
+    def _accept(self) -> None:
+        self._context.refresh()
         refusal = self._context.add(self)
         if refusal is not None:
             self.refuse(refusal, "connect")

@@ -67,7 +67,8 @@ class Context:
 
     def add(self, connection: Connection) -> str | None:
         """A connection has begun; returns why it may not go on, None if it may."""
-        refusal = self.connection_counts.add(connection.client_host, self.limits)
+        has_moved = connection.affinity.moves > 0
+        refusal = self.connection_counts.add(connection.client_host, self.limits, has_moved=has_moved)
         if refusal is None:
             self.connections.add(connection)
             self._all_closed.clear()

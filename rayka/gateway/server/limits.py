@@ -137,19 +137,26 @@ class ConnectionCounts:
         """The connections of all processes."""
         return self._usage.connections.own + self._usage.connections.others
 
-    def add(self, host: str, limits: Limits) -> str | None:
-        """Count a connection from `host`, or say why it may not be."""
+    def add(self, host: str, limits: Limits, *, has_moved: bool = False) -> str | None:
+        """Count a connection from `host`, or say why it may not be.
+
+        One that has moved here from another process was accepted there, and may still be counted there too: the
+        node's limits do not refuse it.
+        """
         self._usage.connected(host, 1)
-        reason = self._refusal(host, limits)
+        reason = self._process_refusal(limits) or (None if has_moved else self._node_refusal(host, limits))
         if reason is not None:
             self.remove(host)
         return reason
 
-    def _refusal(self, host: str, limits: Limits) -> str | None:
-        if self.total > limits.max_connections:
-            return f"max.connections={limits.max_connections} reached"
+    def _process_refusal(self, limits: Limits) -> str | None:
         if self._usage.connections.own > limits.process_connections:
             return f"{limits.process_connections} connections use up the file descriptors that clients may have"
+        return None
+
+    def _node_refusal(self, host: str, limits: Limits) -> str | None:
+        if self.total > limits.max_connections:
+            return f"max.connections={limits.max_connections} reached"
         allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
         if self._usage.connections_from(host) > allowed:
             return f"max.connections.per.ip={allowed} reached"

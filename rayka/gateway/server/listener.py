@@ -121,7 +121,13 @@ class Listener:
     def _schedule_sweep(self) -> None:
         assert self._context is not None
         interval_s = min(max(self._context.limits.idle_ms / 10_000, 0.01), _LONGEST_SWEEP_S)
-        self._sweep = self._context.loop.call_later(interval_s, self._expire_connections)
+        self._sweep = self._context.loop.call_later(interval_s, self._sweep_and_go_on)
+
+    def _sweep_and_go_on(self) -> None:
+        try:
+            self._expire_connections()
+        finally:
+            self._schedule_sweep()
 
     def _expire_connections(self) -> None:
         context = self._context
@@ -133,7 +139,6 @@ class Listener:
             before = context.loop.time() - context.limits.idle_ms / 1000
             for connection in list(context.connections):
                 connection.expire(before)
-        self._schedule_sweep()
 
 
 def _size_buffers(listening: socket.socket, config: BrokerConfig) -> None:

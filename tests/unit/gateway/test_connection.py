@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import struct
 from collections.abc import Callable, Coroutine
@@ -495,5 +496,22 @@ def test_a_connection_whose_requests_cannot_be_processed_is_closed_and_not_count
         assert context.connection_counts.total == 0
         assert context.request_bytes.used == 0
         assert "its requests cannot be processed" in caplog.text
+
+    run(check)
+
+
+def test_a_connection_that_cannot_be_accepted_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        def fail(connection: Connection) -> str | None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        context.add = fail  # type: ignore[method-assign]
+        _, refused = connect(context)
+        assert refused.ended == "aborted"
+        await settle()
+        assert context.connection_counts.total == 1
+        assert "cannot accept the connection" in caplog.text
 
     run(check)

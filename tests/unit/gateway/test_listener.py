@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import shutil
 import socket
 import struct
 import time
@@ -158,6 +160,39 @@ def test_idle_and_half_open_connections_are_closed(tmp_path: Path) -> None:
             await client.close()
 
     run(tmp_path, check, connections_max_idle_ms="300")
+
+
+def test_clients_are_served_and_swept_after_the_directory_for_counts_was_removed_or_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        broker = LocalBroker(str(tmp_path / "logs"), {"connections.max.idle.ms": "500"})
+        listener = Listener(broker, usage_dir=str(tmp_path / "node" / "usage"))
+        await listener.start()
+        broker.register("127.0.0.1", listener.port)
+        swept = asyncio.Event()
+        for fault in (OSError(errno.EMFILE, "Too many open files"), RuntimeError("cannot be swept")):
+            with monkeypatch.context() as patch:
+                patch.setattr(listener._context.usage, "refresh", failing_once(fault, swept))  # type: ignore[union-attr]
+                await asyncio.wait_for(swept.wait(), 10)
+            swept.clear()
+        shutil.rmtree(tmp_path / "node")
+        client = await WireClient.connect(listener.port)
+        await client.ask(ApiKey.API_VERSIONS, 0, b"")
+        assert await client.is_closed(), "idle connections are still closed"
+        await client.close()
+        await listener.stop(1)
+        broker.close()
+
+    uvloop.run(main())
+
+
+def failing_once(fault: Exception, called: asyncio.Event) -> Callable[[], None]:
+    def fail() -> None:
+        called.set()
+        raise fault
+
+    return fail
 
 
 def test_announcing_large_frames_costs_nothing(tmp_path: Path) -> None:

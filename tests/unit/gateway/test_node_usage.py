@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from rayka.config import BrokerConfig
 from rayka.gateway.server.limits import ConnectionCounts, Limits, RequestBytes
@@ -109,3 +113,77 @@ def test_addresses_do_not_disturb_each_other() -> None:
         usage.connected(f"10.1.{number // 250}.{number % 250}", -1)
     assert usage.connections.own == 0
     assert usage.connections_from("10.1.0.7") == 0
+
+
+def test_the_file_of_the_counts_has_all_of_its_blocks_so_that_a_full_disk_does_not_kill_the_process(
+    tmp_path: Path,
+) -> None:
+    usage = NodeUsage(str(tmp_path / "node" / "usage"))
+    (name,) = os.listdir(tmp_path / "node" / "usage")
+    status = os.stat(tmp_path / "node" / "usage" / name)
+    assert status.st_blocks * 512 >= status.st_size
+    usage.close()
+
+
+def test_a_full_disk_leaves_a_process_with_counts_of_its_own_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    directory = tmp_path / "node" / "usage"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", fail)
+        usage = NodeUsage(str(directory))
+        for _ in range(3):
+            usage.connected("10.0.0.1", 1)
+            usage.refresh()
+    assert usage.connections_from("10.0.0.1") == 3
+    assert not os.listdir(directory)
+    assert caplog.text.count("No space left on device") == 1
+    usage.refresh()
+    other = NodeUsage(str(directory))
+    other.refresh()
+    assert other.connections_from("10.0.0.1") == 3
+    other.close()
+    usage.close()
+
+
+def test_counts_are_published_again_when_the_directory_was_removed(tmp_path: Path) -> None:
+    directory = tmp_path / "node" / "usage"
+    first, second = NodeUsage(str(directory)), NodeUsage(str(directory))
+    first.connected("10.0.0.1", 1)
+    shutil.rmtree(tmp_path / "node")
+    first.connected("10.0.0.1", 1)
+    second.connected("10.0.0.1", 1)
+    first.refresh()
+    assert first.connections_from("10.0.0.1") == second.connections_from("10.0.0.1") == 3
+    first.close()
+    second.close()
+
+
+def test_peers_stay_known_when_their_directory_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    directory = str(tmp_path / "node" / "usage")
+    first, second = NodeUsage(directory), NodeUsage(directory)
+    second.connected("10.0.0.1", 1)
+    first.refresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", fail)
+        first.refresh()
+        first.connected("10.0.0.1", 1)
+    assert first.connections_from("10.0.0.1") == 2
+    first.close()
+    second.close()
+
+
+def test_limits_of_the_node_do_not_refuse_a_connection_that_moved_from_another_process() -> None:
+    counts = ConnectionCounts(NodeUsage())
+    full = limits(max_connections="1", max_connections_per_ip="1")
+    assert counts.add("10.0.0.1", full) is None
+    assert counts.add("10.0.0.1", full) is not None
+    assert counts.add("10.0.0.1", full, has_moved=True) is None
+    assert counts.add("10.0.0.1", full._replace(process_connections=2), has_moved=True) is not None
+    assert counts.total == 2
