@@ -87,6 +87,7 @@ class Nodes:
     def register_actor(self, registration: ActorRegistration) -> ControllerResult[ActorRegistered]:
         """Register an actor that is ready to serve. It leads the partitions that it can lead, in a new epoch.
 
+        An actor that was taken for dead, but is the same process, is online again and keeps its own epoch.
         Raises BROKER_ID_NOT_REGISTERED, or INVALID_REGISTRATION if the name belongs to another broker.
         """
         broker = self.image.brokers.get(registration.broker_id)
@@ -101,7 +102,7 @@ class Nodes:
             )
         if before is not None and before.online and before.incarnation == registration.incarnation:
             return ControllerResult((), ActorRegistered(before.epoch))
-        epoch = 1 if before is None else before.epoch + 1
+        epoch = _actor_epoch(before, registration)
         actor = ActorImage(
             name=registration.name,
             broker_id=registration.broker_id,
@@ -187,6 +188,12 @@ class Nodes:
     def _unclean(self, topic: TopicImage) -> bool:
         configs = self.image.topic_configs(topic.name)
         return bool(resolve("unclean.leader.election.enable", self.config.texts, configs))
+
+
+def _actor_epoch(before: ActorImage | None, registration: ActorRegistration) -> int:
+    if before is None:
+        return 1
+    return before.epoch if before.incarnation == registration.incarnation else before.epoch + 1
 
 
 def _broker_id(image: MetadataImage, registration: BrokerRegistration) -> int:

@@ -235,6 +235,10 @@ class Replicas:
     def __contains__(self, topic_partition: object) -> bool:
         return topic_partition in self._partitions
 
+    def holds(self, partition: Partition) -> bool:
+        """Whether this is the replica itself, and not one of a deleted topic of the same name."""
+        return self._partitions.get(partition.topic_partition) is partition
+
     def add(self, partition: Partition) -> None:
         """Hold one more replica."""
         self._partitions[partition.topic_partition] = partition

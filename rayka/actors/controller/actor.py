@@ -156,7 +156,7 @@ class ControllerActor:
             self._spec = spec = replace(spec, cluster_id=self._image.cluster_id)
             config = BrokerConfig.parse(spec.configs)
             grace_s = config["broker.session.timeout.ms"] / 1000
-            self._pool = PartitionPool(spec, actor_options, self._actor_lost, grace_s)
+            self._pool = PartitionPool(spec, actor_options, self._actor_epoch, self._actor_lost, grace_s)
         known = max(self._limit(), len(self._image.actors))  # those that exist stay, even if the limit fell
         names = {spec.partition_actor_name(index): index for index in range(known)}
         self._pool.ensure(index for name, index in names.items() if name in self._image.actors)
@@ -273,11 +273,20 @@ class ControllerActor:
         """After a start, wait for the first partition actor to register."""
         await self._watchers.wait(lambda: any(actor.online for actor in self._image.actors.values()), _SPARE_TIMEOUT_S)
 
-    def _actor_lost(self, name: str) -> None:
-        """A partition actor did not come back in time: elect other leaders."""
-        logger.error("%s is offline", name)
-        self._commit(self._core.actor_died(name).records)
-        self._background.start("notify", self._watchers.notify())
+    def _actor_epoch(self, name: str) -> int:
+        """The epoch in which a partition actor registered last, 0 if it never did."""
+        actor = self._image.actors.get(name)
+        return 0 if actor is None else actor.epoch
+
+    def _actor_lost(self, name: str, epoch: int) -> None:
+        """A partition actor did not come back in time: elect other leaders, unless it has registered since `epoch`."""
+        if self._refusal is not None:  # the log takes nothing more
+            return
+        records = self._core.actor_died(name, epoch).records
+        if records:
+            logger.error("%s is offline", name)
+            self._commit(records)
+            self._background.start("notify", self._watchers.notify())
 
     async def stop(self) -> None:
         """Close the metadata log cleanly."""

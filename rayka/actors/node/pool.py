@@ -26,17 +26,23 @@ _POLL_AFTER_LOSS_S = 0.2
 
 
 class PartitionPool:
-    """Starts partition actors and notices their death; `lost(name)` is called after `grace_s` without a return."""
+    """Starts partition actors and notices their death.
+
+    `epoch(name)` is the epoch in which an actor registered last. `lost(name, epoch)` is called with the one that died
+    if the actor has not registered again after `grace_s`; how long it then recovers does not matter.
+    """
 
     def __init__(
         self,
         spec: NodeSpec,
         options: Callable[[NodeSpec, str], dict[str, Any]],
-        lost: Callable[[str], None],
+        epoch: Callable[[str], int],
+        lost: Callable[[str, int], None],
         grace_s: float,
     ) -> None:
         self._spec = spec
         self._options = options
+        self._epoch = epoch
         self._lost = lost
         self._grace_s = grace_s
         self._actor_class = ray.remote(PartitionActor)
@@ -81,14 +87,18 @@ class PartitionPool:
             await actor.lives.remote()
         except ray.exceptions.RayError as error:
             logger.warning("%s died (%s); Ray starts it again", name, type(error).__name__)
-        if not await self._came_back(actor):
-            self._lost(name)
+        epoch = self._epoch(name)
+        if not await self._came_back(name, actor, epoch):
+            self._lost(name, epoch)
 
-    async def _came_back(self, actor: Any) -> bool:
+    async def _came_back(self, name: str, actor: Any, epoch: int) -> bool:
+        """Whether it registers anew, or the same process answers, within the grace."""
         deadline = asyncio.get_running_loop().time() + self._grace_s
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
             with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-                await asyncio.wait_for(actor.ready.remote(), left)
+                await asyncio.wait_for(actor.ready.remote(), min(left, _POLL_AFTER_LOSS_S))
                 return True
-            await asyncio.sleep(_POLL_AFTER_LOSS_S)
+            if self._epoch(name) != epoch:
+                return True
+            await asyncio.sleep(min(left, _POLL_AFTER_LOSS_S))
         return False

@@ -40,7 +40,9 @@ from rayka.coordinator.groups.spec import GROUPS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.listener import Listener
 from rayka.metadata.commands import ActorRegistration
+from rayka.metadata.image import MetadataImage
 from rayka.replica.partition import Replicas
+from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
@@ -62,6 +64,7 @@ class PartitionActor:
         self._name = spec.partition_actor_name(index)
         self._path = spec.log_dir_of(index)
         self._published: PublishedRanges | None = None
+        self._is_stopped = False
         self._started = asyncio.ensure_future(self._start())
         self._started.add_done_callback(exit_if_failed)
 
@@ -71,14 +74,14 @@ class PartitionActor:
         self._background = BackgroundTasks(self._name)
         self._directory = await self._lock()
         assert self._directory.properties is not None
-        registration = ActorRegistration(
+        self._registration = registration = ActorRegistration(
             self._name,
             self._spec.broker_id,
             self._path,
             uuid.uuid4().hex,
             self._directory.properties.directory_id,
         )
-        await execute_until_heard(controller, "register_actor", registration)
+        self._epoch = (await execute_until_heard(controller, "register_actor", registration)).epoch
         self._replicas = Replicas()
         self._server = ReplicaServer(self._replicas, self._directory, self._disk)
         self._service = FrameService(self._server)
@@ -96,7 +99,7 @@ class PartitionActor:
             self._assignments,
             config,
         )
-        self._watch = ImageWatch(controller, self._name, roles.image_changed, die_after=FAILURES_BEFORE_EXIT)
+        self._watch = ImageWatch(controller, self._name, self._image_changed, die_after=FAILURES_BEFORE_EXIT)
         self._monitor = DiskMonitor(
             self._directory, self._disk, lambda: roles.open_again(self._watch.image), self._went_offline
         )
@@ -104,8 +107,7 @@ class PartitionActor:
         await self._disk.run(lambda: self._begin_writing(roles))
         self._assignments.start()
         self._monitor.check()
-        epoch = self._watch.image.actors[self._name].epoch
-        self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name, epoch), self._service.serve)
+        self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name, self._epoch), self._service.serve)
         await self._channel.start()
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._disk, self._server, config)
         self._upkeep.start()
@@ -115,7 +117,7 @@ class PartitionActor:
             self._spec.host,
             self._spec.port,
             usage_dir=self._spec.usage_dir,
-            handover_path=handover_path(self._spec.socket_dir, self._name, epoch),
+            handover_path=handover_path(self._spec.socket_dir, self._name, self._epoch),
         )
         await self._listener.start()
         tune_garbage_collection()
@@ -136,8 +138,17 @@ class PartitionActor:
             partition.resign()
             self._server.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
         self._background.start(
-            "report of an offline log directory", execute_until_heard(self._controller, "actor_died", self._name)
+            "report of an offline log directory",
+            execute_until_heard(self._controller, "actor_died", self._name, self._epoch),
         )
+
+    async def _image_changed(self, before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
+        await self._roles.image_changed(before, after, removed)
+        if is_taken_for_dead(self._registration, after) and self._directory.disk.state is not State.OFFLINE:
+            logger.warning("%s was taken for dead; it registers again", self._name)
+            self._background.start(
+                "registration", execute_until_heard(self._controller, "register_actor", self._registration)
+            )
 
     async def _lock(self) -> LogDirectory:
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
@@ -173,11 +184,17 @@ class PartitionActor:
         """One request by actor call, for callers on other nodes: whether it failed, and the answer or the error."""
         await self._started
         try:
+            self._check_serves()
             request = CallRequest(number, control, payload)
             self._service.serve(request)
             return await request.answered
         except RaykaError as error:
             return True, encode_failure(error)
+
+    def _check_serves(self) -> None:
+        """Raise NOT_LEADER_OR_FOLLOWER once the actor stops: nothing may follow the marker of a clean shutdown."""
+        if self._is_stopped:
+            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._name} stops")
 
     async def stop(self) -> None:
         """Close the logs cleanly: the next start recovers nothing."""
@@ -185,6 +202,7 @@ class PartitionActor:
         await self._listener.stop(_CLIENT_GRACE_S)
         self._groups.resign()
         await self._channel.stop()
+        self._is_stopped = True
         await self._assignments.stop()
         await self._view.stop()
         await self._upkeep.stop()
@@ -206,6 +224,7 @@ class PartitionActor:
     ) -> list[PublishedRange]:
         """As `PublishedRanges.publish`."""
         await self._started
+        self._check_serves()
         if self._published is None:
             self._published = PublishedRanges(
                 self._replicas, lambda: share_of_store(self._watch.image, self._spec.broker_id)
@@ -217,6 +236,12 @@ class PartitionActor:
     async def published(self) -> Published:
         """What `publish` did so far."""
         return Published() if self._published is None else self._published.published
+
+
+def is_taken_for_dead(registration: ActorRegistration, image: MetadataImage) -> bool:
+    """Whether the image has this process, which runs, as offline."""
+    actor = image.actors.get(registration.name)
+    return actor is not None and not actor.online and actor.incarnation == registration.incarnation
 
 
 async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:

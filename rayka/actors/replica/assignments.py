@@ -60,8 +60,6 @@ class DirectoryAssignments:
         own = self._registration.directory_id
         assigned = partition.directory_of(self._registration.broker_id)
         if assigned == UNASSIGNED or (assigned in (own, LOST) and self._directory.has(name, topic.topic_id)):
-            if assigned != own:
-                self._add(topic, partition, own)
             return True
         if assigned == own:
             logger.error("%s is offline: its files are gone from %s", name, self._directory.path)
@@ -71,6 +69,12 @@ class DirectoryAssignments:
                          name, assigned, self._directory.path, own)  # fmt: skip
         return False
 
+    def opened(self, topic: TopicImage, partition: PartitionImage) -> None:
+        """The log of a replica of ours is open: report this directory if the image does not have it."""
+        own = self._registration.directory_id
+        if partition.directory_of(self._registration.broker_id) != own:
+            self._add(topic, partition, own)
+
     def _add(self, topic: TopicImage, partition: PartitionImage, directory_id: uuid.UUID) -> None:
         self._pending[topic.topic_id, partition.partition] = directory_id
         self._news.set()
@@ -78,7 +82,6 @@ class DirectoryAssignments:
     async def _report(self) -> None:
         """The new directories are on the disk before the image says that they must be there."""
         await self._news.wait()
-        self._news.clear()
         reported = dict(self._pending)
         await self._disk.run(self._directory.sync)
         request = AssignReplicasToDirs(self._registration.name, self._registration.incarnation, reported)
@@ -86,3 +89,5 @@ class DirectoryAssignments:
         for replica, directory_id in reported.items():
             if self._pending.get(replica) == directory_id:
                 del self._pending[replica]
+        if not self._pending:  # a report that failed is sent again
+            self._news.clear()

@@ -113,10 +113,10 @@ class DiskMonitor:
         disk = self._directory.disk
         if disk.state is State.FAILING:
             await self._thread.run(self._try_probe)
-        if disk.state is State.FAILING:
-            return
         if disk.state is State.ONLINE:
             await self._recovered()
+        if disk.state is State.FAILING:  # still, or again during the recovery
+            return
         self._is_probing = False
         raise StopLoop
 

@@ -113,6 +113,7 @@ class ReplicaRoles:
                 return
             config = self._config(topic.name, image)
             log = await self._disk.run(lambda: self._open_log(topic_partition, topic.topic_id, config))
+            self._assignments.opened(topic, partition)
             self._replicas.add(Partition(log, topic.topic_id, is_internal=topic.is_internal))
         held = self._replicas.get(topic_partition)
         if partition.leader_actor == self._name:

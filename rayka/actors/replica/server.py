@@ -119,6 +119,8 @@ class ReplicaServer:
 
     def _flushed(self, partition: Partition) -> None:
         """A flush is done: make the flushed records visible and answer the requests that waited for it."""
+        if not self._replicas.holds(partition):
+            return
         topic_partition = partition.topic_partition
         partition.advance_high_watermark()
         for produce in self._purgatory.high_watermark_at(topic_partition, partition.log.high_watermark):
@@ -128,6 +130,8 @@ class ReplicaServer:
         self._more_bytes(topic_partition, self._unflushed_bytes.pop(topic_partition, 0))
 
     def _flush_failed(self, partition: Partition, error: RaykaError) -> None:
+        if not self._replicas.holds(partition):
+            return
         logger.error("%s: %s", partition.topic_partition, error)
         self.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -207,6 +211,8 @@ class ReplicaServer:
 
     def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """The partition changed its role, left or failed: answer everything that waits for it."""
+        if topic_partition not in self._replicas:
+            self._unflushed_bytes.pop(topic_partition, None)
         for purgatory in (self._purgatory, self._waiting_for_flush):
             for produce in purgatory.fail_produces_of(topic_partition, error):
                 produce.answer()

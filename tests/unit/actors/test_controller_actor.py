@@ -16,7 +16,13 @@ from rayka.actors.controller.actor import ControllerActor
 from rayka.actors.controller.watch import ImageWatch
 from rayka.actors.node.spec import NodeSpec
 from rayka.errors import RaykaError
-from rayka.metadata.commands import AlterOperation, ConfigAlteration, ConfigOperation
+from rayka.metadata.commands import (
+    ActorRegistration,
+    AlterOperation,
+    BrokerRegistration,
+    ConfigAlteration,
+    ConfigOperation,
+)
 from rayka.metadata.controller import Changes, Position
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigResource, ResourceType
@@ -141,6 +147,32 @@ def test_a_controller_whose_log_failed_answers_and_starts_again(
         await exited.wait()
 
     run(test)
+
+
+def test_a_controller_that_stops_takes_no_news_of_a_lost_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        exited = asyncio.Event()
+        monkeypatch.setattr(controller_actor, "exit_process", exited.set)
+        files = FaultyFiles()
+        controller = ControllerActor(spec(tmp_path), files)
+        await controller.started()
+        _register_actor(controller)
+        files.fail_at = files.calls + 1
+        await alter(controller)
+        calls = files.calls
+        controller._actor_lost("actor", 1)
+        assert files.calls == calls
+        await exited.wait()
+
+    run(test)
+
+
+def _register_actor(controller: ControllerActor) -> None:
+    broker = BrokerRegistration("node", "localhost", 0, -1, None, (), ())
+    registered = controller._core.register_broker(broker)
+    controller._commit(registered.records)
+    actor = ActorRegistration("actor", registered.response.broker_id, "/data", "first", uuid.UUID(int=1))
+    controller._commit(controller._core.register_actor(actor).records)
 
 
 def test_a_follower_refuses_an_older_image_and_keeps_its_own() -> None:

@@ -14,7 +14,7 @@ from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.group_commit import GroupCommit
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
@@ -42,8 +42,8 @@ class Leader:
 
     def __init__(self, path: Path) -> None:
         self.disk = SlowDisk()
-        directory = LogDirectory.open(str(path), self.disk, now_ms=0)
-        replicas = Replicas()
+        directory = self.directory = LogDirectory.open(str(path), self.disk, now_ms=0)
+        replicas = self.replicas = Replicas()
         for name, config in ((FLUSHED, LogConfig(flush_messages=1)), (PLAIN, LogConfig())):
             partition = Partition(directory.open_log(name, uuid.uuid4(), config, now_ms=0), uuid.uuid4())
             partition.become_leader(3)
@@ -146,3 +146,27 @@ def test_every_partition_of_a_round_is_answered_when_a_close_fails_after_an_fsyn
         assert failed[0] == (partitions[0], ErrorCode.KAFKA_STORAGE_ERROR)
 
     asyncio.run(run())
+
+
+def test_the_flush_of_a_deleted_partition_answers_nobody_who_wrote_to_its_successor(tmp_path: Path) -> None:
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        before = leader.append(FLUSHED)
+        old = leader.replicas.remove(FLUSHED)
+        old.resign()
+        leader.server.release(FLUSHED)
+        assert errors(await asyncio.wait_for(before, 10)) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        leader.directory.delete_log(old.log, "gone")
+        log = leader.directory.open_log(FLUSHED, uuid.uuid4(), LogConfig(flush_messages=1), now_ms=0)
+        new = Partition(log, uuid.uuid4())
+        leader.replicas.add(new)
+        new.become_leader(3)
+        written = leader.append(FLUSHED)
+        leader.server._flushed(old)  # as the group commit does when the flush under way is done
+        leader.server._flush_failed(old, RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, "gone"))
+        assert not written.done()
+        leader.disk.released.set()
+        assert errors(await asyncio.wait_for(written, 10)) == [0]
+        await leader.stop()
+
+    asyncio.run(check())

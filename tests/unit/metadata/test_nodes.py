@@ -118,6 +118,15 @@ def test_a_registration_delivered_twice_counts_once(cluster: Cluster) -> None:
     assert cluster.image is before
 
 
+def test_an_actor_that_was_taken_for_dead_registers_again_and_leads(cluster: Cluster) -> None:
+    cluster.run(cluster.controller.actor_died("a1-0", epoch=1))
+    assert cluster.start_actor("a1-0", 1, life=1) == 1, "its clients know its process by this epoch"
+    assert cluster.image.actors["a1-0"].online
+    for partition in cluster.image.topics["orders"].partitions:
+        if partition.actors == ("a1-0",):
+            assert (partition.leader, partition.leader_epoch) == (1, 2)
+
+
 def test_news_of_an_earlier_death_changes_nothing(cluster: Cluster) -> None:
     cluster.start_actor("a1-0", 1, life=2)
     before = cluster.image
