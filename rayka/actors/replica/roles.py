@@ -80,8 +80,7 @@ class ReplicaRoles:
     async def open_again(self, image: MetadataImage) -> None:
         """Try the replicas again that could not be opened: the disk is in order again."""
         async with self._lock:
-            not_opened, self._not_opened = self._not_opened, set()
-            for name in sorted(not_opened & image.topics.keys()):
+            for name in sorted(self._not_opened & image.topics.keys()):
                 await self._follow(image.topics[name], image)
             self._assign_epochs()
 
@@ -97,13 +96,18 @@ class ReplicaRoles:
         return (partition for partition in topic.partitions if self._name in partition.actors)
 
     async def _follow(self, topic: TopicImage, image: MetadataImage) -> None:
+        """Take the roles of all replicas of a topic. Until that has succeeded, the topic counts as not opened."""
+        self._not_opened.add(topic.name)
+        are_open = True
         for partition in self._mine(topic):
             topic_partition = TopicPartition(topic.name, partition.partition)
             try:
                 await self._take_role(topic_partition, topic, partition, image)
             except RaykaError as error:
                 logger.error("%s can't be served: %s", topic_partition, error)
-                self._not_opened.add(topic.name)
+                are_open = False
+        if are_open:
+            self._not_opened.discard(topic.name)
 
     async def _take_role(
         self, topic_partition: TopicPartition, topic: TopicImage, partition: PartitionImage, image: MetadataImage
@@ -160,6 +164,7 @@ class ReplicaRoles:
             self._groups.leaves(held.topic_partition.partition)
 
     async def _remove(self, topic: TopicImage, *, is_deleted: bool) -> None:
+        self._not_opened.discard(topic.name)
         for partition in self._mine(topic):
             topic_partition = TopicPartition(topic.name, partition.partition)
             if topic_partition not in self._replicas:

@@ -1,0 +1,106 @@
+"""Which replicas an actor serves after its disk could not open them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from rayka.actors.coordinator.runtime import CoordinatorRuntime
+from rayka.actors.replica.assignments import DirectoryAssignments
+from rayka.actors.replica.disk import DiskThread
+from rayka.actors.replica.roles import ReplicaRoles
+from rayka.actors.replica.server import ReplicaServer
+from rayka.config import BrokerConfig
+from rayka.coordinator.groups.spec import GROUPS
+from rayka.metadata.commands import ActorRegistration
+from rayka.metadata.image import MetadataImage
+from rayka.metadata.values import UNASSIGNED, PartitionImage, TopicImage
+from rayka.replica.partition import Replicas
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
+from rayka.types import TopicPartition
+
+ACTOR = "a1-0"
+PARTITION = PartitionImage(0, 1, 0, (1,), (1,), 0, (ACTOR,), (UNASSIGNED,))
+TOPICS = [TopicImage(name, uuid.uuid4(), (PARTITION,)) for name in ("a", "b", "c")]
+IMAGE = MetadataImage(
+    version=1,
+    topics={topic.name: topic for topic in TOPICS},
+    topic_names_by_id={topic.topic_id: topic.name for topic in TOPICS},
+)
+
+
+class NoNewDirectories(RealFiles):
+    """Raises `error`, if there is one, for every new directory of a partition."""
+
+    error: BaseException | None = None
+
+    def make_directory(self, path: str) -> None:
+        if self.error is not None:
+            raise self.error
+        super().make_directory(path)
+
+
+class Actor:
+    """The replicas of one actor, which has no controller to report to."""
+
+    def __init__(self, path: Path) -> None:
+        self.files = NoNewDirectories()
+        self.directory = LogDirectory.open(str(path), self.files, now_ms=0)
+        self.replicas = Replicas()
+        config, disk = BrokerConfig.parse({}), DiskThread()
+        server = ReplicaServer(self.replicas, self.directory, disk)
+        assignments = DirectoryAssignments(ActorRegistration(ACTOR, 1, str(path), "1"), self.directory, disk, None)
+        groups = CoordinatorRuntime(GROUPS, server, config, 1)
+        self.roles = ReplicaRoles(ACTOR, self.replicas, self.directory, disk, server, groups, assignments, config)
+
+    async def take(self, before: MetadataImage, after: MetadataImage) -> None:
+        await self.roles.image_changed(before, after, frozenset())
+
+    @property
+    def served(self) -> list[str]:
+        return [topic.name for topic in TOPICS if TopicPartition(topic.name, 0) in self.replicas]
+
+
+def full_disk() -> OSError:
+    """The error of a disk that may take writes again later."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_a_failed_attempt_did_not_reach_is_opened_by_the_next(tmp_path: Path) -> None:
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        actor.files.error = full_disk()
+        await actor.take(MetadataImage(), IMAGE)
+        assert actor.served == []
+        actor.files.error = MemoryError()
+        with pytest.raises(MemoryError):
+            await actor.roles.open_again(IMAGE)
+        actor.files.error = None
+        await actor.roles.open_again(IMAGE)
+        assert actor.served == ["a", "b", "c"]
+        await actor.roles.stop()
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_the_image_lacks_for_now_is_opened_when_the_image_has_it(tmp_path: Path) -> None:
+    """The disk recovers while a new image is taken in: the attempt still has the image before."""
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        actor.files.error = full_disk()
+        await actor.take(MetadataImage(), IMAGE)
+        actor.files.error = None
+        await actor.roles.open_again(MetadataImage())
+        await actor.roles.open_again(IMAGE)
+        assert actor.served == ["a", "b", "c"]
+        await actor.take(IMAGE, MetadataImage(version=2))
+        await actor.roles.stop()
+
+    asyncio.run(run())
