@@ -18,6 +18,7 @@ HEADER: Final = struct.Struct("<IIHHI")
 HEADER_SIZE: Final = HEADER.size
 MAX_FRAME_BYTES: Final = 1 << 30
 _INITIAL_BUFFER_BYTES = 256 * 1024
+_KEPT_BUFFER_BYTES = 8 * 1024 * 1024
 
 OnFrame: TypeAlias = Callable[[int, int, bool, memoryview, memoryview], None]
 """Takes operation, correlation id, whether it failed, control and payload of a frame."""
@@ -33,7 +34,8 @@ class FrameBuffer:
     """Received bytes of one connection, cut into frames without copying them.
 
     `writable()` is where the next bytes go; `received()` calls back for each whole frame. Control and payload are
-    views into the buffer, valid until the callback returns.
+    views into the buffer, valid until the callback returns. A buffer that has grown above 8 MB is
+    replaced by a small one when its frames are done.
     """
 
     def __init__(self) -> None:
@@ -71,13 +73,22 @@ class FrameBuffer:
         """Make the frame that begins at `start` fit, moving it to the front of a buffer that is large enough."""
         if self._start == self._end:
             self._start = self._end = 0
+        largest = max(frame_size, self._end - self._start)
+        if len(self._buffer) > _KEPT_BUFFER_BYTES and largest < _INITIAL_BUFFER_BYTES:
+            self._replace(_INITIAL_BUFFER_BYTES)
         if self._start + frame_size <= len(self._buffer) and self._end < len(self._buffer):
             return
-        pending = self._view[self._start : self._end]
         if frame_size > len(self._buffer):
-            grown = bytearray(max(frame_size, 2 * len(self._buffer)))
-            grown[: len(pending)] = pending
-            self._buffer, self._view = grown, memoryview(grown)
+            self._replace(max(frame_size, 2 * len(self._buffer)))
         else:
+            pending = self._view[self._start : self._end]
             self._view[: len(pending)] = pending
+            self._start, self._end = 0, len(pending)
+
+    def _replace(self, size: int) -> None:
+        """Go on in a buffer of `size` bytes, which what is pending fits into."""
+        pending = self._view[self._start : self._end]
+        self._buffer = bytearray(size)
+        self._view = memoryview(self._buffer)
+        self._view[: len(pending)] = pending
         self._start, self._end = 0, len(pending)

@@ -56,6 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests: deque[PendingRequest] = deque()  # started, in order
         self._request_bytes = 0
         self._receiving_bytes = 0  # counted, of a frame that is not complete or not started
+        self._kept_bytes = 0  # counted, of requests behind those under way
         self._parked: PendingRequest | None = None
         self._responses: list[Part] = []  # their turn has come, not yet written
         self._flush: asyncio.Handle | None = None
@@ -74,8 +75,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that wait for the client: of a frame that it has not finished, of responses that it has not read."""
-        return self._receiving_bytes + self._writer.held_bytes
+        """Bytes of a frame that the client has not finished, of responses that it has not read, of requests that wait
+        for those before them."""
+        return self._receiving_bytes + self._kept_bytes + self._writer.held_bytes
 
     # Called by the event loop.
 
@@ -173,6 +175,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _await_more(self) -> None:
         self._frames.keep_rest()  # the scratch buffer is shared by all connections
+        # Without a request under way nothing would give back the bytes: connections would wait for each other's.
+        self._count_kept(self._frames.kept_bytes if self._requests else 0)
         self._set_reading(self._parked is None and self._state is ConnectionState.OPEN and self._may_receive())
         if self.affinity.is_due:
             self._move()
@@ -226,12 +230,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_receive(self) -> bool:
         """A large frame is counted while it is received, and waits when there is no room."""
-        if self._receiving_bytes and self._parked is None:
-            self._count_receiving(self._frames.incomplete_bytes)
-        return not self._frames.incomplete_bytes or self._has_room()
+        size = self._frames.incomplete_bytes
+        if self._parked is None and size != self._receiving_bytes:
+            self._count_receiving(size)
+        return not size or self._has_room()
 
     def _count_receiving(self, size: int) -> None:
         more, self._receiving_bytes = size - self._receiving_bytes, size
+        if more > 0:
+            self._context.request_bytes.acquire(more)
+        elif more < 0:
+            self._context.request_bytes.release(-more)
+
+    def _count_kept(self, size: int) -> None:
+        more, self._kept_bytes = size - self._kept_bytes, size
         if more > 0:
             self._context.request_bytes.acquire(more)
         elif more < 0:
@@ -365,6 +377,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.clear()
         self._writer.close()
         self._count_receiving(0)
+        self._count_kept(0)
 
     def refuse(self, reason: str, request: str) -> None:
         """Close at once for a fault of the client, with a line in the log."""

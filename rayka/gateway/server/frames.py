@@ -14,12 +14,14 @@ from typing import Final
 
 from rayka.gateway.wire.reader import INT32, Frame, MalformedFrame
 
-# A frame above this is received in pages that the system provides as bytes arrive: a client that
-# announces 100 MB and sends nothing costs nothing.
+# A frame above this is received in pages that the system provides as bytes arrive, a smaller one in a buffer
+# that grows with them: a client that announces 100 MB or 2 MB and sends nothing costs hardly anything.
 _LAZY_FRAME_BYTES: Final = 2 * 1024 * 1024
 # API key, version and correlation id: no request is shorter.
 _LEAST_FRAME_BYTES: Final = 8
 _LENGTH_BYTES: Final = 4
+_FIRST_BUFFER_BYTES: Final = 32 * 1024
+_GROWTH: Final = 4  # so that at most a third of a frame is copied while its buffer grows
 # After a frame above this the next read is short, so that a frame like it is not received in the scratch
 # buffer and copied, but where it will stay.
 _LARGE_FRAME_BYTES: Final = 128 * 1024
@@ -29,7 +31,17 @@ _SHORT_READ_BYTES: Final = 1024
 class FrameReceiver:
     """The receiving side of one connection. `max_frame_bytes` is socket.request.max.bytes."""
 
-    __slots__ = ("_end", "_large", "_large_end", "_position", "_read_bytes", "_rest", "_scratch", "max_frame_bytes")
+    __slots__ = (
+        "_end",
+        "_large",
+        "_large_bytes",
+        "_large_end",
+        "_position",
+        "_read_bytes",
+        "_rest",
+        "_scratch",
+        "max_frame_bytes",
+    )
 
     def __init__(self, scratch: memoryview, max_frame_bytes: int) -> None:
         self._scratch = scratch
@@ -38,12 +50,15 @@ class FrameReceiver:
         self._position = 0
         self._end = 0
         self._large: memoryview | None = None  # a frame that is received in memory of its own
+        self._large_bytes = 0  # when it is whole
         self._large_end = 0
         self._read_bytes = len(scratch)
 
     def buffer(self) -> memoryview:
         """Where the next bytes go: the rest of a large frame, or the scratch buffer behind what was kept."""
         if self._large is not None:
+            if self._large_end == len(self._large):
+                self._large = self._grow(self._large)
             return self._large[self._large_end : self._large_end + len(self._scratch)]
         if self._rest is not None:
             kept = self._end - self._position
@@ -78,13 +93,19 @@ class FrameReceiver:
         return bytearray(source[begin : begin + size])
 
     def _begin_large(self, size: int, received: memoryview) -> None:
-        self._large = memoryview(bytearray(size) if size <= _LAZY_FRAME_BYTES else mmap.mmap(-1, size))
-        self._large_end = len(received)
-        self._large[: self._large_end] = received
+        self._large_bytes, self._large_end = size, len(received)
+        first = min(size, max(_FIRST_BUFFER_BYTES, _GROWTH * len(received)))
+        self._large = memoryview(bytearray(first) if size <= _LAZY_FRAME_BYTES else mmap.mmap(-1, size))
+        self._large[: len(received)] = received
         self._rest, self._position, self._end = None, 0, 0
 
+    def _grow(self, large: memoryview) -> memoryview:
+        grown = memoryview(bytearray(min(self._large_bytes, _GROWTH * len(large))))
+        grown[: len(large)] = large
+        return grown
+
     def _next_large(self, large: memoryview) -> Frame | None:
-        if self._large_end < len(large):
+        if self._large_end < self._large_bytes:
             return None
         self._large, self._large_end = None, 0
         self._read_bytes = _SHORT_READ_BYTES if len(large) > _LARGE_FRAME_BYTES else len(self._scratch)
@@ -93,15 +114,24 @@ class FrameReceiver:
 
     def keep_rest(self) -> None:
         """Copy what is left out of the scratch buffer, which the next connection will use."""
-        if self._rest is None:
-            kept = self._scratch[self._position : self._end]
-            self._rest = memoryview(bytes(kept)) if kept else None
-            self._position, self._end = 0, len(kept)
+        kept = self._end - self._position
+        if self._rest is None and kept:
+            self._rest = memoryview(bytes(self._scratch[self._position : self._end]))
+            self._position, self._end = 0, kept
+        elif not kept:
+            self._rest, self._position, self._end = None, 0, 0
 
     @property
     def incomplete_bytes(self) -> int:
-        """How much of a large frame has arrived so far."""
-        return self._large_end
+        """The memory of a large frame that is not complete: of one received in pages, what has arrived so far."""
+        if self._large is None:
+            return 0
+        return self._large_end if self._large_bytes > _LAZY_FRAME_BYTES else len(self._large)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of what `keep_rest()` has copied."""
+        return len(self._rest) if self._rest is not None else 0
 
     @property
     def has_bytes(self) -> bool:

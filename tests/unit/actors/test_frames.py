@@ -61,3 +61,11 @@ def test_frames_byte_by_byte(cut: int) -> None:
 def test_a_frame_that_cannot_be_is_refused(header: bytes) -> None:
     with pytest.raises(ValueError, match="frame of"):
         feed(FrameBuffer(), header, [16])
+
+
+def test_a_large_frame_leaves_no_large_buffer_behind() -> None:
+    buffer = FrameBuffer()
+    frames = [(1, 7, b"control", False, bytes(20_000_000)), (2, 8, b"", False, b"payload")]
+    assert feed(buffer, encode_all(frames), [1 << 20]) == frames
+    assert len(buffer.writable()) < 1_000_000
+    assert feed(buffer, encode_all(frames[1:]), [7]) == frames[1:]

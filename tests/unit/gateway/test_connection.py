@@ -515,3 +515,27 @@ def test_a_connection_that_cannot_be_accepted_is_closed(caplog: pytest.LogCaptur
         assert "cannot accept the connection" in caplog.text
 
     run(check)
+
+
+def test_requests_behind_a_waiting_one_are_counted_and_still_answered_when_they_use_up_the_room() -> None:
+    async def check(
+        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+    ) -> None:
+        context.request_bytes._limit = 1000
+        behind = b"".join(api_versions(number) for number in range(100))
+        other, _ = connect(context)
+        for one in (connection, other):
+            feed(one, fetch(1000) + behind)
+        assert context.request_bytes.used > len(behind)
+        assert context.request_bytes.is_full
+        while not all(future.done() for _, future in broker.partitions.fetches):
+            for _, future in broker.partitions.fetches:
+                if not future.done():
+                    future.set_result([FetchResult(0, 5, 5, 0)])
+            await settle()
+        assert transport.correlation_ids() == [1000, *range(100)]
+        assert transport_of(other).correlation_ids() == [1000, *range(100)]
+        assert context.request_bytes.used == 0
+        other.abort()
+
+    run(check)

@@ -79,6 +79,30 @@ def test_frames_are_writable_and_independent_of_the_scratch_buffer() -> None:
 def test_a_frame_that_is_not_complete_is_counted() -> None:
     receiver = new_receiver()
     receive(receiver, encode(b"q" * 9000)[:6004], 1 << 20)
-    assert receiver.incomplete_bytes == 6000
+    assert receiver.incomplete_bytes == 9000
     receiver.clear()
     assert receiver.incomplete_bytes == 0
+
+
+def test_the_memory_of_a_frame_grows_with_what_has_arrived() -> None:
+    receiver = FrameReceiver(memoryview(bytearray(SCRATCH_BYTES)), 1 << 21)
+    data = encode(b"q" * (1 << 21))
+    receive(receiver, data[:4], 1 << 20)
+    assert receiver.incomplete_bytes <= 32 * 1024
+    receive(receiver, data[4:100_004], 1 << 20)
+    assert 100_000 <= receiver.incomplete_bytes <= 400_000
+    assert receive(receiver, data[100_004:] + encode(b"12345678"), 1 << 20) == [data[4:], b"12345678"]
+
+
+def test_bytes_that_are_kept_are_counted_until_they_were_taken() -> None:
+    receiver = new_receiver()
+    data = encode(b"12345678", b"abcdefgh")
+    receiver.buffer()[: len(data)] = data
+    receiver.received(len(data))
+    assert receiver.next() == b"12345678"
+    receiver.keep_rest()
+    assert receiver.kept_bytes == 12
+    assert receiver.next() == b"abcdefgh"
+    receiver.keep_rest()
+    assert receiver.kept_bytes == 0
+    assert not receiver.has_bytes
