@@ -23,6 +23,10 @@ from rayka.gateway.server.request import Call
 _FIRST_WITH_GROUP_ERROR = 2
 _FIRST_OF_MANY = 8
 _FIRST_BY_ID = 10
+_COMES_BACK_HERE = frozenset((ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR))
+"""Answered as COORDINATOR_LOAD_IN_PROGRESS: with one node, the coordinator starts again on the same node, so a client
+only has to wait. An error that makes it look the coordinator up crashes librdkafka's AdminClient, whose
+`rd_kafka_handle_OffsetFetch` sends COORD_QUERY to the consumer group that such a client does not have."""
 
 
 async def handle(call: Call) -> Any:
@@ -59,7 +63,8 @@ async def _fetch(call: Call, group: Any) -> OffsetFetchResponse:
     try:
         fetched = await call.broker.groups.execute(request)
     except RaykaError as error:
-        fetched = OffsetFetchResponse(group.group_id, error.code)
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error.code in _COMES_BACK_HERE else error.code
+        fetched = OffsetFetchResponse(group.group_id, code)
     if fetched.error != ErrorCode.NONE:
         return _failed(call, fetched, asked or ())
     offsets = iter(fetched.offsets)
