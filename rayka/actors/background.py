@@ -71,7 +71,9 @@ class BackgroundTasks:
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something once. An exception is logged and counted."""
-        return self._run(self._once(name, work))
+        task = self._run(self._once(name, work))
+        task.add_done_callback(lambda _: work.close())  # it may have been cancelled before it began
+        return task
 
     async def stop(self) -> None:
         """Cancel everything and wait until it has ended."""

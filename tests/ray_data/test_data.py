@@ -200,7 +200,7 @@ def test_the_tour_in_the_readme(cluster, tmp_path, capfd):
     exec(program("Ray Data", tmp_path), {"__name__": "tour"})
     printed = capfd.readouterr().out
     assert "300 clicks" in printed
-    assert "300 more are done" in printed
+    assert "300 records" in printed
     assert {row["value"] for row in read_topic("lengths").take_all()} == {b"7"}
 
 

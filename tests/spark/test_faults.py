@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -100,6 +101,8 @@ class Job:
 def executor_pid():
     """The Java process of the executor: the parent of Spark's Python daemon."""
     for child in psutil.Process().children(recursive=True):
-        if "pyspark.daemon" in child.cmdline() and "java" in title(child.parent()):
-            return child.parent().pid
+        with contextlib.suppress(psutil.Error):
+            parent = child.parent()
+            if "pyspark.daemon" in child.cmdline() and parent is not None and "java" in title(parent):
+                return parent.pid
     raise AssertionError("there is no executor")

@@ -26,6 +26,7 @@ from rayka.actors.channel.socket import ChannelServer
 from rayka.actors.controller.client import execute_until_heard
 from rayka.actors.controller.watch import ImageWatch, find_controller
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
+from rayka.actors.coordinator.specs import COORDINATORS
 from rayka.actors.node.gc import tune_garbage_collection
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
@@ -36,7 +37,6 @@ from rayka.actors.replica.published_ranges import Published, PublishedRange, Pub
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
-from rayka.coordinator.groups.spec import GROUPS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.listener import Listener
 from rayka.metadata.commands import ActorRegistration
@@ -86,8 +86,12 @@ class PartitionActor:
         self._server = ReplicaServer(self._replicas, self._directory, self._disk)
         self._service = FrameService(self._server)
         config = BrokerConfig.parse(self._spec.configs)
-        self._groups = CoordinatorRuntime(GROUPS, self._server, config, self._spec.broker_id)
-        self._server.offer(GROUPS.name, self._groups.execute)
+        self._coordinators = {
+            topic: CoordinatorRuntime(kind, self._server, config, self._spec.broker_id)
+            for topic, kind in COORDINATORS.items()
+        }
+        for topic, coordinator in self._coordinators.items():
+            self._server.offer(COORDINATORS[topic].name, coordinator.execute)
         self._assignments = DirectoryAssignments(registration, self._directory, self._disk, controller)
         self._roles = roles = ReplicaRoles(
             self._name,
@@ -95,7 +99,7 @@ class PartitionActor:
             self._directory,
             self._disk,
             self._server,
-            self._groups,
+            self._coordinators,
             self._assignments,
             config,
         )
@@ -131,9 +135,13 @@ class PartitionActor:
         except RaykaError as error:
             logger.error("%s", error)
 
+    def _resign_coordinators(self) -> None:
+        for coordinator in self._coordinators.values():
+            coordinator.resign()
+
     def _went_offline(self) -> None:
         """The log directory is offline: lead nothing of it any longer, and say so."""
-        self._groups.resign()
+        self._resign_coordinators()
         for partition in self._replicas:
             partition.resign()
             self._server.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -200,7 +208,7 @@ class PartitionActor:
         """Close the logs cleanly: the next start recovers nothing."""
         await self._started
         await self._listener.stop(_CLIENT_GRACE_S)
-        self._groups.resign()
+        self._resign_coordinators()
         await self._channel.stop()
         self._is_stopped = True
         await self._assignments.stop()

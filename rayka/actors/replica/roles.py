@@ -8,7 +8,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rayka.actors.background import BackgroundTasks
@@ -28,7 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaRoles:
-    """Carries out the differences between one image and the next, for the replicas of actor `name`."""
+    """Carries out the differences between one image and the next, for the replicas of actor `name`.
+
+    `coordinators` are those of this process, by the topic of their state.
+    """
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class ReplicaRoles:
         directory: LogDirectory,
         disk: DiskThread,
         server: ReplicaServer,
-        groups: CoordinatorRuntime[Any],
+        coordinators: Mapping[str, CoordinatorRuntime[Any]],
         assignments: DirectoryAssignments,
         config: BrokerConfig,
     ) -> None:
@@ -50,7 +53,7 @@ class ReplicaRoles:
         self._began_to_lead: list[Partition] = []
         self._background = BackgroundTasks(name)
         self._server = server
-        self._groups = groups
+        self._coordinators = coordinators
         self._assignments = assignments
         self._configs = config.texts
         self._producer_id_expiration_ms = int(config["producer.id.expiration.ms"])
@@ -70,7 +73,8 @@ class ReplicaRoles:
                     await self._follow(topic, after)
             if before.configs is not after.configs:
                 self._reconfigure(after)
-            self._groups.image_changed(before, after)
+            for coordinator in self._coordinators.values():
+                coordinator.image_changed(before, after)
             self._assign_epochs()
 
     async def stop(self) -> None:
@@ -127,8 +131,8 @@ class ReplicaRoles:
                 in_sync_count=len(partition.isr),
             )
             self._began_to_lead.append(held)
-            if topic.name == self._groups.topic:
-                self._groups.leads(held)
+            if topic.name in self._coordinators:
+                self._coordinators[topic.name].leads(held)
         else:
             self._resign(held)
 
@@ -160,8 +164,9 @@ class ReplicaRoles:
     def _resign(self, held: Partition) -> None:
         held.resign()
         self._server.release(held.topic_partition)
-        if held.topic_partition.topic == self._groups.topic:
-            self._groups.leaves(held.topic_partition.partition)
+        topic, number = held.topic_partition
+        if topic in self._coordinators:
+            self._coordinators[topic].leaves(number)
 
     async def _remove(self, topic: TopicImage, *, is_deleted: bool) -> None:
         self._not_opened.discard(topic.name)

@@ -14,7 +14,7 @@ from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
-from rayka.coordinator.groups.spec import GROUPS
+from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
 from rayka.metadata.commands import ActorRegistration, NewTopic
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.values import UNASSIGNED
@@ -60,7 +60,7 @@ class Actor:
         self.execute = Execute(self.cluster)
         self.assignments = DirectoryAssignments(registration, self.directory, self.disk, self)
         self.roles = ReplicaRoles(
-            NAME, self.replicas, self.directory, self.disk, server, groups, self.assignments, config
+            NAME, self.replicas, self.directory, self.disk, server, {OFFSETS_TOPIC: groups}, self.assignments, config
         )
 
     async def follow(self) -> None:

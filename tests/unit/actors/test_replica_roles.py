@@ -16,7 +16,7 @@ from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
-from rayka.coordinator.groups.spec import GROUPS
+from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
 from rayka.metadata.commands import ActorRegistration
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.values import UNASSIGNED, PartitionImage, TopicImage
@@ -57,7 +57,9 @@ class Actor:
         server = ReplicaServer(self.replicas, self.directory, disk)
         assignments = DirectoryAssignments(ActorRegistration(ACTOR, 1, str(path), "1"), self.directory, disk, None)
         groups = CoordinatorRuntime(GROUPS, server, config, 1)
-        self.roles = ReplicaRoles(ACTOR, self.replicas, self.directory, disk, server, groups, assignments, config)
+        self.roles = ReplicaRoles(
+            ACTOR, self.replicas, self.directory, disk, server, {OFFSETS_TOPIC: groups}, assignments, config
+        )
 
     async def take(self, before: MetadataImage, after: MetadataImage) -> None:
         await self.roles.image_changed(before, after, frozenset())
