@@ -41,6 +41,7 @@ from tests.faults.history import (
 from tests.faults.load import read_all
 
 JOIN_S = 60.0
+UNASSIGNED_S = 10.0
 PATIENT_MS = 120_000
 LOOK_TIMEOUT_S = 3.0
 QUICK = {"log_level": 0, "reconnect.backoff.max.ms": 300, "retry.backoff.max.ms": 300, "socket.timeout.ms": 10_000}
@@ -178,13 +179,18 @@ class RecordedReader(Client):
 
 
 class RecordedMember(Client, ConsumerRebalanceListener):
-    """A kafka-python member of a group, which commits after each poll under the generation that it is in."""
+    """A kafka-python member of a group, which commits after each poll under the generation that it is in.
+
+    kafka-python 3.0 can throw its assignment away: if `poll` times out just when the group has been joined, the client
+    counts as joined, without partitions and without heartbeats, for ever. Such a consumer is replaced.
+    """
 
     def __init__(self, history: History, bootstrap: str, topic: str, group: str, name: str) -> None:
         self.history = history
         self.name, self.group = name, group
         self.count = 0
         self._assignments = 0
+        self._assigned_s = time.monotonic()
         self._bootstrap, self._topic = bootstrap, topic
         self._consumer: Any = None
         super().__init__()
@@ -216,6 +222,7 @@ class RecordedMember(Client, ConsumerRebalanceListener):
         if self._consumer is None:
             with contextlib.suppress(kafka_errors.KafkaError):
                 self._consumer = self._open()
+                self._assigned_s = time.monotonic()
             return
         with contextlib.suppress(kafka_errors.KafkaError):
             polled = self._consumer.poll(200)
@@ -225,6 +232,15 @@ class RecordedMember(Client, ConsumerRebalanceListener):
                 self.count += len(records)
                 self.history.fetches += [Fetch(position, place, each.offset, each.value) for each in records]
                 self._commit(place, records[-1].offset + 1)
+        self._replace_if_unassigned()
+
+    def _replace_if_unassigned(self) -> None:
+        if self._consumer.assignment():
+            self._assigned_s = time.monotonic()
+        elif time.monotonic() > self._assigned_s + UNASSIGNED_S:
+            with contextlib.suppress(kafka_errors.KafkaError):
+                self.close()
+            self._consumer = None
 
     def _commit(self, place: tuple[str, int], offset: int) -> None:
         generation = self._consumer.group_metadata().generation_id
