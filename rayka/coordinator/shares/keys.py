@@ -1,0 +1,38 @@
+"""The key of a share-partition: what its coordinator is found by, and what its state is kept under."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import NamedTuple
+
+from rayka.errors import ErrorCode, RaykaError
+
+_SEPARATOR = ":"
+_PARTS = 3
+
+
+class SharePartitionKey(NamedTuple):
+    """One partition of a topic as one share group sees it."""
+
+    group_id: str
+    topic_id: uuid.UUID
+    partition: int
+
+
+def coordinator_key(group_id: str, topic_id: uuid.UUID, partition: int) -> str:
+    """`group:topicId:partition`, with the topic id in Kafka's base64."""
+    encoded = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+    return f"{group_id}{_SEPARATOR}{encoded}{_SEPARATOR}{partition}"
+
+
+def parse_coordinator_key(text: str) -> SharePartitionKey:
+    """The share-partition of a coordinator key. The group id may contain colons. Raises INVALID_REQUEST."""
+    parts = text.rsplit(_SEPARATOR, _PARTS - 1)
+    try:
+        group_id, encoded, partition = parts
+        topic_id = uuid.UUID(bytes=base64.b64decode(encoded + "==", altchars=b"-_", validate=True))
+        return SharePartitionKey(group_id, topic_id, int(partition))
+    except ValueError:
+        reason = f"{text!r} is not the key of a share-partition: it must be groupId:topicId:partition"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, reason) from None
