@@ -25,6 +25,12 @@ class ControllerResult(Generic[Response]):
     response: Response
 
 
+class ControllerRequest(Generic[Response]):
+    """What a process asks of the controller; `Response` is the type of the answer."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create. -1 means the broker's default; with `assignments` (partition -> broker ids,
@@ -128,7 +134,7 @@ class BrokerRegistered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ActorRegistration:
+class ActorRegistration(ControllerRequest["ActorRegistered"]):
     """A partition actor that is ready to serve the replicas in `log_dir`, whose id is `directory_id`.
 
     `incarnation` is new for each start of the process, so that a registration delivered twice counts once.
@@ -142,7 +148,7 @@ class ActorRegistration:
 
 
 @dataclass(frozen=True, slots=True)
-class AssignReplicasToDirs:
+class AssignReplicasToDirs(ControllerRequest[None]):
     """Where an actor has its replicas (topic id, partition): its own directory, or LOST (KIP-858)."""
 
     actor: str
@@ -161,3 +167,57 @@ class ProducerIdBlock(NamedTuple):
 
     first: int
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActorDied(ControllerRequest[None]):
+    """A partition actor serves no longer; `epoch` is the one in which it had registered."""
+
+    name: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics(ControllerRequest[list[TopicResult]]):
+    """Create topics, or only say whether they could be created."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics(ControllerRequest[list[TopicResult]]):
+    """Delete topics, given by name or by id."""
+
+    topics: tuple[str | uuid.UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions(ControllerRequest[list[TopicResult]]):
+    """Raise the numbers of partitions of topics, or only say whether they could be raised."""
+
+    topics: tuple[NewPartitions, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalAlterConfigs(ControllerRequest[list[ConfigResult]]):
+    """Change single configs of resources (KIP-339)."""
+
+    alterations: tuple[ConfigAlteration, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigs(ControllerRequest[list[ConfigResult]]):
+    """Replace all dynamic configs of resources."""
+
+    replacements: tuple[ConfigReplacement, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds(ControllerRequest[ProducerIdBlock]):
+    """Producer ids that no other process gets, for the producers that a broker serves."""
+
+    broker_id: int

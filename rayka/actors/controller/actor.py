@@ -24,7 +24,21 @@ from rayka.actors.node.spec import NodeSpec
 from rayka.config import BrokerConfig
 from rayka.config.groups import GROUP_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
-from rayka.metadata.commands import BrokerRegistration, NewTopic
+from rayka.metadata.commands import (
+    ActorDied,
+    ActorRegistration,
+    AllocateProducerIds,
+    AlterConfigs,
+    AssignReplicasToDirs,
+    BrokerRegistration,
+    ControllerRequest,
+    ControllerResult,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    IncrementalAlterConfigs,
+    TopicResult,
+)
 from rayka.metadata.controller import Changes, Controller, HistoryLost, Position
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord
@@ -39,7 +53,7 @@ _SPARE_TIMEOUT_S = 10.0
 _OPEN_RETRY_S = 0.2
 _START_PATIENCE_S = 20.0
 _EXIT_DELAY_S = 0.2
-_SETTLED_COMMANDS = ("create_topics", "create_partitions")
+_SETTLED_REQUESTS = (CreateTopics, CreatePartitions)
 
 
 class ControllerActor:
@@ -217,26 +231,24 @@ class ControllerActor:
         self._release()
         self._background.cancel()
 
-    async def execute(self, command: str, *arguments: Any) -> tuple[int, Any]:
-        """Carry out a command; returns the image's version after it and its response, or a RaykaError as a value."""
+    async def execute(self, request: ControllerRequest[Any]) -> tuple[int, Any]:
+        """Carry out a request; returns the image's version after it and its response, or a RaykaError as a value."""
         try:
             await self._serving()
-            return await self._execute(command, *arguments)
+            return await self._execute(request)
         except RaykaError as error:
             return -1, error
 
-    async def _execute(self, command: str, *arguments: Any) -> tuple[int, Any]:
-        if command not in _COMMANDS:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"the controller has no command {command!r}")
-        if command == "create_topics":
+    async def _execute(self, request: ControllerRequest[Any]) -> tuple[int, Any]:
+        if isinstance(request, CreateTopics):
             await self._some_actor_online()
-        result = _COMMANDS[command](self._core, *arguments)
+        result = _COMMANDS[type(request)](self._core, request)
         self._commit(result.records)
         _warn_of_compaction(result.records)
         version = self._image.version
         if result.records:
             await self._watchers.notify()
-        if result.records and command in _SETTLED_COMMANDS:
+        if result.records and isinstance(request, _SETTLED_REQUESTS):
             await self._settle(result.records, version)
         return version, result.response
 
@@ -311,18 +323,20 @@ def _warn_of_compaction(records: Sequence[MetadataRecord]) -> None:
                            record.resource_name, record.value)  # fmt: skip
 
 
-def _create_topics(core: Controller, topics: Sequence[NewTopic], validate_only: bool) -> Any:
-    return core.create_topics(topics, validate_only, [uuid.uuid4() for _ in topics])
+def _create_topics(core: Controller, request: CreateTopics) -> ControllerResult[list[TopicResult]]:
+    return core.create_topics(request.topics, request.validate_only, [uuid.uuid4() for _ in request.topics])
 
 
-_COMMANDS: Mapping[str, Callable[..., Any]] = {
-    "create_topics": _create_topics,
-    "delete_topics": Controller.delete_topics,
-    "create_partitions": Controller.create_partitions,
-    "incremental_alter_configs": Controller.incremental_alter_configs,
-    "alter_configs": Controller.alter_configs,
-    "allocate_producer_ids": Controller.allocate_producer_ids,
-    "register_actor": Controller.register_actor,
-    "actor_died": Controller.actor_died,
-    "assign_replicas_to_dirs": Controller.assign_replicas_to_dirs,
+_COMMANDS: Mapping[type[ControllerRequest[Any]], Callable[[Controller, Any], ControllerResult[Any]]] = {
+    CreateTopics: _create_topics,
+    DeleteTopics: lambda core, request: core.delete_topics(request.topics),
+    CreatePartitions: lambda core, request: core.create_partitions(request.topics, request.validate_only),
+    IncrementalAlterConfigs: lambda core, request: core.incremental_alter_configs(
+        request.alterations, request.validate_only
+    ),
+    AlterConfigs: lambda core, request: core.alter_configs(request.replacements, request.validate_only),
+    AllocateProducerIds: lambda core, request: core.allocate_producer_ids(request.broker_id),
+    ActorRegistration: Controller.register_actor,
+    ActorDied: lambda core, request: core.actor_died(request.name, request.epoch),
+    AssignReplicasToDirs: Controller.assign_replicas_to_dirs,
 }

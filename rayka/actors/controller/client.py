@@ -6,16 +6,23 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import ray.exceptions
 
 from rayka.actors.controller.watch import ImageWatch
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
+    AllocateProducerIds,
+    AlterConfigs,
     ConfigAlteration,
     ConfigReplacement,
     ConfigResult,
+    ControllerRequest,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    IncrementalAlterConfigs,
     NewPartitions,
     NewTopic,
     TopicResult,
@@ -29,24 +36,28 @@ _RETRY_S = 0.1
 _MAX_RETRY_S = 2.0
 
 
-async def execute_until_heard(controller: Any, command: str, *arguments: Any) -> Any:
-    """Send a command again and again while the controller is away or answers with an error that may pass.
+R = TypeVar("R")
 
-    The command may be carried out more than once. Raises RaykaError for an error that would be repeated.
+
+async def execute_until_heard(controller: Any, request: ControllerRequest[R]) -> R:
+    """Send a request again and again while the controller is away or answers with an error that may pass.
+
+    The request may be carried out more than once. Raises RaykaError for an error that would be repeated.
     """
     retry_s = _RETRY_S
     while True:
         try:
-            _, response = await controller.execute.remote(command, *arguments)
+            _, response = await controller.execute.remote(request)
         except ray.exceptions.RayError as error:
             reason = f"the controller is away ({type(error).__name__})"
         else:
             if not isinstance(response, RaykaError):
-                return response
+                found: R = response
+                return found
             if not (response.code.retriable or response.code is ErrorCode.BROKER_NOT_AVAILABLE):
                 raise response
             reason = str(response)
-        logger.warning("%s is sent again: %s", command, reason)
+        logger.warning("%s is sent again: %s", type(request).__name__, reason)
         await asyncio.sleep(retry_s)
         retry_s = min(2 * retry_s, _MAX_RETRY_S)
 
@@ -64,61 +75,52 @@ class ControllerClient:
         self, topics: Sequence[NewTopic], *, validate_only: bool, timeout_ms: int
     ) -> list[TopicResult]:
         """Create topics; when it returns their leaders serve."""
-        results: list[TopicResult] = await self._execute(
-            "create_topics", tuple(topics), validate_only, timeout_ms=timeout_ms
-        )
-        return results
+        return await self._execute(CreateTopics(tuple(topics), validate_only), timeout_ms)
 
     async def delete_topics(self, topics: Sequence[str | uuid.UUID], timeout_ms: int) -> list[TopicResult]:
         """Delete topics by name or by id."""
-        results: list[TopicResult] = await self._execute("delete_topics", tuple(topics), timeout_ms=timeout_ms)
-        return results
+        return await self._execute(DeleteTopics(tuple(topics)), timeout_ms)
 
     async def create_partitions(
         self, requests: Sequence[NewPartitions], validate_only: bool, timeout_ms: int
     ) -> list[TopicResult]:
         """Raise the number of partitions of topics."""
-        results: list[TopicResult] = await self._execute(
-            "create_partitions", tuple(requests), validate_only, timeout_ms=timeout_ms
-        )
-        return results
+        return await self._execute(CreatePartitions(tuple(requests), validate_only), timeout_ms)
 
     async def incremental_alter_configs(
         self, alterations: Sequence[ConfigAlteration], validate_only: bool
     ) -> list[ConfigResult]:
         """Set, delete, append to or subtract from single settings."""
-        results: list[ConfigResult] = await self._execute(
-            "incremental_alter_configs", tuple(alterations), validate_only
-        )
-        return results
+        return await self._execute(IncrementalAlterConfigs(tuple(alterations), validate_only))
 
     async def alter_configs(self, replacements: Sequence[ConfigReplacement], validate_only: bool) -> list[ConfigResult]:
         """Replace all settings of resources."""
-        results: list[ConfigResult] = await self._execute("alter_configs", tuple(replacements), validate_only)
-        return results
+        return await self._execute(AlterConfigs(tuple(replacements), validate_only))
 
     async def allocate_producer_id(self) -> int:
         """A producer id that nobody has had, from a block that this process owns."""
         producer_id = next(self._producer_ids, None)
         if producer_id is None:
-            block = await self._execute("allocate_producer_ids", self._broker_id)
+            block = await self._execute(AllocateProducerIds(self._broker_id))
             self._producer_ids = iter(range(block.first, block.first + block.size))
             producer_id = next(self._producer_ids)
         return producer_id
 
-    async def _execute(self, command: str, *arguments: Any, timeout_ms: int = 0) -> Any:
+    async def _execute(self, request: ControllerRequest[R], timeout_ms: int = 0) -> R:
         timeout_s = timeout_ms / 1000 if timeout_ms > 0 else _DEFAULT_TIMEOUT_S
+        name = type(request).__name__
         try:
             version, response = await asyncio.wait_for(
-                self._controller.execute.remote(command, *arguments), min(timeout_s, _DEFAULT_TIMEOUT_S)
+                self._controller.execute.remote(request), min(timeout_s, _DEFAULT_TIMEOUT_S)
             )
         except TimeoutError:
-            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"the controller did not answer {command} in time") from None
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"the controller did not answer {name} in time") from None
         except ray.exceptions.RayError as error:
             raise RaykaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"the controller went away during {command}: {type(error).__name__}"
+                ErrorCode.REQUEST_TIMED_OUT, f"the controller went away during {name}: {type(error).__name__}"
             ) from error
         if isinstance(response, RaykaError):
             raise response
         await self._watch.wait_for(version, _SETTLE_TIMEOUT_S)
-        return response
+        found: R = response
+        return found

@@ -39,7 +39,7 @@ from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.listener import Listener
-from rayka.metadata.commands import ActorRegistration
+from rayka.metadata.commands import ActorDied, ActorRegistration
 from rayka.metadata.image import MetadataImage
 from rayka.replica.partition import Replicas
 from rayka.storage.directory.disk_state import State
@@ -81,7 +81,7 @@ class PartitionActor:
             uuid.uuid4().hex,
             self._directory.properties.directory_id,
         )
-        self._epoch = (await execute_until_heard(controller, "register_actor", registration)).epoch
+        self._epoch = (await execute_until_heard(controller, registration)).epoch
         self._replicas = Replicas()
         self._server = ReplicaServer(self._replicas, self._directory, self._disk)
         self._service = FrameService(self._server)
@@ -147,16 +147,17 @@ class PartitionActor:
             self._server.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
         self._background.start(
             "report of an offline log directory",
-            execute_until_heard(self._controller, "actor_died", self._name, self._epoch),
+            execute_until_heard(self._controller, ActorDied(self._name, self._epoch)),
         )
 
     async def _image_changed(self, before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
         await self._roles.image_changed(before, after, removed)
         if is_taken_for_dead(self._registration, after) and self._directory.disk.state is not State.OFFLINE:
             logger.warning("%s was taken for dead; it registers again", self._name)
-            self._background.start(
-                "registration", execute_until_heard(self._controller, "register_actor", self._registration)
-            )
+            self._background.start("registration", self._register())
+
+    async def _register(self) -> None:
+        await execute_until_heard(self._controller, self._registration)
 
     async def _lock(self) -> LogDirectory:
         deadline = time.monotonic() + _LOCK_TIMEOUT_S

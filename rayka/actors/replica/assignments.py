@@ -85,7 +85,7 @@ class DirectoryAssignments:
         reported = dict(self._pending)
         await self._disk.run(self._directory.sync)
         request = AssignReplicasToDirs(self._registration.name, self._registration.incarnation, reported)
-        await execute_until_heard(self._controller, "assign_replicas_to_dirs", request)
+        await execute_until_heard(self._controller, request)
         for replica, directory_id in reported.items():
             if self._pending.get(replica) == directory_id:
                 del self._pending[replica]

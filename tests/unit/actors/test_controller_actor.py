@@ -22,6 +22,8 @@ from rayka.metadata.commands import (
     BrokerRegistration,
     ConfigAlteration,
     ConfigOperation,
+    DeleteTopics,
+    IncrementalAlterConfigs,
 )
 from rayka.metadata.controller import Changes, Position
 from rayka.metadata.image import MetadataImage
@@ -49,7 +51,7 @@ async def alter(controller: ControllerActor, value: str = "2") -> Any:
     """One durable change."""
     operation = ConfigOperation("log.retention.ms", AlterOperation.SET, value)
     alteration = ConfigAlteration(ConfigResource(ResourceType.BROKER, ""), (operation,))
-    return (await controller.execute("incremental_alter_configs", (alteration,), False))[1]
+    return (await controller.execute(IncrementalAlterConfigs((alteration,))))[1]
 
 
 def test_a_controller_waits_for_a_lock_that_is_still_held(tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_a_damaged_log_stops_the_controller_and_every_call_says_so(tmp_path: Pat
         for call in (controller.started, controller.ready, controller.partition_actors):
             with pytest.raises(RaykaError, match="damaged"):
                 await call()
-        assert "damaged" in str((await controller.execute("delete_topics", []))[1])
+        assert "damaged" in str((await controller.execute(DeleteTopics(())))[1])
 
     run(second_run)
 

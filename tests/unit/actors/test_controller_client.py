@@ -12,6 +12,9 @@ import ray.exceptions
 from rayka.actors.controller import client
 from rayka.actors.controller.client import execute_until_heard
 from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.commands import ActorDied
+
+REQUEST = ActorDied("a", 3)
 
 
 class Controller:
@@ -24,8 +27,8 @@ class Controller:
     def execute(self) -> Controller:
         return self
 
-    def remote(self, command: str, *arguments: Any) -> Awaitable[Any]:
-        assert (command, arguments) == ("register_actor", ("a",))
+    def remote(self, request: Any) -> Awaitable[Any]:
+        assert request == REQUEST
         return self._answer(self.outcomes.pop(0))
 
     async def _answer(self, outcome: Any) -> Any:
@@ -44,12 +47,12 @@ def test_a_command_is_repeated_until_the_controller_has_heard_it() -> None:
         ray.exceptions.RayActorError(),
         RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, "full"),
         RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, "starting"),
-        "registered",
+        None,
     )
-    assert asyncio.run(execute_until_heard(controller, "register_actor", "a")) == "registered"
+    assert asyncio.run(execute_until_heard(controller, REQUEST)) is None
 
 
 def test_a_registration_that_is_refused_is_an_error() -> None:
     controller = Controller(RaykaError(ErrorCode.BROKER_ID_NOT_REGISTERED, "who?"))
     with pytest.raises(RaykaError, match="who"):
-        asyncio.run(execute_until_heard(controller, "register_actor", "a"))
+        asyncio.run(execute_until_heard(controller, REQUEST))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from pathlib import Path
-from typing import Any
 
 from rayka.actors import background
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
@@ -15,7 +14,7 @@ from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
-from rayka.metadata.commands import ActorRegistration, NewTopic
+from rayka.metadata.commands import ActorRegistration, AssignReplicasToDirs, NewTopic
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.values import UNASSIGNED
 from rayka.replica.partition import Replicas
@@ -35,8 +34,8 @@ class Execute:
         self._cluster = cluster
         self.reported = asyncio.Event()
 
-    async def remote(self, command: str, *arguments: Any) -> tuple[int, None]:
-        self._cluster.run(getattr(self._cluster.controller, command)(*arguments))
+    async def remote(self, request: AssignReplicasToDirs) -> tuple[int, None]:
+        self._cluster.run(self._cluster.controller.assign_replicas_to_dirs(request))
         self.reported.set()
         return self._cluster.image.version, None
 
