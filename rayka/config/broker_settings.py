@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
 from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
+from rayka.config.shares import SHARE_COORDINATOR_CONFIGS, SHARE_GROUP_BROKER_CONFIGS
 from rayka.config.topic import TOPIC_CONFIGS
 from rayka.config.unused import UNUSED_CONFIGS, with_reason
 
@@ -22,6 +23,7 @@ PRODUCERS = "Producers"
 METADATA = "The controller"
 ACTORS = "Actors"
 GROUPS = "Groups"
+SHARE_GROUPS = "Share groups"
 UNUSED = "Accepted, but not in use"
 
 
@@ -234,7 +236,8 @@ BROKER_CONFIGS: Mapping[str, ConfigDef] = {
     for title, group in (
         (LISTENING, _listening), (STORING, _storing), (TOPICS, _topics), (DEFAULTS, _defaults),
         (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing),
-        (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (ACTORS, _actors), (UNUSED, UNUSED_CONFIGS.values),
+        (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (SHARE_GROUPS, SHARE_GROUP_BROKER_CONFIGS.values),
+        (SHARE_GROUPS, SHARE_COORDINATOR_CONFIGS.values), (ACTORS, _actors), (UNUSED, UNUSED_CONFIGS.values),
     )
     for definition in group()
 }  # fmt: skip

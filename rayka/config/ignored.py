@@ -36,8 +36,9 @@ IGNORED_CONFIGS: Mapping[str, tuple[str, ...]] = {
         "connections.max.reauth.ms", "max.connection.creation.rate", "quota.*", "client.quota.callback.class",
         "config.providers",
     ),
-    "Share groups and streams groups are not served yet.": (
-        "group.share.*", "group.streams.*", "share.*", "errors.deadletterqueue.*",
+    "Streams groups are not served yet.": ("group.streams.*",),
+    "The parts of share groups can't be exchanged.": (
+        "group.share.persister.class.name", "group.share.dlq.manager.class.name", "group.share.assignor.offload.enable",
     ),
     "Transactions are not served yet.": (
         "transaction.*", "transactional.*", "add.partitions.to.txn.*",

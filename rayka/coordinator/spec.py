@@ -63,6 +63,9 @@ class Coordinator(Protocol):
     def expire(self, now: Now) -> Result[None] | None:
         """Do what is due until there is something to append or to answer; None: nothing more is due."""
 
+    def first_needed_offset(self) -> int | None:
+        """Where the records that count begin, for a log that is not compacted; None: nothing may be deleted."""
+
     def validate_state(self) -> None:
         """Check what must always hold. Raises AssertionError."""
 
@@ -80,6 +83,8 @@ class CoordinatorSpec(Generic[C]):
     `num_partitions_config` names the setting for the size of its topic. `decode` returns None for records to ignore and
     raises ValueError for malformed ones.
     Router, shell and codec read `commands` and `queries`: methods of the core by the type of their request.
+    `is_compacted`: of the records of one key only the newest counts. Otherwise all count from the core's
+    `first_needed_offset` on.
     """
 
     name: str
@@ -90,6 +95,7 @@ class CoordinatorSpec(Generic[C]):
     decode: Callable[[bytes, bytes | None], Any]
     commands: Mapping[type[Request[Any]], Command[C]]
     queries: Mapping[type[Request[Any]], Query[C]]
+    is_compacted: bool = True
 
     def message_types(self) -> Iterator[type[Any]]:
         """All requests and responses, each once."""

@@ -8,6 +8,8 @@ from dataclasses import replace
 from rayka.config import BrokerConfig
 from rayka.metadata.commands import NewTopic
 
+MIN_ISR = "min.insync.replicas"
+
 
 def _offsets_topic(config: BrokerConfig) -> NewTopic:
     return NewTopic(
@@ -22,24 +24,49 @@ def _offsets_topic(config: BrokerConfig) -> NewTopic:
     )
 
 
-_TOPICS: Mapping[str, Callable[[BrokerConfig], NewTopic]] = {"__consumer_offsets": _offsets_topic}
+def _share_state_topic(config: BrokerConfig) -> NewTopic:
+    """Its coordinators delete what no longer counts, so retention must not."""
+    return NewTopic(
+        "__share_group_state",
+        num_partitions=int(config["share.coordinator.state.topic.num.partitions"]),
+        replication_factor=int(config["share.coordinator.state.topic.replication.factor"]),
+        configs={
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "segment.bytes": str(config["share.coordinator.state.topic.segment.bytes"]),
+            "retention.ms": "-1",
+            MIN_ISR: str(config["share.coordinator.state.topic.min.isr"]),
+        },
+    )
+
+
+_TOPICS: Mapping[str, Callable[[BrokerConfig], NewTopic]] = {
+    "__consumer_offsets": _offsets_topic,
+    "__share_group_state": _share_state_topic,
+}
 
 
 def with_own_settings(topic: NewTopic, config: BrokerConfig, broker_count: int) -> NewTopic:
     """An internal topic with its own settings wherever the request has none; any other topic as it is.
 
-    The default replication factor is no larger than the number of brokers.
+    The default replication factor is no larger than the number of brokers, nor the in-sync replicas that it asks for.
     """
     if topic.name not in _TOPICS:
         return topic
     own = _TOPICS[topic.name](config)
-    configs = {**own.configs, **topic.configs}
+    factor = max(1, min(own.replication_factor, broker_count))
+    configs = {**_with_min_isr(own.configs, factor), **topic.configs}
     if topic.assignments:
         return replace(topic, configs=configs)
-    factor = max(1, min(own.replication_factor, broker_count))
     return replace(
         topic,
         num_partitions=own.num_partitions if topic.num_partitions == -1 else topic.num_partitions,
         replication_factor=factor if topic.replication_factor == -1 else topic.replication_factor,
         configs=configs,
     )
+
+
+def _with_min_isr(configs: Mapping[str, str | None], factor: int) -> dict[str, str | None]:
+    """The configs with as many in-sync replicas as there can be."""
+    min_isr = configs.get(MIN_ISR)
+    return {**configs, MIN_ISR: str(min(int(min_isr), factor))} if min_isr is not None else dict(configs)

@@ -287,7 +287,10 @@ class CoordinatorContext(Generic[C]):
         if self._error is not None:
             return
         try:
-            self._log.compact()
+            if self._spec.is_compacted:
+                self._log.compact()
+            else:
+                self._log.delete_before(self._core.first_needed_offset())
         except RaykaError as error:
             logger.error("%s: compaction failed: %s", self._name, error)
         except Exception:

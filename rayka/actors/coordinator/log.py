@@ -1,8 +1,9 @@
 """The log under a coordinator: an internal partition that this process leads, compacted by this process.
 
-Only the newest record of each key counts. When the log has grown to several times the size of what counts, all of that
-is appended again and flushed, and then everything before it is deleted, so that loading stays quick after months. A
-crash in between leaves both, which give the same state.
+Where only the newest record of each key counts, the log is compacted here: when it has grown to several times the size
+of what counts, all of that is appended again and flushed, and then everything before it is deleted, so that loading
+stays quick after months. A crash in between leaves both, which give the same state. In a log that is not compacted, the
+coordinator says where the records that count begin.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ class Marker(NamedTuple):
 class CoordinatorLog:
     """Appends (key, value) pairs; a value of None deletes the key."""
 
-    def __init__(self, partition: Partition, server: ReplicaServer) -> None:
+    def __init__(self, partition: Partition, server: ReplicaServer, is_compacted: bool = True) -> None:
         self.partition = partition
         self._server = server
+        self._is_compacted = is_compacted
         self._reader = SegmentReader()
         self._live: dict[bytes, bytes | None] = {}
         self._live_bytes = 0
@@ -142,6 +144,16 @@ class CoordinatorLog:
         self._flush_rewritten()
         return True
 
+    def delete_before(self, offset: int | None) -> None:
+        """Delete what lies before an offset once all from there on is on the device; None: nothing.
+
+        If the flush fails nothing is deleted, and the next call flushes again.
+        """
+        if self._rewritten_from is None and offset is not None and offset > self.partition.log.log_start_offset:
+            self._rewritten_from = offset
+        if self._rewritten_from is not None:
+            self._flush_rewritten()
+
     def _flush_rewritten(self) -> None:
         """Flush what was appended again, unless that is under way."""
         if not self._is_flushing:
@@ -164,6 +176,8 @@ class CoordinatorLog:
 
     def _take(self, entry: Entry | Marker) -> None:
         """Track what counts. A transaction's records count from its marker on, unless they were overwritten."""
+        if not self._is_compacted:
+            return
         if isinstance(entry, Marker):
             written = self._open.pop(entry.producer_id, {})
             for key, value in written.items() if entry.is_committed else ():
@@ -177,6 +191,8 @@ class CoordinatorLog:
 
     def _remember(self, key: bytes, value: bytes | None) -> None:
         """Keys are in the order of their newest records, as after compaction."""
+        if not self._is_compacted:
+            return
         self._bytes += len(key) + len(value or b"")
         before = self._live.pop(key, None)
         self._live_bytes -= len(key) + len(before) if before is not None else 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayka.coordinator.groups.spec import GROUPS
+from rayka.coordinator.shares.spec import SHARES
 from rayka.coordinator.spec import CoordinatorSpec
 
-COORDINATORS: Mapping[str, CoordinatorSpec[Any]] = {spec.topic: spec for spec in (GROUPS,)}
+COORDINATORS: Mapping[str, CoordinatorSpec[Any]] = {spec.topic: spec for spec in (GROUPS, SHARES)}

@@ -20,6 +20,7 @@ from rayka.actors.coordinator.router import CoordinatorRouter
 from rayka.actors.node.spec import NodeSpec
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups.spec import GROUPS
+from rayka.coordinator.shares.spec import SHARES
 from rayka.metadata.image import MetadataImage
 
 
@@ -42,6 +43,9 @@ class ClusterView:
         self.controller = ControllerClient(controller, watch, spec.broker_id)
         self.groups = CoordinatorRouter(
             GROUPS, self.partitions, self.controller, lambda: watch.image, lambda: self.config
+        )
+        self.shares = CoordinatorRouter(
+            SHARES, self.partitions, self.controller, lambda: watch.image, lambda: self.config
         )
 
     async def stop(self) -> None:

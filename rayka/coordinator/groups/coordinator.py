@@ -368,6 +368,10 @@ class GroupCoordinator:
             )
         )
 
+    def first_needed_offset(self) -> int | None:
+        """The log is compacted instead."""
+        return None
+
     def next_deadline(self) -> int | None:
         """When `expire` has something to do, as `Now.ms`; None if nothing is waited for."""
         return self._timers.next_deadline()

@@ -125,7 +125,8 @@ class WriteShareGroupStateResponse:
 
 @dataclass(frozen=True, slots=True)
 class WriteShareGroupStateRequest(StateRequest[WriteShareGroupStateResponse]):
-    """Changes of a share-partition: batches replace what was known of their offsets.
+    """Changes of a share-partition. Where a batch differs from what is known of an offset, the higher delivery count
+    holds, and of two equal ones the higher delivery state.
 
     `start_offset` -1 leaves it as it is. `delivery_complete_count` counts the terminal records from the start offset
     on (KIP-1226).

@@ -30,6 +30,7 @@ DELIBERATE = {
     ("log.roll.ms", "validator"): "Kafka checks it outside of its definition",
     ("log.roll.jitter.ms", "validator"): "Kafka checks it outside of its definition",
     ("group.consumer.assignors", "validator"): "rayka has no assignors but its own",
+    ("group.share.assignors", "validator"): "rayka has no assignors but its own",
     ("group.consumer.migration.policy", "validator"): "the same check, written differently",
     ("remote.storage.enable", "validator"): "there is no tiered storage; Kafka refuses it in the same place",
 }
