@@ -25,10 +25,13 @@ def test_an_overlay_is_a_changed_copy(base: dict[int, int], operations: list[tup
             [copy.get(one) for one in range(6)],
         )
         assert [one in overlay for one in range(6)] == [one in copy for one in range(6)]
+        assert list(overlay.values()) == [overlay[key] for key in overlay]
     nested = Overlay(overlay)
     nested[9] = 1
     assert dict(nested) == {**copy, 9: 1}
     assert (dict(overlay), base) == (copy, before)
+    assert overlay.merge() is base
+    assert base == copy
 
 
 def apply(mapping: Any, operation: str, key: int, value: int) -> object:
@@ -36,7 +39,10 @@ def apply(mapping: Any, operation: str, key: int, value: int) -> object:
         case "set":
             mapping[key] = value
         case "pop":
-            return mapping.pop(key, None)
+            try:
+                return mapping.pop(key, None) if value % 2 else mapping.pop(key)
+            except KeyError:
+                return KeyError
         case "delete":
             try:
                 del mapping[key]

@@ -214,7 +214,7 @@ class CoordinatorContext(Generic[C]):
             self.resign(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             self.start()
             return Result(RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-        return dataclasses.replace(result, completions=(*result.completions, *completions))
+        return dataclasses.replace(result, completions=(*result.completions, *completions)) if completions else result
 
     def _write(self, result: Result[Any], entries: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Append the records and replay each batch. A RaykaError comes before the first replay of an atomic result."""

@@ -194,7 +194,9 @@ class GroupCoordinator:
     def _after(self, step: UpdateClassicGroup, now: Now) -> ClassicChanges:
         """Changes that come after those of a step."""
         self._update_classic(step)
-        return ClassicChanges(step.group, now)
+        group = self.state.groups[step.group.group_id]
+        assert isinstance(group, ClassicGroup)
+        return ClassicChanges(group, now)
 
     def _apply(self, changes: ClassicChanges) -> tuple[Completion, ...]:
         """Changes without records count at once."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 
 from rayka.coordinator.groups.classic.group import STABLE, ClassicGroup, ClassicMember, voted_protocol
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
@@ -173,8 +172,7 @@ def classic_assignment(member: ConsumerMember, topics: Topics) -> bytes:
 def restore_protocols(group: ClassicGroup, member: ConsumerMember) -> ClassicMember:
     """The record of a classic group has one protocol of each member; the live group has them all."""
     assert member.classic is not None
-    restored = replace(
-        group.members[member.member_id],
+    restored = group.members[member.member_id]._replace(
         supported_protocols=protocols_of(member),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         session_timeout_ms=member.classic.session_timeout_ms,

@@ -55,11 +55,10 @@ class GroupState:
             self.groups[group_id] = ClassicGroup.load(group_id, value)
 
     def update_classic(self, draft: ClassicGroup) -> None:
-        """Replace a classic group by its draft. `persisted` comes from the group, which has replayed the records."""
+        """Let a classic group adopt its draft."""
         current = self.groups.get(draft.group_id)
         if isinstance(current, ClassicGroup):
-            draft.persisted = current.persisted
-            self.groups[draft.group_id] = draft
+            current.adopt(draft)
 
     def _replay_consumer(self, group_id: str, record: CoordinatorRecord) -> None:
         """A tombstone of a group that does not exist is ignored."""

@@ -19,7 +19,7 @@ from rayka.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class UpdateClassicGroup:
-    """Replace a classic group by its draft. If the append fails the draft counts all the same.
+    """Let a classic group adopt its draft. If the append fails the draft counts all the same.
 
     The records only note for later coordinators what has happened here, such as that everybody has left.
     """

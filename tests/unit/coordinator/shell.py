@@ -121,7 +121,8 @@ class Shell:
             for record in result.records:
                 self.log.append(encode(record))
                 self.core.replay(record, len(self.log) - 1)
-            result = dataclasses.replace(result, completions=(*result.completions, *self._commit(result)))
+            if completions := self._commit(result):
+                result = dataclasses.replace(result, completions=(*result.completions, *completions))
         for request_id, response in result.completions:
             assert request_id not in self.answers, "a request is answered once"
             self.answers[request_id] = response

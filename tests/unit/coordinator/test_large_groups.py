@@ -1,4 +1,4 @@
-"""What a heartbeat costs does not depend on how many members its group has."""
+"""What a request of one member costs does not depend on how many members its group has."""
 
 from __future__ import annotations
 
@@ -79,3 +79,33 @@ def test_a_heartbeat_of_an_unsettled_group_touches_a_bounded_part_of_it() -> Non
 def test_a_member_that_leaves_a_large_group_costs_no_copy_of_it() -> None:
     _, clients = unsettled(2_000)
     assert peak_bytes_of(clients[7].leave) < 60_000
+
+
+def joining(count: int) -> tuple[Shell, list[str]]:
+    """A classic group whose `count` members wait for the end of its first join phase, and two that come too."""
+    shell = Shell()
+    shell.validates = False
+    members = [shell.known_member() for _ in range(count + 2)]
+    for member_id in members[:-2]:
+        shell.join("g", member_id)
+    return shell, members[-2:]
+
+
+def test_a_member_that_joins_a_large_classic_group_costs_no_copy_of_it() -> None:
+    calls = []
+    for size in (50, 2_000):
+        shell, (one, other) = joining(size)
+        calls.append(calls_of(lambda: shell.join("g", one)))  # noqa: B023
+        memory = peak_bytes_of(lambda: shell.join("g", other))  # noqa: B023
+    assert calls[1] < 1.5 * calls[0]
+    assert memory < 30_000
+
+
+def test_a_member_that_syncs_with_a_large_classic_group_costs_no_copy_of_it() -> None:
+    shell = Shell()
+    shell.validates = False
+    handles = [shell.join("g", shell.known_member()) for _ in range(2_000)]
+    shell.settle()
+    members = [shell.answer(handle) for handle in handles]
+    followers = [member for member in members if member.member_id != member.leader]
+    assert peak_bytes_of(lambda: shell.sync(followers[1_000])) < 30_000

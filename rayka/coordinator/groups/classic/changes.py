@@ -5,7 +5,6 @@ They take effect when the coordinator commits the step, so a command that fails 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from rayka.coordinator.clock import Now
@@ -32,7 +31,7 @@ class ClassicChanges:
 
     def update(self, member: ClassicMember, **changes: Any) -> ClassicMember:
         """Change fields of a member."""
-        member = replace(member, **changes)
+        member = member._replace(**changes)
         self.group.put(member)
         return member
 

@@ -6,21 +6,22 @@ its part with a sync). The new generation begins when the assignment is in the l
 soft state. Durable is the last generation that was completed, `persisted`; a coordinator that restarts continues from
 there. A generation that never completed assigned no partition, so its number can be used again.
 
-A command works on a draft (`changes.py`), which replaces the group when the records of the command are in the log.
-Members are immutable, so a draft shares them with the group. The transitions are the table below; `rebalance.py` moves
-a group along them.
+A command works on a draft (`changes.py`), whose changes the group adopts when the records of the command are in the
+log. The draft keeps them beside the group (`Overlay`), so that a join or a sync costs the same in a group of any size.
+Members are immutable. The transitions are the table below; `rebalance.py` moves a group along them.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import NamedTuple
 
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
 from rayka.coordinator.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from rayka.coordinator.groups.requests import JoinGroupMember, Protocol
+from rayka.coordinator.overlay import Overlay
 from rayka.errors import ErrorCode
 
 
@@ -48,9 +49,11 @@ TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
     DEAD: frozenset({DEAD}),
 }
 
+_MAPPINGS = ("members", "static_members", "pending_join_members", "pending_sync_members", "_supported")
+"""The fields of a group of which a draft keeps only its changes."""
 
-@dataclass(frozen=True, slots=True)
-class ClassicMember:
+
+class ClassicMember(NamedTuple):
     """One member. `awaiting_join` and `awaiting_sync` are the ids of its requests that wait.
 
     `is_new`: it joined since the last rebalance completed, so waiting does not keep it alive.
@@ -67,6 +70,11 @@ class ClassicMember:
     awaiting_join: int | None = None
     awaiting_sync: int | None = None
     is_new: bool = False
+
+    @property
+    def is_awaiting_join(self) -> bool:
+        """Whether the member waits for the join phase to end."""
+        return self.awaiting_join is not None
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
@@ -90,14 +98,14 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.members: dict[str, ClassicMember] = {}
-        self.static_members: dict[str, str] = {}
-        self.pending_join_members: set[str] = set()
-        self.pending_sync_members: set[str] = set()
+        self.members: MutableMapping[str, ClassicMember] = {}
+        self.static_members: MutableMapping[str, str] = {}
+        self.pending_join_members: MutableMapping[str, None] = {}
+        self.pending_sync_members: MutableMapping[str, None] = {}
         self.new_member_added = False
         self.subscribed_topics: frozenset[str] | None = None
         self.persisted: GroupMetadataValue | None = None
-        self._supported: Counter[str] = Counter()
+        self._supported: MutableMapping[str, int] = Counter()
         self._awaiting_join = 0
 
     @classmethod
@@ -116,11 +124,22 @@ class ClassicGroup:
         return group
 
     def draft(self) -> ClassicGroup:
-        """A copy to make changes to."""
+        """The group with changes of its own."""
         draft = ClassicGroup.__new__(ClassicGroup)
-        copies = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set)}
-        vars(draft).update(vars(self) | copies)
+        fields = vars(self)
+        vars(draft).update(fields)
+        for name in _MAPPINGS:
+            setattr(draft, name, Overlay(fields[name]))
         return draft
+
+    def adopt(self, draft: ClassicGroup) -> None:
+        """Take over the changes of a draft of this group. `persisted` stays: it follows the log."""
+        fields = vars(self)
+        fields.update(vars(draft), persisted=self.persisted)
+        for name in _MAPPINGS:
+            changed = fields[name]
+            if type(changed) is Overlay:
+                fields[name] = changed.merge()
 
     @property
     def is_empty(self) -> bool:
@@ -170,10 +189,13 @@ class ClassicGroup:
     def put(self, member: ClassicMember) -> None:
         """Replace the member of this id, or add it."""
         before = self.members.get(member.member_id)
+        self.members[member.member_id] = member
+        if before is not None and before.supported_protocols == member.supported_protocols:
+            self._awaiting_join += member.is_awaiting_join - before.is_awaiting_join
+            return
         if before is not None:
             self._count(before, -1)
         self._count(member, 1)
-        self.members[member.member_id] = member
 
     def add(self, member: ClassicMember) -> None:
         """Take in a new member. The first becomes the leader."""
@@ -182,7 +204,7 @@ class ClassicGroup:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.put(member)
-        self.pending_join_members.discard(member.member_id)
+        self.pending_join_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
         """Remove a member or a pending one. If it was the leader another member becomes the leader."""
@@ -193,8 +215,8 @@ class ClassicGroup:
                 self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
-        self.pending_join_members.discard(member_id)
-        self.pending_sync_members.discard(member_id)
+        self.pending_join_members.pop(member_id, None)
+        self.pending_sync_members.pop(member_id, None)
 
     def replace_static_member(self, instance_id: str, new: ClassicMember) -> ClassicMember:
         """Give an instance a new member in place of its old one, which is returned."""
@@ -205,8 +227,8 @@ class ClassicGroup:
         if self.leader_id == old.member_id:
             self.leader_id = new.member_id
         if old.member_id in self.pending_sync_members:
-            self.pending_sync_members.remove(old.member_id)
-            self.pending_sync_members.add(new.member_id)
+            del self.pending_sync_members[old.member_id]
+            self.pending_sync_members[new.member_id] = None
         return old
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
@@ -248,7 +270,7 @@ class ClassicGroup:
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self.compute_subscribed_topics()
         self.move_to(COMPLETING_REBALANCE if self.members else EMPTY, now_ms)
-        self.pending_sync_members.clear()
+        self.pending_sync_members = {}
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
         """The topics of all members; None if they are not consumers or their subscriptions are malformed."""
@@ -288,8 +310,7 @@ class ClassicGroup:
     def _count(self, member: ClassicMember, change: int) -> None:
         for name in {protocol.name for protocol in member.supported_protocols}:
             self._supported[name] += change
-        if member.awaiting_join is not None:
-            self._awaiting_join += change
+        self._awaiting_join += change * member.is_awaiting_join
 
     def validate_state(self) -> None:
         """Check what must always hold. Raises AssertionError."""
@@ -298,11 +319,11 @@ class ClassicGroup:
         instances = {m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id is not None}
         assert instances == self.static_members
         assert not members or self.leader_id in members
-        assert self.pending_sync_members <= members.keys()
-        assert self.pending_join_members.isdisjoint(members)
+        assert self.pending_sync_members.keys() <= members.keys()
+        assert self.pending_join_members.keys().isdisjoint(members)
         assert self._awaiting_join == sum(member.awaiting_join is not None for member in members.values())
         supported = Counter(n for m in members.values() for n in {p.name for p in m.supported_protocols})
-        assert +self._supported == supported
+        assert {name: count for name, count in self._supported.items() if count} == supported
         assert not (self.is_empty and members), "an empty group has no members"
         assert self.state not in (STABLE, COMPLETING_REBALANCE) or members
         awaits_sync = any(member.awaiting_sync is not None for member in members.values())

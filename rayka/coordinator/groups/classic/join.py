@@ -67,7 +67,7 @@ class ClassicJoin:
         if instance_id is not None and instance_id in changes.group.static_members:
             return self._replace_static(changes, member_id, request, request_id)
         if instance_id is None and request.require_known_member_id:
-            changes.group.pending_join_members.add(member_id)
+            changes.group.pending_join_members[member_id] = None
             changes.schedule(Timer.SESSION, request.session_timeout_ms, member_id=member_id)
             changes.complete(request_id, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
@@ -124,7 +124,7 @@ class ClassicJoin:
         assert instance_id is not None
         previous_leader = group.leader_id or ""
         old = group.members[group.static_members[instance_id]]
-        new = replace(_updated(old, request, request_id), member_id=new_member_id, awaiting_sync=None)
+        new = _updated(old, request, request_id)._replace(member_id=new_member_id, awaiting_sync=None)
         group.replace_static_member(instance_id, new)
         answer_waiting(changes, old, ErrorCode.FENCED_INSTANCE_ID)
         changes.cancel_session(old.member_id)
@@ -156,8 +156,7 @@ class ClassicJoin:
 
 def _updated(member: ClassicMember, request: JoinGroupRequest, request_id: int) -> ClassicMember:
     """A member that joins again, with what its request says."""
-    return replace(
-        member,
+    return member._replace(
         supported_protocols=request.protocols,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=request.session_timeout_ms,

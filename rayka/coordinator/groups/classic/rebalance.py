@@ -41,7 +41,7 @@ class Rebalance:
         group = changes.group
         if group.state is COMPLETING_REBALANCE:
             self.abandon_assignment(changes, ErrorCode.REBALANCE_IN_PROGRESS)
-        group.pending_sync_members.clear()
+        group.pending_sync_members = {}
         changes.cancel(Timer.SYNC)
         is_initial = group.is_empty
         group.move_to(PREPARING_REBALANCE, changes.now.wall_ms)
@@ -85,7 +85,7 @@ class Rebalance:
         for member in list(group.members.values()):
             changes.complete(member.awaiting_join, joined(group, member))
             changes.renew_session(changes.update(member, awaiting_join=None, is_new=False))
-            group.pending_sync_members.add(member.member_id)
+            group.pending_sync_members[member.member_id] = None
         changes.schedule(Timer.SYNC, group.rebalance_timeout_ms, group.generation_id)
 
     def expire_join(self, changes: ClassicChanges, delay: InitialDelay | None) -> None:
@@ -115,7 +115,7 @@ class Rebalance:
 
     def received_sync(self, changes: ClassicChanges, member_id: str) -> None:
         """A member asked for its assignment."""
-        changes.group.pending_sync_members.discard(member_id)
+        changes.group.pending_sync_members.pop(member_id, None)
         if not changes.group.pending_sync_members:
             changes.cancel(Timer.SYNC)
 
