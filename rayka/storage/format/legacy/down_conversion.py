@@ -1,0 +1,171 @@
+"""Record batches as message sets of magic 0 and 1, for consumers that ask with Fetch 0-3.
+
+As in Kafka: headers are dropped, and so are control batches. Records of transactions are delivered whatever became of
+them: these versions know no isolation level. Batches keep their codec, but zstd came after these formats.
+Offsets stay as they are. Importing this module imports numba and numpy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.columns.decode import SOUND, Bytes, Ints, Longs, locate
+from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
+from rayka.storage.format.compression import Codec, compress
+from rayka.storage.format.legacy import lz4_framing
+from rayka.storage.format.legacy.encode import write_messages
+from rayka.storage.format.legacy.message import LOG_APPEND_TIME_FLAG, OVERHEAD, TIMESTAMP_SIZE, wrap
+from rayka.storage.format.records import record_bytes
+from rayka.types import NO_TIMESTAMP, TimestampType
+
+MAX_INNER_SIZE = 1 << 20
+"""Bytes of the inner messages of one compressed message: old consumers fetch 1 MB unless told otherwise."""
+_NO_LIMIT = 2**63 - 1
+_MIN_RECORD_SIZE = 7
+
+
+class MessageSet(NamedTuple):
+    """Messages, and the offset after the last batch that was read: the next read begins there if there are none."""
+
+    messages: bytes
+    next_offset: int
+
+
+class _Records(NamedTuple):
+    """The located records of one batch; `sizes` are those of the messages that they become."""
+
+    data: Bytes
+    header: BatchHeader
+    sizes: Longs
+    offsets: Longs
+    timestamps: Longs
+    key_positions: Ints
+    key_lengths: Ints
+    value_positions: Ints
+    value_lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+class _Writer:
+    """A message set in the making, of at most `max_size` bytes, or of one message or compressed part that is larger."""
+
+    def __init__(self, magic: int, max_size: int) -> None:
+        self._magic = magic
+        self._max_size = max_size
+        self._overhead = _overhead(magic)
+        self.messages = bytearray()
+        self.is_full = False
+
+    def write(self, records: _Records) -> None:
+        """Add what fits."""
+        codec = records.header.codec
+        first = 0
+        while first < len(records) and not self.is_full:
+            room = self._max_size - len(self.messages)
+            end = self._end(records, first, room if codec is Codec.NONE else min(room - self._overhead, MAX_INNER_SIZE))
+            part = (
+                self._plain(records, first, end) if codec is Codec.NONE else self._wrapped(records, first, end, codec)
+            )
+            if len(part) > room and self.messages:
+                self.is_full = True
+            else:
+                self.messages += part
+            first = end
+            self.is_full = self.is_full or len(self.messages) >= self._max_size
+
+    @staticmethod
+    def _end(records: _Records, first: int, room: int) -> int:
+        """The row after the last one that fits with those from `first` on; one always does."""
+        ends = np.cumsum(records.sizes[first:])
+        return first + max(int(np.searchsorted(ends, room, side="right")), 1)
+
+    def _plain(
+        self, records: _Records, first: int, end: int, attributes: int | None = None, base: int = 0
+    ) -> bytearray:
+        if attributes is None:
+            attributes = self._attributes(records.header)
+        out = bytearray(int(records.sizes[first:end].sum()))
+        array = np.frombuffer(out, np.uint8)
+        write_messages(records.data, first, end, self._magic, attributes, base, *records[3:], array)
+        return out
+
+    def _wrapped(self, records: _Records, first: int, end: int, codec: Codec) -> bytes:
+        base = int(records.offsets[first]) if self._magic else 0
+        content = compress(codec, self._plain(records, first, end, self._attributes(records.header), base))
+        if codec is Codec.LZ4 and not self._magic:
+            content = lz4_framing.break_checksum(content)
+        attributes = codec | self._attributes(records.header)
+        timestamp = int(records.timestamps[first:end].max())
+        return wrap(content, self._magic, attributes, int(records.offsets[end - 1]), timestamp)
+
+    def _attributes(self, header: BatchHeader) -> int:
+        is_append_time = self._magic and header.timestamp_type is TimestampType.LOG_APPEND_TIME
+        return LOG_APPEND_TIME_FLAG if is_append_time else 0
+
+
+def convert_down(batches: Buffer, magic: int, fetch_offset: int, max_bytes: int, *, is_hard_limit: bool) -> MessageSet:
+    """The records from `fetch_offset` on as messages of `magic` 0 or 1, at most `max_bytes` of them.
+
+    The first message may be larger. With `is_hard_limit` it is cut at `max_bytes`, by which clients of Fetch 0-2 see
+    that they have to fetch more. Raises UNSUPPORTED_COMPRESSION_TYPE if the first batch has zstd, and CORRUPT_MESSAGE.
+    """
+    writer = _Writer(magic, max_bytes)
+    next_offset = fetch_offset
+    for position, header in iter_headers(batches):
+        if writer.is_full:
+            break
+        if header.last_offset >= fetch_offset and not header.is_control:
+            if header.codec is Codec.ZSTD:
+                if writer.messages:
+                    break
+                raise _zstd(header)
+            writer.write(_locate(batches, position, header, fetch_offset, _overhead(magic)))
+        next_offset = max(next_offset, header.next_offset)
+    messages = bytes(writer.messages[:max_bytes] if is_hard_limit else writer.messages)
+    return MessageSet(messages, next_offset)
+
+
+def _overhead(magic: int) -> int:
+    """Bytes of a message beside its key and value."""
+    return OVERHEAD + TIMESTAMP_SIZE * magic
+
+
+def _locate(batches: Buffer, position: int, header: BatchHeader, fetch_offset: int, overhead: int) -> _Records:
+    records = record_bytes(batches, position, header)
+    rows = header.record_count
+    if not 0 <= rows <= len(records) // _MIN_RECORD_SIZE:
+        raise _corrupt(header)
+    data = np.frombuffer(records, np.uint8)
+    span = np.array([[0, len(records), rows, header.base_offset, *_times(header)]], np.int64)
+    longs = np.empty((2, rows), np.int64)
+    ints = np.empty((6, rows), np.int32)
+    columns = (longs[0], longs[1], np.empty(1, np.int64), ints[0], ints[1], ints[2], ints[3], ints[4], ints[5])
+    found, broken = locate(data, span, fetch_offset, _NO_LIMIT, *columns)
+    if broken != SOUND:
+        raise _corrupt(header)
+    offsets, timestamps = longs[:, :found]
+    keys, key_lengths, values, value_lengths = ints[:4, :found]
+    sizes = overhead + np.maximum(key_lengths, 0).astype(np.int64) + np.maximum(value_lengths, 0)
+    return _Records(data, header, sizes, offsets, timestamps, keys, key_lengths, values, value_lengths)
+
+
+def _times(header: BatchHeader) -> tuple[int, int]:
+    """The base timestamp, and the log append time or -1."""
+    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return header.base_timestamp, header.max_timestamp if is_append_time else NO_TIMESTAMP
+
+
+def _zstd(header: BatchHeader) -> RaykaError:
+    return RaykaError(
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        f"The record batch at offset {header.base_offset} is compressed with zstd, which needs Fetch v10 or later",
+    )
+
+
+def _corrupt(header: BatchHeader) -> RaykaError:
+    return RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at offset {header.base_offset} is broken")
