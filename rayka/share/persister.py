@@ -1,0 +1,55 @@
+"""The durable state of share-partitions, as their leaders see it: the share coordinator is behind a `Persister`."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from rayka.types import NO_OFFSET
+
+
+class SharePartitionKey(NamedTuple):
+    """A share-partition by name."""
+
+    group_id: str
+    topic_id: uuid.UUID
+    partition: int
+
+
+class StateBatch(NamedTuple):
+    """Records of which the same is known. `delivery_state` is the number of a `RecordState`."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """What is persisted of a share-partition. `start_offset` -1: the group has not begun to read it."""
+
+    state_epoch: int = 0
+    start_offset: int = NO_OFFSET
+    state_batches: tuple[StateBatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateUpdate:
+    """A change to the persisted state: batches replace what was known of their offsets."""
+
+    state_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    state_batches: tuple[StateBatch, ...]
+
+
+class Persister(Protocol):
+    """Reads and writes durable state. Both raise RaykaError; the codes are those of the share coordinator."""
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+        """The state, for a leader in this epoch; writes of earlier leaders are refused from then on."""
+
+    async def write(self, key: SharePartitionKey, leader_epoch: int, update: StateUpdate) -> None:
+        """Returns when the update is durable."""

@@ -1,0 +1,106 @@
+"""Share sessions: what one member of a share group fetches from one broker (KIP-932).
+
+A member opens its session with epoch 0. The requests after it carry the epochs 1, 2, ... and name only partitions that
+are new, forgotten, or have acknowledgements; each reads from all partitions of the session. Epoch -1 ends it. A session
+belongs to the connection on which it was opened, and ends with it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from rayka.errors import ErrorCode, RaykaError
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_MAX_EPOCH: Final = 2**31 - 1
+
+
+class SessionKey(NamedTuple):
+    """A member of a group."""
+
+    group_id: str
+    member_id: str
+
+
+class SharePartitionId(NamedTuple):
+    """A partition by the id of its topic."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+
+@dataclass(slots=True)
+class ShareSession:
+    """The partitions of one member, in the order in which they are read next."""
+
+    key: SessionKey
+    connection: Hashable
+    epoch: int = 1
+    partitions: dict[SharePartitionId, None] = field(default_factory=dict)
+
+    def advance(self) -> None:
+        """The next request carries the next epoch; after the highest comes 1."""
+        self.epoch = 1 if self.epoch == _MAX_EPOCH else self.epoch + 1
+
+    def update(self, added: Iterable[SharePartitionId], forgotten: Iterable[SharePartitionId]) -> None:
+        """Read from other partitions from now on."""
+        self.partitions |= dict.fromkeys(added)
+        for partition in forgotten:
+            self.partitions.pop(partition, None)
+
+    def read_last(self, partition: SharePartitionId) -> None:
+        """This partition has had its turn."""
+        if partition in self.partitions:
+            del self.partitions[partition]
+            self.partitions[partition] = None
+
+
+class ShareSessions:
+    """The sessions of one gateway."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[SessionKey, ShareSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def fetch(self, key: SessionKey, epoch: int, connection: Hashable, limit: int) -> ShareSession:
+        """The session of a fetch: a new one, the present one, or the one that it ends.
+
+        Raises SHARE_SESSION_LIMIT_REACHED when a new one would be more than `limit`, SHARE_SESSION_NOT_FOUND and
+        INVALID_SHARE_SESSION_EPOCH.
+        """
+        if epoch != INITIAL_EPOCH:
+            return self.acknowledge(key, epoch)
+        self._sessions.pop(key, None)
+        if len(self._sessions) >= limit:
+            raise RaykaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"there are {limit} share sessions already")
+        session = self._sessions[key] = ShareSession(key, connection)
+        return session
+
+    def acknowledge(self, key: SessionKey, epoch: int) -> ShareSession:
+        """The session of a request that can't open one. Raises as `fetch`."""
+        if epoch == INITIAL_EPOCH:
+            raise RaykaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session is opened by a fetch")
+        session = self._sessions.get(key)
+        if session is None:
+            raise RaykaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"member {key.member_id} has no share session")
+        if epoch == FINAL_EPOCH:
+            del self._sessions[key]
+        elif epoch != session.epoch:
+            reason = f"share session epoch {epoch} is not {session.epoch}"
+            raise RaykaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, reason)
+        else:
+            session.advance()
+        return session
+
+    def disconnected(self, connection: Hashable) -> list[ShareSession]:
+        """Remove and return the sessions of a connection that has ended."""
+        ended = [session for session in self._sessions.values() if session.connection == connection]
+        for session in ended:
+            del self._sessions[session.key]
+        return ended

@@ -1,0 +1,287 @@
+"""A share-partition: the records of one partition that one share group has in flight, on the partition's leader.
+
+A member acquires records under a lock, and acknowledges them. An acknowledgement is a transition with three steps: it
+starts here, `begin_write` hands it out to be persisted, and `end_write` commits it, or rolls it back. Until then its
+records can be neither acquired nor acknowledged again. One write is under way at a time, with everything that has
+gathered since the one before, so the share coordinator sees the changes in their order.
+
+A lock that expires changes the state at once, and the change is persisted with the next write (KIP-932): should that
+fail, a later leader delivers the records as if the lock had never been.
+
+Time is an argument, in milliseconds of a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.share.acknowledge import Acknowledgement, check_held
+from rayka.share.acquire import AcquiredRecords, AcquireParams, Acquisition, LogBatch
+from rayka.share.config import ShareGroupConfig
+from rayka.share.in_flight import NO_MEMBER, InFlightBatch, InFlightBatches
+from rayka.share.locks import AcquisitionLocks
+from rayka.share.persister import ShareState, StateBatch, StateUpdate
+from rayka.share.record_state import ACQUIRED, AFTER, ARCHIVED, AVAILABLE, AcknowledgeType, RecordState, released_state
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transition:
+    """Changes of records that are persisted together. Without `state_batches` there is nothing to persist."""
+
+    state_batches: tuple[StateBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """An update that is to be persisted, and the transitions that wait for it."""
+
+    update: StateUpdate
+    transitions: tuple[Transition, ...]
+
+
+class SharePartition:
+    """The state of a share-partition. Raises ValueError if the persisted state makes no sense."""
+
+    def __init__(self, state: ShareState, config: ShareGroupConfig) -> None:
+        self.config = config
+        self._state_epoch = state.state_epoch
+        self._batches = _in_flight(state)
+        self._locks = AcquisitionLocks()
+        self._has_available = bool(len(self._batches))
+        self._unpersisted: list[StateBatch] = []
+        self._transitions: list[Transition] = []
+        self._write: Write | None = None
+        self._batches.remove_done()
+
+    @property
+    def start_offset(self) -> int:
+        """The share-partition start offset (SPSO): all records below it are done. It never goes back."""
+        return self._batches.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the highest one that was ever acquired."""
+        return self._batches.end_offset
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many offsets are in flight."""
+        return self.end_offset - self.start_offset
+
+    @property
+    def delivery_complete_count(self) -> int:
+        """How many offsets in flight are done, those of transitions included: not part of the lag (KIP-1226)."""
+        changing = (batch for batch in self._batches if batch.transition is not None and batch.next_state.is_terminal)
+        return self._batches.terminal_count + sum(batch.size for batch in changing)
+
+    def next_fetch_offset(self) -> int | None:
+        """Where records can be acquired next; None if there is no room for more in flight."""
+        if self._has_available:
+            for batch in self._batches:
+                if batch.is_acquirable():
+                    return batch.first_offset
+            self._has_available = False
+        is_full = self.in_flight_count >= self.config.partition_max_record_locks
+        return None if is_full else self.end_offset
+
+    def acquire(
+        self, fetch_offset: int, log_batches: Iterable[LogBatch], params: AcquireParams, now_ms: int
+    ) -> list[AcquiredRecords]:
+        """Lock records for a member, from the batches that the log has at `fetch_offset`, in order.
+
+        `fetch_offset` is the next fetch offset. Without a result, more may be found at the new next fetch offset.
+        """
+        acquisition = Acquisition(self._batches, self.config, params, now_ms + self.config.record_lock_duration_ms)
+        acquisition.run(fetch_offset, log_batches)
+        self._batches.remove_done()
+        for batch in acquisition.acquired:
+            self._locks.add(batch)
+        self._locks.trim(self._batches, len(self._batches))
+        return [
+            AcquiredRecords(batch.first_offset, batch.last_offset, batch.delivery_count)
+            for batch in acquisition.acquired
+        ]
+
+    def acknowledge(self, member_id: str, acknowledgements: Sequence[Acknowledgement], now_ms: int) -> Transition:
+        """Start the transition that the member asks for; renewed locks count at once.
+
+        Records below the start offset are left out. Raises INVALID_REQUEST and INVALID_RECORD_STATE for the whole.
+        """
+        check_held(self._batches, acknowledgements, member_id, now_ms)
+        changes: list[tuple[InFlightBatch, RecordState, int]] = []
+        for first_offset, last_offset, acknowledge_type in acknowledgements:
+            for batch in self._batches.cut_out(first_offset, last_offset):
+                if acknowledge_type is AcknowledgeType.RENEW:
+                    self._renew(batch, now_ms)
+                else:
+                    changes.append((batch, self._state_after(acknowledge_type, batch), batch.delivery_count))
+        return self._start(changes)
+
+    def _renew(self, batch: InFlightBatch, now_ms: int) -> None:
+        batch.lock_expires_ms = now_ms + self.config.record_lock_duration_ms
+        self._locks.add(batch)
+        self._locks.trim(self._batches, len(self._batches))
+
+    def _state_after(self, acknowledge_type: AcknowledgeType, batch: InFlightBatch) -> RecordState:
+        state = AFTER[acknowledge_type]
+        return self._released_state(batch) if state is AVAILABLE else state
+
+    def _released_state(self, batch: InFlightBatch) -> RecordState:
+        return released_state(batch.delivery_count, self.config.delivery_count_limit)
+
+    def release(self, member_id: str, *, were_delivered: bool) -> Transition:
+        """Give back all records that the member holds: its session has ended.
+
+        A member that leaves has acknowledged what it gave to its program; the rest was not delivered and does not
+        count as such. When a connection is lost nobody knows, and the delivery counts: a record that crashes every
+        consumer must come to its limit.
+        """
+        changes = []
+        for batch in self._batches:
+            if batch.state is ACQUIRED and batch.transition is None and batch.member_id == member_id:
+                state = self._released_state(batch) if were_delivered else AVAILABLE
+                changes.append((batch, state, batch.delivery_count - (0 if were_delivered else 1)))
+        return self._start(changes)
+
+    def _start(self, changes: Sequence[tuple[InFlightBatch, RecordState, int]]) -> Transition:
+        state_batches = [
+            StateBatch(batch.first_offset, batch.last_offset, state, delivery_count)
+            for batch, state, delivery_count in changes
+        ]
+        transition = Transition(tuple(state_batches))
+        for batch, state, delivery_count in changes:
+            batch.transition = transition
+            batch.next_state, batch.next_delivery_count = state, delivery_count
+        if changes:
+            self._transitions.append(transition)
+        return transition
+
+    def next_deadline(self) -> int | None:
+        """When to call `expire` next; None while no record is locked."""
+        return self._locks.next_deadline(self.start_offset)
+
+    def expire(self, now_ms: int) -> bool:
+        """Take back the records whose lock has expired; tells whether there were any.
+
+        Those with a transition are taken back if that fails.
+        """
+        has_expired = False
+        for deadline in self._locks.take_due(now_ms):
+            for batch in self._batches.within(deadline.first_offset, deadline.last_offset):
+                if batch.state is ACQUIRED and batch.transition is None and batch.lock_expires_ms <= now_ms:
+                    self._take_back(batch)
+                    has_expired = True
+        if has_expired:
+            self._batches.remove_done()
+        return has_expired
+
+    def _take_back(self, batch: InFlightBatch) -> None:
+        self._set(batch, self._released_state(batch), batch.delivery_count)
+        self._unpersisted.append(StateBatch(batch.first_offset, batch.last_offset, batch.state, batch.delivery_count))
+
+    def _set(self, batch: InFlightBatch, state: RecordState, delivery_count: int) -> None:
+        """An acquired batch gets another state."""
+        self._batches.set_state(batch, state)
+        batch.delivery_count = delivery_count
+        batch.member_id = NO_MEMBER
+        self._has_available = self._has_available or state is AVAILABLE
+
+    def begin_write(self) -> Write | None:
+        """What to persist now; None if there is nothing, or while a write is under way."""
+        if self._write is not None or not (self._transitions or self._unpersisted):
+            return None
+        transitions, self._transitions = tuple(self._transitions), []
+        unpersisted, self._unpersisted = self._unpersisted, []
+        state_batches = [batch for batch in unpersisted if batch.last_offset >= self.start_offset]
+        for transition in transitions:
+            state_batches += transition.state_batches
+        update = StateUpdate(
+            self._state_epoch, self.start_offset, self.delivery_complete_count, tuple(sorted(state_batches))
+        )
+        self._write = Write(update, transitions)
+        return self._write
+
+    def end_write(self, error: RaykaError | None, now_ms: int) -> None:
+        """The write is durable, or has failed: its transitions are committed or rolled back.
+
+        After a failure, records whose lock has expired meanwhile are taken back.
+        """
+        assert self._write is not None, "no write is under way"
+        write, self._write = self._write, None
+        for transition in write.transitions:
+            for state_batch in transition.state_batches:
+                for batch in self._batches.within(state_batch.first_offset, state_batch.last_offset):
+                    if batch.transition is transition:
+                        self._end(batch, error is None, now_ms)
+        self._batches.remove_done()
+
+    def _end(self, batch: InFlightBatch, is_committed: bool, now_ms: int) -> None:
+        batch.transition = None
+        if is_committed:
+            self._set(batch, batch.next_state, batch.next_delivery_count)
+        elif batch.lock_expires_ms <= now_ms:
+            self._take_back(batch)
+
+    def log_start_offset_moved(self, log_start_offset: int) -> None:
+        """The log was deleted below this offset: the group can't read there any more.
+
+        It is persisted with the next write.
+        """
+        if log_start_offset > self.start_offset:
+            self._batches.remove_below(log_start_offset)
+            self._batches.remove_done()
+
+    def validate_state(self) -> None:
+        """Check what must always hold. Raises AssertionError."""
+        self._batches.validate_state()
+        under_way = self._write.transitions if self._write is not None else ()
+        transitions = {*self._transitions, *under_way}
+        deadlines = self._locks.deadlines()
+        for batch in self._batches:
+            assert batch.transition is None or batch.transition in transitions, f"lost transition of {batch}"
+            assert batch.delivery_count <= self.config.delivery_count_limit, batch
+            has_lock = batch.state is ACQUIRED and batch.transition is None
+            assert not has_lock or batch.lock_expires_ms in deadlines, f"no timer for {batch}"
+            assert self._has_available or not batch.is_acquirable(), f"{batch} would not be delivered"
+        first = next(iter(self._batches), None)
+        assert first is None or not first.is_done(), f"start offset behind {first}"
+
+
+def _in_flight(state: ShareState) -> InFlightBatches:
+    """The batches of the persisted state. What it leaves out is available."""
+    if state.start_offset < 0:
+        raise ValueError(f"start offset {state.start_offset}")
+    batches = InFlightBatches(state.start_offset)
+    for first_offset, last_offset, number, delivery_count in sorted(state.state_batches):
+        if last_offset < state.start_offset:
+            continue
+        first_offset = max(first_offset, state.start_offset)
+        if not batches.end_offset <= first_offset <= last_offset:
+            raise ValueError(f"state batch {first_offset} to {last_offset} overlaps with another or is empty")
+        if first_offset > batches.end_offset:
+            batches.append(InFlightBatch(batches.end_offset, first_offset - 1, AVAILABLE))
+        batches.append(InFlightBatch(first_offset, last_offset, _persisted_state(number), delivery_count))
+    return batches
+
+
+def _persisted_state(number: int) -> RecordState:
+    state = RecordState(number)
+    if state is ACQUIRED:
+        raise ValueError("ACQUIRED is not a state that is persisted")
+    return ARCHIVED if state is RecordState.ARCHIVING else state
+
+
+def persister_error(error: RaykaError) -> RaykaError:
+    """The error for a client when its acknowledgement could not be persisted, as Kafka maps them."""
+    match error.code:
+        case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.GROUP_ID_NOT_FOUND | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        case ErrorCode.FENCED_LEADER_EPOCH | ErrorCode.FENCED_STATE_EPOCH:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        case _:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+    return RaykaError(code, error.message)
