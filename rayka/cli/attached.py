@@ -18,8 +18,8 @@ from rayka.client import runtime
 from rayka.errors import RaykaError
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.cluster import KafkaCluster
     from rayka.client.connection import Connection
+    from rayka.client.kafka.cluster import KafkaCluster
 
 TIMEOUT_S = 30.0
 
@@ -49,7 +49,7 @@ def bootstrap_servers(target: Target) -> str:
 @contextlib.contextmanager
 def kafka(target: Target, timeout_s: float = TIMEOUT_S) -> Iterator[KafkaCluster]:
     """The cluster that the options chose, by the Kafka protocol. Raises CliError(NOT_FOUND), RaykaError."""
-    from rayka.cli.kafka.cluster import KafkaCluster
+    from rayka.client.kafka.cluster import KafkaCluster
 
     with KafkaCluster(bootstrap_servers(target), timeout_s) as cluster:
         yield cluster

@@ -140,7 +140,7 @@ def _complete(ctx: click.Context, incomplete: str, what: str) -> list[str]:
             if what == "topics":
                 names = list(cluster.metadata(None).topics)
             else:
-                from rayka.cli.kafka.groups import KafkaGroupAdmin
+                from rayka.client.kafka.groups import KafkaGroupAdmin
 
                 names = [group.group_id for group in KafkaGroupAdmin(cluster).list_groups()]
     except (CliError, RaykaError):

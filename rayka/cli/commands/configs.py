@@ -14,8 +14,8 @@ from rayka.cli.tables import table
 from rayka.cli.text.properties import parse_assignments
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.admin import Resource
-    from rayka.cli.kafka.values import Config
+    from rayka.client.kafka.admin import Resource
+    from rayka.client.kafka.values import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
 CODES = "\nExit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.\n"
@@ -63,7 +63,7 @@ def resource_options(function: F) -> F:
 
 def _resource(topic: str | None, broker: int | None, all_brokers: bool, group: str | None) -> Resource:
     """What the options name. Raises CliError(USAGE) if that is not one thing."""
-    from rayka.cli.kafka.admin import BROKER, GROUP, TOPIC, Resource
+    from rayka.client.kafka.admin import BROKER, GROUP, TOPIC, Resource
 
     only_one(topic=topic, broker=broker is not None, all_brokers=all_brokers, group=group)
     if topic is not None:
@@ -99,7 +99,7 @@ def describe(
     """Show settings, and where each value comes from."""
     resource = _resource(topic, broker, all_brokers, group)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import KafkaAdmin
+    from rayka.client.kafka.admin import KafkaAdmin
 
     with kafka(target) as cluster:
         entries = KafkaAdmin(cluster).describe_configs(resource)
@@ -154,7 +154,7 @@ def delete(target: Target, names: tuple[str, ...], **resource: Any) -> Exit:
 
 def _change(target: Target, resource: Resource, changes: Mapping[str, str | None]) -> None:
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import KafkaAdmin
+    from rayka.client.kafka.admin import KafkaAdmin
 
     with kafka(target) as cluster:
         KafkaAdmin(cluster).alter_configs(resource, changes)

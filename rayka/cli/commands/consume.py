@@ -14,8 +14,8 @@ from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import Command, Target, complete_groups, complete_topics, only_one, target_options
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.cluster import KafkaCluster
     from rayka.cli.text.record_text import Readable
+    from rayka.client.kafka.cluster import KafkaCluster
     from rayka.types import TopicPartition
 
 EXAMPLES = r"""
@@ -132,8 +132,8 @@ def _names(cluster: KafkaCluster, wanted: ConsumeOptions) -> list[str]:
 
 def _starts(cluster: KafkaCluster, wanted: ConsumeOptions) -> dict[TopicPartition, tuple[int, int]]:
     """From which offset to which each partition is read; says on standard error what the log does not hold."""
-    from rayka.cli.kafka.admin import KafkaAdmin
     from rayka.cli.kafka.offsets import log_ranges, outside, partitions_of, starting_offsets
+    from rayka.client.kafka.admin import KafkaAdmin
     from rayka.types import IsolationLevel
 
     admin = KafkaAdmin(cluster)

@@ -31,8 +31,8 @@ from rayka.cli.text.offset_files import parse_plan, parse_zookeeper_export, plan
 from rayka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.groups import KafkaGroupAdmin
     from rayka.client.admin.group_offsets import OffsetReset
+    from rayka.client.kafka.groups import KafkaGroupAdmin
     from rayka.types import TopicPartition
 
 NEW_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
@@ -118,7 +118,7 @@ def reset_offsets(
         raise CliError("which offsets: --topic, --all-topics or --from-file", Exit.USAGE)
     change = _change_of(group, from_file, topic, where)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import KafkaGroupAdmin
+    from rayka.client.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
         offsets = change(KafkaGroupAdmin(cluster), not execute)
@@ -211,7 +211,7 @@ def delete_offsets(target: Target, group: str, topic: tuple[str, ...], yes: bool
     topics = topics_of(topic)
     confirm(f"Delete the offsets of group {group} for {', '.join(topic)}?", yes)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import KafkaGroupAdmin
+    from rayka.client.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
         outcomes = KafkaGroupAdmin(cluster).delete_offsets(group, topics)
@@ -234,7 +234,7 @@ def import_offsets(target: Target, file: str, group: str | None, dry_run: bool, 
             raise CliError(f"the file has no offsets of group {group}", Exit.NOT_FOUND)
         groups = {group: groups[group]}
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import KafkaGroupAdmin
+    from rayka.client.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
         admin = KafkaGroupAdmin(cluster)

@@ -104,7 +104,7 @@ def list_(target: Target, state: str | None, types: str | None, as_json: bool) -
     """List groups."""
     wanted_states, wanted_types = chosen(state, STATES, "--state"), chosen(types, TYPES, "--type")
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import KafkaGroupAdmin
+    from rayka.client.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
         groups = KafkaGroupAdmin(cluster).list_groups(wanted_states, wanted_types)
@@ -141,7 +141,7 @@ def describe(
     if all_groups and groups:
         raise CliError("name groups or --all-groups, not both", Exit.USAGE)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import KafkaGroupAdmin
+    from rayka.client.kafka.groups import KafkaGroupAdmin
 
     text = members_text if members else state_text if state else offsets_text
     with kafka(target) as cluster:
@@ -171,7 +171,7 @@ def remark_on(group: GroupDescription) -> str | None:
 def delete(target: Target, groups: tuple[str, ...], yes: bool) -> Exit:
     """Delete groups that have no members, with their offsets. Asks first on a terminal."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.groups import KafkaGroupAdmin
+    from rayka.client.kafka.groups import KafkaGroupAdmin
 
     names = f"{'group' if len(groups) == 1 else 'groups'} {', '.join(groups)}"
     confirm(f"Delete {names} with all committed offsets?", yes)

@@ -23,7 +23,7 @@ from rayka.cli.tables import plural, table
 from rayka.cli.text.properties import parse_assignments
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.values import TopicDescription
+    from rayka.client.kafka.values import TopicDescription
     from rayka.types import TopicPartition
 
 TOPICS = """\
@@ -102,7 +102,7 @@ def create(
     """Create topics."""
     configs = parse_assignments(config)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import KafkaAdmin
+    from rayka.client.kafka.admin import KafkaAdmin
     from rayka.errors import ErrorCode, RaykaError
 
     with kafka(target) as cluster:
@@ -127,7 +127,7 @@ def create(
 def list_(target: Target, internal: bool, as_json: bool) -> Exit:
     """List topics."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import KafkaAdmin
+    from rayka.client.kafka.admin import KafkaAdmin
 
     with kafka(target) as cluster:
         topics = [topic for topic in KafkaAdmin(cluster).topics() if internal or not topic.is_internal]
@@ -144,7 +144,7 @@ def list_(target: Target, internal: bool, as_json: bool) -> Exit:
 def describe(target: Target, topics: tuple[str, ...], as_json: bool) -> Exit:
     """Show partitions, leaders, replicas and settings; of all topics if none is named."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import TOPIC, KafkaAdmin, Resource
+    from rayka.client.kafka.admin import TOPIC, KafkaAdmin, Resource
 
     with kafka(target) as cluster:
         admin = KafkaAdmin(cluster)
@@ -198,7 +198,7 @@ def alter(
     if not changes and partitions is None:
         raise CliError("nothing to change: give --partitions, --config or --delete-config", Exit.USAGE)
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import TOPIC, KafkaAdmin, Resource
+    from rayka.client.kafka.admin import TOPIC, KafkaAdmin, Resource
 
     done = []
     with kafka(target) as cluster:
@@ -221,7 +221,7 @@ def alter(
 def delete(target: Target, topics: tuple[str, ...], yes: bool) -> Exit:
     """Delete topics with their records. Asks first on a terminal."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import KafkaAdmin
+    from rayka.client.kafka.admin import KafkaAdmin
 
     names = ", ".join(topics)
     with kafka(target) as cluster:
@@ -245,8 +245,8 @@ def delete_records(
 ) -> Exit:
     """Delete the oldest records of a topic, up to an offset or a time. Asks first on a terminal."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import KafkaAdmin
     from rayka.cli.kafka.offsets import deletable, partitions_of
+    from rayka.client.kafka.admin import KafkaAdmin
 
     with kafka(target) as cluster:
         admin = KafkaAdmin(cluster)

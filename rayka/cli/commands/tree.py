@@ -27,9 +27,9 @@ Exit codes: 0 done, 1 failed, 2 used wrongly, 3 nothing at that path, or no brok
 def command(target: Target, path: str) -> Exit:
     """Show brokers, topics and groups as a registry of paths: what is at PATH and below."""
     from rayka.cli.attached import kafka
-    from rayka.cli.kafka.admin import KafkaAdmin
-    from rayka.cli.kafka.groups import KafkaGroupAdmin
     from rayka.client.admin.registry_tree import is_below, registry
+    from rayka.client.kafka.admin import KafkaAdmin
+    from rayka.client.kafka.groups import KafkaGroupAdmin
 
     with kafka(target) as cluster:
         brokers = sorted(cluster.metadata().brokers.values())

@@ -1,1 +1,1 @@
-"""A small blocking client of the Kafka protocol, for commands that answer quickly on any broker, rayka or Kafka."""
+"""Reading records and offsets for commands, over the Kafka protocol."""

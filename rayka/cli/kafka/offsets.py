@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rayka.cli.exits import CliError, Exit
-from rayka.cli.kafka.admin import KafkaAdmin
-from rayka.cli.kafka.cluster import KafkaCluster
 from rayka.cli.text.record_text import parse_time
+from rayka.client.kafka.admin import KafkaAdmin
+from rayka.client.kafka.cluster import KafkaCluster
 from rayka.types import IsolationLevel, OffsetSpec, TopicPartition
 
 

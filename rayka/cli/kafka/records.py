@@ -12,8 +12,8 @@ from rayka.types import TopicPartition
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-    from rayka.cli.kafka.cluster import KafkaCluster
     from rayka.cli.text.record_text import Readable
+    from rayka.client.kafka.cluster import KafkaCluster
 
 POLL_S = 0.05
 POLL_RECORDS = 10_000

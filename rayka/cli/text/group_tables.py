@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rayka.cli.tables import table
 
 if TYPE_CHECKING:
-    from rayka.cli.kafka.values import GroupListing
     from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset
+    from rayka.client.kafka.values import GroupListing
     from rayka.types import TopicPartition
 
 Row = list[object]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rayka.cli.kafka.connection import BrokerConnection, entity
-from rayka.cli.kafka.values import BrokerNode, Metadata, PartitionInfo, TopicDescription
+from rayka.client.kafka.connection import BrokerConnection, entity
+from rayka.client.kafka.values import BrokerNode, Metadata, PartitionInfo, TopicDescription
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 

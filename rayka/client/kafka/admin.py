@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from rayka.cli.kafka.cluster import KafkaCluster, raise_for
-from rayka.cli.kafka.connection import BrokerConnection, entity
-from rayka.cli.kafka.values import Config, TopicDescription
+from rayka.client.kafka.cluster import KafkaCluster, raise_for
+from rayka.client.kafka.connection import BrokerConnection, entity
+from rayka.client.kafka.values import Config, TopicDescription
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import IsolationLevel, TopicPartition
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rayka.cli.kafka.admin import KafkaAdmin, by_topic, nested
-from rayka.cli.kafka.cluster import KafkaCluster, existing, raise_for
-from rayka.cli.kafka.connection import entity
-from rayka.cli.kafka.values import GroupListing
 from rayka.client.admin.group_offsets import Bounds, GroupDescription, GroupMember, OffsetReset, offsets_of
+from rayka.client.kafka.admin import KafkaAdmin, by_topic, nested
+from rayka.client.kafka.cluster import KafkaCluster, existing, raise_for
+from rayka.client.kafka.connection import entity
+from rayka.client.kafka.values import GroupListing
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec, TopicPartition
 
