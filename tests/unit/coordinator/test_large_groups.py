@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import tracemalloc
+import uuid
 from collections.abc import Callable
 from typing import Any
 
+from rayka.coordinator.groups.consumer.assignors import AssignorMember, assign_uniform
 from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.errors import ErrorCode
@@ -109,3 +111,13 @@ def test_a_member_that_syncs_with_a_large_classic_group_costs_no_copy_of_it() ->
     members = [shell.answer(handle) for handle in handles]
     followers = [member for member in members if member.member_id != member.leader]
     assert peak_bytes_of(lambda: shell.sync(followers[1_000])) < 30_000
+
+
+def test_one_member_with_more_topics_does_not_make_assigning_to_a_large_group_slow() -> None:
+    calls = []
+    for size in (100, 1_000):
+        shared, extra = uuid.UUID(int=1), uuid.UUID(int=2)
+        members = {f"m{number}": AssignorMember(None, frozenset({shared}), {}) for number in range(size)}
+        members["more"] = AssignorMember(None, frozenset({shared, extra}), {})
+        calls.append(calls_of(lambda: assign_uniform(members, {shared: size, extra: 1})))  # noqa: B023
+    assert calls[1] < 15 * calls[0]

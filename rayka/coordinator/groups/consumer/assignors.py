@@ -7,7 +7,9 @@ different topics are read by the same member.
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import operator
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -16,13 +18,14 @@ from typing import NamedTuple, TypeAlias
 from rayka.coordinator.groups.consumer.member import Assignment
 
 Partition: TypeAlias = tuple[uuid.UUID, int]
+Subscription: TypeAlias = frozenset[uuid.UUID]
 
 
 class AssignorMember(NamedTuple):
     """What an assignor knows of a member: the existing topics that it subscribes to, and its present target."""
 
     instance_id: str | None
-    topics: frozenset[uuid.UUID]
+    topics: Subscription
     target: Assignment
 
 
@@ -85,26 +88,46 @@ def _assign_alike(members: Members, partition_counts: PartitionCounts) -> dict[s
     return held
 
 
+class _DeadEnd(NamedTuple):
+    """Topics and subscriptions from which no chain leads to a member with at least two fewer than `load`."""
+
+    load: int
+    topics: set[uuid.UUID]
+    subscriptions: set[Subscription]
+
+
 class _Balance:
     """Members with different subscriptions.
 
     Everybody starts with what it had; free partitions go to their least loaded subscriber. Then partitions move along
     chains (a gives one to b, b another to c) from a member to one that has at least two fewer, until there is no such
     chain. No assignment is more even than one without such a chain (Harvey et al., Semi-matchings, 2006).
+
+    Members with the same subscription are looked at together, since one may get what another may: of each subscription
+    the least loaded member is known.
     """
 
     def __init__(self, members: Members, partition_counts: PartitionCounts) -> None:
         self._members = members
-        self._subscribers: dict[uuid.UUID, list[str]] = {
-            topic_id: sorted(m for m in members if topic_id in members[m].topics) for topic_id in partition_counts
-        }
+        self._counts = partition_counts
+        self._alike: dict[Subscription, list[str]] = {}
+        for member_id in sorted(members):
+            self._alike.setdefault(members[member_id].topics, []).append(member_id)
+        self._subscriptions: dict[uuid.UUID, list[Subscription]] = {topic_id: [] for topic_id in partition_counts}
+        for topics in self._alike:
+            for topic_id in topics:
+                self._subscriptions[topic_id].append(topics)
         self._held: dict[str, dict[uuid.UUID, list[int]]] = {member_id: {} for member_id in members}
         self._load: dict[str, int] = dict.fromkeys(members, 0)
-        self._counts = partition_counts
+        self._by_load: dict[Subscription, list[tuple[int, str]]] = {topics: [] for topics in self._alike}
+        self._dead_end = _DeadEnd(-1, set(), set())
 
     def balanced(self) -> dict[str, list[Partition]]:
         """The partitions of each member."""
-        self._place_free(self._keep())
+        free = self._keep()
+        for topics, member_ids in self._alike.items():
+            self._by_load[topics] = sorted((self._load[member_id], member_id) for member_id in member_ids)
+        self._place_free(free)
         while self._improve_all():
             pass
         return {
@@ -114,34 +137,54 @@ class _Balance:
 
     def _keep(self) -> set[Partition]:
         """Members keep what they have; returns the partitions that nobody has."""
-        free = {(t, p) for t, subscribers in self._subscribers.items() if subscribers for p in range(self._counts[t])}
+        free = {(t, p) for t, present in self._subscriptions.items() if present for p in range(self._counts[t])}
         for member_id in sorted(self._members):
             for topic_id, number in _partitions(self._members[member_id].target):
                 if (topic_id, number) in free and topic_id in self._members[member_id].topics:
                     free.remove((topic_id, number))
-                    self._give(member_id, topic_id, number)
+                    self._held[member_id].setdefault(topic_id, []).append(number)
+                    self._load[member_id] += 1
         return free
 
     def _place_free(self, free: set[Partition]) -> None:
         """Topics with few subscribers first, since they have less choice."""
-        for topic_id, number in sorted(free, key=lambda tp: (len(self._subscribers[tp[0]]), tp)):
-            self._give(min(self._subscribers[topic_id], key=self._load.__getitem__), topic_id, number)
+        subscribers = {t: sum(len(self._alike[one]) for one in present) for t, present in self._subscriptions.items()}
+        ordered = sorted(free, key=lambda tp: (subscribers[tp[0]], tp))
+        for topic_id, partitions in itertools.groupby(ordered, key=operator.itemgetter(0)):
+            least = [(*self._least_loaded(topics), topics) for topics in self._subscriptions[topic_id]]
+            heapq.heapify(least)
+            for _, number in partitions:
+                _, member_id, topics = least[0]
+                self._give(member_id, topic_id, number)
+                heapq.heapreplace(least, (*self._least_loaded(topics), topics))
+
+    def _least_loaded(self, topics: Subscription) -> tuple[int, str]:
+        """The smallest load among the members of one subscription, and who has it. Entries of before are dropped."""
+        by_load = self._by_load[topics]
+        while by_load[0][0] != self._load[by_load[0][1]]:
+            heapq.heappop(by_load)
+        return by_load[0]
 
     def _give(self, member_id: str, topic_id: uuid.UUID, number: int) -> None:
         self._held[member_id].setdefault(topic_id, []).append(number)
-        self._load[member_id] += 1
+        self._change_load(member_id, 1)
 
     def _take(self, member_id: str, topic_id: uuid.UUID) -> int:
         numbers = self._held[member_id][topic_id]
         number = numbers.pop()
         if not numbers:
             del self._held[member_id][topic_id]
-        self._load[member_id] -= 1
+        self._change_load(member_id, -1)
         return number
+
+    def _change_load(self, member_id: str, change: int) -> None:
+        load = self._load[member_id] = self._load[member_id] + change
+        heapq.heappush(self._by_load[self._members[member_id].topics], (load, member_id))
 
     def _improve_all(self) -> bool:
         """Move partitions away from members with too many, the most loaded first."""
         improved = False
+        self._dead_end = _DeadEnd(-1, set(), set())
         for member_id in sorted(self._load, key=self._load.__getitem__, reverse=True):
             while chain := self._chain(member_id):
                 improved = True
@@ -150,23 +193,35 @@ class _Balance:
         return improved
 
     def _chain(self, source: str) -> list[tuple[str, uuid.UUID, str]]:
-        """The shortest chain from `source` to a member with at least two fewer; empty if there is none."""
-        goal = self._load[source] - 2
+        """The shortest chain from `source` to a member with at least two fewer; empty if there is none.
+
+        A search that finds none leaves what it has seen as a dead end. Chains of sources with no higher a load do not
+        touch it, so it stays one until a source with a higher load begins anew.
+        """
+        load = self._load[source]
+        if load > self._dead_end.load:
+            self._dead_end = _DeadEnd(load, set(), set())
+        closed, seen_topics, seen = self._dead_end, set[uuid.UUID](), set[Subscription]()
         came_from: dict[str, tuple[str, uuid.UUID]] = {}
-        seen_members, seen_topics = {source}, set[uuid.UUID]()
         queue = deque([source])
         while queue:
             giver = queue.popleft()
-            for topic_id in self._held[giver].keys() - seen_topics:
+            for topic_id in self._held[giver].keys() - seen_topics - closed.topics:
                 seen_topics.add(topic_id)
-                for taker in self._subscribers[topic_id]:
-                    if taker in seen_members:
+                for topics in self._subscriptions[topic_id]:
+                    if topics in seen or topics in closed.subscriptions:
                         continue
-                    seen_members.add(taker)
-                    came_from[taker] = (giver, topic_id)
-                    if self._load[taker] <= goal:
+                    seen.add(topics)
+                    least, taker = self._least_loaded(topics)
+                    if least <= load - 2:
+                        came_from[taker] = (giver, topic_id)
                         return _path(came_from, source, taker)
-                    queue.append(taker)
+                    reached = [member_id for member_id in self._alike[topics] if member_id != source]
+                    came_from.update(dict.fromkeys(reached, (giver, topic_id)))
+                    queue.extend(reached)
+        closed.topics.update(seen_topics)
+        closed.subscriptions.update(seen)
+        self._dead_end = closed._replace(load=load)
         return []
 
 
