@@ -33,6 +33,7 @@ from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
 from rayka.config.groups import GROUP_CONFIGS
+from rayka.coordinator.groups.spec import GROUPS
 from rayka.metadata.commands import ActorRegistration, BrokerRegistration, NewTopic
 from rayka.metadata.controller import Controller
 from rayka.metadata.image import MetadataImage
@@ -102,9 +103,9 @@ class Parts:
         self.server = ReplicaServer(self.replicas, self.directory, self.disk)
         registration = ActorRegistration(NAME, 1, path, "incarnation", uuid.UUID(int=9))
         assignments = DirectoryAssignments(registration, self.directory, self.disk, None)
-        groups = CoordinatorRuntime(self.server, config, 1)
+        groups = CoordinatorRuntime(GROUPS, self.server, config, 1)
         self.roles = ReplicaRoles(
-            NAME, self.replicas, self.directory, self.disk, self.server, groups, assignments, config
+            NAME, self.replicas, self.directory, self.disk, self.server, {GROUPS.topic: groups}, assignments, config
         )
         self.upkeep = LogUpkeep(self.replicas, self.directory, self.disk, self.server, config)
 
