@@ -24,7 +24,7 @@ def table(*rows: Api) -> Mapping[int, Api]:
 
 
 APIS: Final = table(
-    Api(ApiKey.PRODUCE, 0, 13, 9, handle_frame=produce.handle, pipelined=True),
+    Api(ApiKey.PRODUCE, 0, 13, 9, handle_frame=produce.handle, pipelined=True, first_pipelined=3),
     Api(ApiKey.FETCH, 0, 18, 12, handle_frame=fetch.handle),
     Api(ApiKey.LIST_OFFSETS, 0, 11, 6, offsets.handle_list_offsets),
     Api(ApiKey.METADATA, 0, 13, 9, metadata.handle),

@@ -23,11 +23,12 @@ advertised, and a request for it closes the connection, as in Kafka.
 
 REMARKS = {
     ApiKey.PRODUCE: (
-        "0-2 carry message formats 0 and 1 and are answered with UNSUPPORTED_FOR_MESSAGE_FORMAT; "
+        "0-2 carry message formats 0 and 1, which are stored as record batches; "
         "a transactional id is answered with UNSUPPORTED_VERSION"
     ),
     ApiKey.FETCH: (
-        "0-3 need records in message formats 0 and 1 and are answered with UNSUPPORTED_VERSION; "
+        "0-3 get records converted to message formats 0 and 1, without headers; "
+        "what zstd compressed cannot be converted and is answered with UNSUPPORTED_COMPRESSION_TYPE; "
         "incremental sessions from 7 on; by topic id from 13 on"
     ),
     ApiKey.LIST_OFFSETS: "nothing is tiered: -4 is the log start offset, -5 and -6 find no offset",

@@ -251,9 +251,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_overlap(self, request: PendingRequest) -> bool:
         limits = self._context.limits
+        last = self._requests[-1]
         return (
-            request.api.pipelined
-            and self._requests[-1].api.pipelined
+            request.api.may_overlap(request.version)
+            and last.api.may_overlap(last.version)
             and len(self._requests) < limits.connection_requests
             and self._request_bytes + request.size <= limits.connection_bytes
         )

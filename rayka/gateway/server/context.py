@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rayka.gateway.handlers.fetch.sessions import FetchSessions
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.busy_poll import BusyPoll
+from rayka.gateway.server.conversions import Conversions
 from rayka.gateway.server.handover import HandoverSender
 from rayka.gateway.server.limits import Complaints, ConnectionCounts, Limits, RequestBytes
 from rayka.gateway.server.node_usage import NodeUsage
@@ -53,6 +54,7 @@ class Context:
         self.busy_poll = BusyPoll(loop.call_soon)
         self.sessions = FetchSessions(self._config, self.usage.fetch_sessions)
         self.segment_files = SegmentFiles()
+        self.conversions = Conversions(loop)
         self.fetch_max_bytes: int = self._config["fetch.max.bytes"]
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.piece = bytearray(PIECE_BYTES)

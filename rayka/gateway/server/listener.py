@@ -114,6 +114,7 @@ class Listener:
                 connection.abort()
             await context.all_closed()
         context.segment_files.close()
+        context.conversions.close()
         context.handover.close()
         context.usage.close()
         self._server = None

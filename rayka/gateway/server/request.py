@@ -118,7 +118,8 @@ class Api(NamedTuple):
     """A row of the table: versions served, the first with compact lengths, who handles it.
 
     Either `handle` turns a decoded request into a response entity, or `handle_frame` parses the frame and
-    answers the request itself. Requests of a `pipelined` API start while earlier ones are under way.
+    answers the request itself. Requests of a `pipelined` API start while earlier ones are under way, from version
+    `first_pipelined` on.
     """
 
     key: ApiKey
@@ -128,7 +129,12 @@ class Api(NamedTuple):
     handle: EntityHandler | None = None
     handle_frame: FrameHandler | None = None
     pipelined: bool = False
+    first_pipelined: int = 0
 
     def is_flexible(self, version: int) -> bool:
         """Whether this version has compact lengths and tagged fields."""
         return version >= self.first_flexible
+
+    def may_overlap(self, version: int) -> bool:
+        """Whether a request of this version may be under way beside others like it."""
+        return self.pipelined and version >= self.first_pipelined

@@ -19,7 +19,7 @@ from rayka.metadata.commands import NewTopic
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
 from tests.support.local_broker import LocalBroker
-from tests.unit.gateway.requests import TOPIC, fetch_v0, fetch_v3, produce_v0, produce_v3
+from tests.unit.gateway.requests import TOPIC, produce_v3
 from tests.unit.gateway.wire_client import WireClient, connected, encode, request_frame, response_body
 
 PRODUCE_VERSIONS = range(3, 14)
@@ -164,34 +164,6 @@ def test_fetch_returns_the_bytes_produced(version: int, tmp_path: Path) -> None:
             assert getattr(first, "log_start_offset", 0) == 0
             assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert not missing.records
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_produce_of_old_message_sets_is_refused_in_its_own_form(version: int, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (client, broker):
-            await create(broker)
-            body = await client.ask(ApiKey.PRODUCE, version, produce_v0(records(b"a")))
-            expected = struct.pack(">i", 1) + TOPIC + struct.pack(">iihq", 1, 0, 43, -1)
-            expected += struct.pack(">q", -1) if version == 2 else b""
-            expected += struct.pack(">i", 0) if version >= 1 else b""
-            assert body == expected
-            assert broker.partitions.replicas.get(next(iter(broker.partitions.replicas)).topic_partition).log.size == 0
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_fetch_that_would_need_conversion_is_refused_in_its_own_form(version: int, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (client, broker):
-            await create(broker)
-            body = await client.ask(ApiKey.FETCH, version, fetch_v3() if version == 3 else fetch_v0())
-            expected = struct.pack(">i", 0) if version >= 1 else b""
-            expected += struct.pack(">i", 1) + TOPIC + struct.pack(">iihqi", 1, 0, 35, -1, 0)
-            assert body == expected
 
     asyncio.run(main())
 

@@ -1,16 +1,18 @@
 """Fetch 0-18: parsed and answered by hand, with incremental sessions (KIP-227).
 
 The leaders wait for data, not the gateway. They answer with slices of segment files, which are read piece by piece
-as the client takes them. Versions 0-3 would need records converted down to message formats 0 and 1: every partition
-gets UNSUPPORTED_VERSION, Kafka's answer where it cannot convert.
+as the client takes them. For versions 0-3 they are read at once, in a thread, and converted to message formats 0 and 1.
 """
 
 from __future__ import annotations
 
 import uuid
 from asyncio import Future
+from collections.abc import Callable
+from typing import TypeVar
 
 from rayka.errors import ErrorCode
+from rayka.gateway.handlers.fetch.down_conversion import FIRST_WITH_MAGIC_2, Converted, Fetched, convert
 from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FetchRequest, parse
 from rayka.gateway.handlers.fetch.response import Answered, FetchResponse
 from rayka.gateway.handlers.fetch.sessions import FetchContext, SessionPartition
@@ -22,7 +24,8 @@ from rayka.gateway.wire.leader_hints import LeaderHints
 from rayka.metadata.image import MetadataImage
 from rayka.types import FetchPartition, FetchResult, IsolationLevel, TopicPartition
 
-_FIRST_WITH_MAGIC_2 = 4
+T = TypeVar("T")
+
 # A response is at most this large, and a partition's part of it at most its share, unless the client waits for more:
 # clients take up a response when they have the last byte of it.
 _RESPONSE_BYTES = 4 << 20
@@ -58,11 +61,13 @@ class Fetch:
         self._results: list[FetchResult | None] = []
         self._indexes: list[int] = []
         self._last_try = False
+        self._is_converted = pending.version < FIRST_WITH_MAGIC_2
+        self._offsets: dict[int, int] = {}
+        self._deadline = context.loop.time() + min(max(request.max_wait_ms, 0), _LONGEST_WAIT_MS) / 1000
 
     def start(self) -> None:
         """Send on what can be read here."""
         image = self._context.broker.image
-        wanted = []
         for index, partition in enumerate(self._fetch.partitions):
             name = _name(partition, image)
             refusal = self._refusal(name) if name is not None else FetchResult(_unknown(partition, image))
@@ -70,50 +75,65 @@ class Fetch:
             self._results.append(refusal)
             if refusal is None and name is not None:
                 self._indexes.append(index)
-                wanted.append(_fetch_partition(name, partition))
-        if wanted:
-            self._ask(wanted)
+        if self._indexes:
+            self._ask()
         else:
             self._respond()
 
     def _refusal(self, name: TopicPartition) -> FetchResult | None:
-        if self._pending.version < _FIRST_WITH_MAGIC_2:
-            return FetchResult(ErrorCode.UNSUPPORTED_VERSION)
         if self._request.is_from_follower:
             return FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self._request.isolation not in _ISOLATION_LEVELS:
             return FetchResult(ErrorCode.INVALID_REQUEST)
         return None
 
-    def _ask(self, wanted: list[FetchPartition]) -> None:
+    def _ask(self) -> None:
         request = self._request
+        wanted = [self._wanted(index) for index in self._indexes]
         max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
         if request.min_bytes <= _LEAST_SHARE_BYTES:
             max_bytes = min(max_bytes, _RESPONSE_BYTES)
             share = max(_LEAST_SHARE_BYTES, _RESPONSE_BYTES // len(wanted))
-            wanted = [one._replace(max_bytes=share) if one.max_bytes > share else one for one in wanted]
+            wanted = [
+                one._replace(max_bytes=share) if one.max_bytes > share or self._is_converted else one for one in wanted
+            ]
         some_failed = len(wanted) < len(self._results)
         self._pending.connection.follow([one.topic_partition for one in wanted])
         future = self._context.broker.partitions.fetch(
             wanted,
-            max_wait_ms=0 if some_failed or self._last_try else min(max(request.max_wait_ms, 0), _LONGEST_WAIT_MS),
+            max_wait_ms=0 if some_failed or self._last_try else self._left_ms(),
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
             isolation=IsolationLevel(request.isolation),
         )
-        self._when_done(future)
+        self._when_done(future, self._fetched)
 
-    def _when_done(self, future: Future[list[FetchResult]]) -> None:
-        """Respond when the leaders have answered. The future is cancelled when the client leaves."""
+    def _wanted(self, index: int) -> FetchPartition:
+        name, partition = self._names[index], self._fetch.partitions[index]
+        assert name is not None
+        return FetchPartition(
+            name,
+            self._offsets.get(index, partition.fetch_offset),
+            partition.max_bytes,
+            partition.current_leader_epoch,
+            partition.last_fetched_epoch,
+        )
+
+    def _left_ms(self) -> int:
+        """How long the leaders may still wait."""
+        return max(round((self._deadline - self._context.loop.time()) * 1000), 0)
+
+    def _when_done(self, future: Future[T], go_on: Callable[[T], None]) -> None:
+        """Go on when the leaders have answered. The future is cancelled when the client leaves."""
         pending = self._pending
 
-        def done(future: Future[list[FetchResult]]) -> None:
+        def done(future: Future[T]) -> None:
             pending.waiting = None
             if future.cancelled():
                 pending.refuse("the fetch was cancelled")
                 return
             try:
-                self._fetched(future)
+                go_on(future.result())
             except Exception:
                 logger.exception("failed at %s", pending.describe())
                 pending.refuse("internal error")
@@ -124,9 +144,41 @@ class Fetch:
             pending.waiting = future
             future.add_done_callback(done)
 
-    def _fetched(self, future: Future[list[FetchResult]]) -> None:
-        for index, result in zip(self._indexes, future.result(), strict=True):
+    def _fetched(self, results: list[FetchResult]) -> None:
+        for index, result in zip(self._indexes, results, strict=True):
             self._results[index] = result
+        if self._is_converted:
+            self._convert(results)
+        else:
+            self._respond()
+
+    def _convert(self, results: list[FetchResult]) -> None:
+        fetched = [
+            Fetched(result, self._wanted(index).fetch_offset, self._fetch.partitions[index].max_bytes)
+            for index, result in zip(self._indexes, results, strict=True)
+        ]
+        max_bytes = min(self._request.max_bytes, self._context.fetch_max_bytes)
+        try:
+            future = convert(self._context, self._pending.version, fetched, max_bytes)
+        except (OSError, SegmentGone) as error:
+            self._cannot_read(error)
+        else:
+            self._when_done(future, self._converted)
+
+    def _converted(self, converted: list[Converted]) -> None:
+        """Respond, but if all records were of no use to the client, such as transaction markers, fetch what follows."""
+        is_useless = not any(one.result.size or one.result.error for one in converted)
+        moved = {
+            index: one.next_offset
+            for index, one in zip(self._indexes, converted, strict=True)
+            if one.next_offset > self._wanted(index).fetch_offset
+        }
+        if moved and is_useless and not self._last_try:
+            self._offsets |= moved
+            self._ask()
+            return
+        for index, one in zip(self._indexes, converted, strict=True):
+            self._results[index] = one.result
         self._respond()
 
     def _respond(self) -> None:
@@ -142,11 +194,8 @@ class Fetch:
         response.write(self._fetch.error, self._fetch.session_id, self._news(answered))
         try:
             parts = response.parts(self._context.segment_files)
-        except SegmentGone:
-            self._again()
-        except OSError as error:
-            logger.error("cannot read records for %s: %s", self._pending.describe(), error)
-            self._fail_read()
+        except (OSError, SegmentGone) as error:
+            self._cannot_read(error)
         else:
             self._pending.answer_in_parts(parts)
 
@@ -154,16 +203,15 @@ class Fetch:
         """What an incremental response must have. Asked again after a lost segment, everything is news."""
         return answered if self._last_try else [entry for entry in answered if self._fetch.admits(entry[0], entry[2])]
 
-    def _again(self) -> None:
-        """A segment went away between the leader's answer and the read: ask once more, then give up."""
-        if self._last_try:
-            self._fail_read()
+    def _cannot_read(self, error: OSError | SegmentGone) -> None:
+        """If a segment went away between the leader's answer and the read, ask once more, then give up."""
+        if isinstance(error, SegmentGone) and not self._last_try:
+            self._last_try = True
+            self._ask()
             return
-        self._last_try = True
-        partitions = self._fetch.partitions
-        self._ask(
-            [_fetch_partition(name, partitions[i]) for i in self._indexes if (name := self._names[i]) is not None]
-        )
+        if isinstance(error, OSError):
+            logger.error("cannot read records for %s: %s", self._pending.describe(), error)
+        self._fail_read()
 
     def _fail_read(self) -> None:
         """Answer an error that makes the client refresh its metadata and try again, never a wrong offset."""
@@ -193,13 +241,3 @@ def _unknown(partition: SessionPartition, image: MetadataImage) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_ID
     is_taken = partition.name in image.topics
     return ErrorCode.INCONSISTENT_TOPIC_ID if is_taken else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _fetch_partition(name: TopicPartition, partition: SessionPartition) -> FetchPartition:
-    return FetchPartition(
-        name,
-        partition.fetch_offset,
-        partition.max_bytes,
-        partition.current_leader_epoch,
-        partition.last_fetched_epoch,
-    )

@@ -1,8 +1,8 @@
 """Produce 0-13. Requests of a connection overlap: the leaders keep their order.
 
 Record bytes stay where they were received; the leader stamps offsets into them. Versions 0-2 carry message sets of
-magic 0 and 1, which are not converted yet: every partition gets UNSUPPORTED_FOR_MESSAGE_FORMAT. From version 13 on
-topics are named by id (KIP-516). Record errors are in versions 8 and later (KIP-467).
+magic 0 and 1, which become record batches first: these requests do not overlap, because that is done in a thread. From
+version 13 on topics are named by id (KIP-516). Record errors are in versions 8 and later (KIP-467).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rayka.errors import ErrorCode
 from rayka.gateway.handlers.produce.request import ProduceRequest, parse, record_fault
 from rayka.gateway.handlers.produce.response import FIRST_WITH_LOG_START, encode, result_position
 from rayka.gateway.handlers.produce.template import ProduceTemplate
+from rayka.gateway.handlers.produce.up_conversion import convert, needs_conversion
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.request import PendingRequest
 from rayka.types import AppendRequest, AppendResult
@@ -63,6 +64,13 @@ def _respond_templated(
 def _append_decoded(context: Context, pending: PendingRequest) -> None:
     request = parse(pending, context.broker.image)
     _refuse(request)
+    if needs_conversion(request):
+        convert(context, pending, request, partial(_append, context, pending, request))
+    else:
+        _append(context, pending, request)
+
+
+def _append(context: Context, pending: PendingRequest, request: ProduceRequest) -> None:
     _hold_back(context, pending, request)
     if not request.appends:
         _respond(context, pending, request, [])

@@ -14,10 +14,11 @@ from rayka.errors import ErrorCode
 from rayka.gateway.server.request import PendingRequest
 from rayka.gateway.wire.reader import Reader
 from rayka.metadata.image import MetadataImage
+from rayka.storage.format.legacy.message import has_old_magic
 from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
 
 FIRST_FLEXIBLE: Final = 9
-_FIRST_WITH_MAGIC_2: Final = 3
+FIRST_WITH_MAGIC_2: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_TOPIC_ID: Final = 13
 _ADMIN_CLIENT_ID: Final = "__admin_client"
@@ -69,7 +70,7 @@ def parse(pending: PendingRequest, image: MetadataImage) -> ProduceRequest:
     version, flexible = pending.version, pending.version >= FIRST_FLEXIBLE
     reader = Reader(pending.frame, pending.position)
     view = memoryview(pending.frame)
-    transactional_id = reader.string(flexible) if version >= _FIRST_WITH_MAGIC_2 else None
+    transactional_id = reader.string(flexible) if version >= FIRST_WITH_MAGIC_2 else None
     params = AppendParams(reader.int16(), reader.int32(), pending.client_id == _ADMIN_CLIENT_ID)
     request = ProduceRequest(transactional_id, params)
     for _ in range(reader.required_array_size(flexible)):
@@ -129,11 +130,8 @@ def _parse_partition(
 
 def record_fault(records: memoryview, version: int) -> AppendResult | None:
     """The error if this version of the protocol does not allow these records, or no producer may send them."""
-    if version < _FIRST_WITH_MAGIC_2:
-        return _fault(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            "message formats 0 and 1 are not supported; use Produce v3 or later",
-        )
+    if version < FIRST_WITH_MAGIC_2 and has_old_magic(records):
+        return None
     if len(records) < _BATCH_OVERHEAD:
         return _fault(ErrorCode.INVALID_RECORD, f"{len(records)} bytes are less than one record batch")
     length, _, magic, _, attributes = _BATCH_HEAD.unpack_from(records)
