@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
+from rayka.config.shares import SHARE_GROUP_BROKER_CONFIGS, SHARE_GROUP_CONFIGS
 
 MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 _UNUSED = " Accepted because Kafka has it; a rayka coordinator is one actor and does not need it."
@@ -157,34 +158,47 @@ GROUP_CONFIGS: Mapping[str, ConfigDef] = {
         _group_int("consumer.session.timeout.ms", 45000, "After this long without a heartbeat a member is gone.", 1),
         _group_int("consumer.heartbeat.interval.ms", 5000, "How often members send heartbeats.", 1),
         _group_int("consumer.assignment.interval.ms", 1000, "The least time between two target assignments.", 0),
+        *SHARE_GROUP_CONFIGS.values(),
     )
 }
+_BOUND_SETTINGS: Mapping[str, ConfigDef] = {**GROUP_COORDINATOR_CONFIGS, **SHARE_GROUP_BROKER_CONFIGS}
 
 
-def broker_synonym(name: str) -> str:
-    """The broker setting that a group config takes its default from."""
-    return f"group.{name}"
+def broker_synonym(name: str) -> str | None:
+    """The broker setting that a group config takes its default from; None if it has none."""
+    return f"group.{name}" if f"group.{name}" in _BOUND_SETTINGS else None
+
+
+def group_defaults(broker: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    """What holds for a group that has no configs of its own: the broker's settings, else the config's default."""
+    synonyms = {name: broker_synonym(name) for name in GROUP_CONFIGS}
+    return {
+        name: GROUP_CONFIGS[name].default_value if synonym is None else broker[synonym]
+        for name, synonym in synonyms.items()
+    }
 
 
 def bounds(name: str, broker: Mapping[str, ConfigValue]) -> tuple[int, int]:
-    """The least and the most that the broker allows a group config to be."""
+    """The least and the most that the broker allows a group config with a broker setting to be."""
     protocol, rest = name.split(".", 1)
     values = []
     for bound in ("min", "max"):
         setting = f"group.{protocol}.{bound}.{rest}"
-        value = broker.get(setting, GROUP_COORDINATOR_CONFIGS[setting].default_value)
+        value = broker.get(setting, _BOUND_SETTINGS[setting].default_value)
         assert isinstance(value, int)
         values.append(value)
     return values[0], values[1]
 
 
-def checked_group_config(name: str, text: str, broker: Mapping[str, ConfigValue]) -> int:
+def checked_group_config(name: str, text: str, broker: Mapping[str, ConfigValue]) -> ConfigValue:
     """The value of one group's config. Raises INVALID_CONFIG with the reason if it is unknown or out of bounds."""
     config = GROUP_CONFIGS.get(name)
     if config is None:
         unknown = ConfigDef(name, ConfigType.STRING, None, "")
         raise unknown.invalid(text, "Unknown group config name")
     value = config.parse(text)
+    if broker_synonym(name) is None:
+        return value
     assert isinstance(value, int)
     low, high = bounds(name, broker)
     if not low <= value <= high:

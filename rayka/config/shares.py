@@ -76,6 +76,12 @@ _MEMBERSHIP = (
     _int("group.share.min.assignment.interval.ms", 0, "The least that share.assignment.interval.ms may be.", 0),
     _int("group.share.max.assignment.interval.ms", 15000, "The most that share.assignment.interval.ms may be.", 0),
     _int(
+        "group.share.unsettled.heartbeat.interval.ms",
+        500,
+        "rayka's own: the heartbeat interval that share consumers are told while their group changes, if it is shorter "
+        "than theirs, so that they learn of the next step soon.",
+    ),
+    _int(
         "group.share.initialize.retry.interval.ms",
         30000,
         "How long the group coordinator waits for the initialization of a share-partition before it is tried again.",

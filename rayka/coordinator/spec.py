@@ -27,7 +27,7 @@ class CoordinatorConfigs(NamedTuple):
     """The configs that are in force: the broker's, and the dynamic ones of single groups by group id and name."""
 
     broker: Mapping[str, ConfigValue]
-    groups: Mapping[str, Mapping[str, int]] = {}
+    groups: Mapping[str, Mapping[str, ConfigValue]] = {}
 
 
 class Coordinator(Protocol):

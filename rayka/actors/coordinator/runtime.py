@@ -10,6 +10,7 @@ from rayka.actors.coordinator.context import CoordinatorContext, Respond
 from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
+from rayka.config.definition import ConfigValue
 from rayka.config.groups import GROUP_CONFIGS
 from rayka.coordinator.request import Request
 from rayka.coordinator.spec import C, CoordinatorConfigs, CoordinatorSpec
@@ -121,10 +122,12 @@ def topics_of(image: MetadataImage) -> Topics:
     )
 
 
-def group_configs(image: MetadataImage) -> Mapping[str, Mapping[str, int]]:
+def group_configs(image: MetadataImage) -> Mapping[str, Mapping[str, ConfigValue]]:
     """The dynamic configs of groups, by group id and name."""
     return {
-        resource.name: {name: int(value) for name, value in configs.items() if name in GROUP_CONFIGS}
+        resource.name: {
+            name: GROUP_CONFIGS[name].parse(value) for name, value in configs.items() if name in GROUP_CONFIGS
+        }
         for resource, configs in image.configs.items()
         if isinstance(resource, ConfigResource) and resource.type == ResourceType.GROUP
     }

@@ -13,7 +13,7 @@ from rayka.client.consumer.offsets import look_up
 from rayka.client.loop import Shell, at_home, blocking
 from rayka.config import ConfigEntry, describe_broker, describe_default_broker, describe_topic
 from rayka.config.describe import describe_group, to_text
-from rayka.config.groups import GROUP_CONFIGS, broker_synonym
+from rayka.config.groups import GROUP_CONFIGS, group_defaults
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.metadata.commands import (
@@ -161,7 +161,7 @@ class AsyncAdmin(GroupAdmin):
     def _describe_group(self, group_id: str, wanted: set[str] | None) -> tuple[ConfigEntry, ...]:
         if not group_id:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "the name of a group must not be empty")
-        defaults = {name: to_text(self._broker.config[broker_synonym(name)]) or "" for name in GROUP_CONFIGS}
+        defaults = {own: to_text(value) or "" for own, value in group_defaults(self._broker.config).items()}
         own = self._broker.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
         return describe_group(GROUP_CONFIGS, own, defaults, wanted)
 

@@ -53,7 +53,10 @@ from rayka.coordinator.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings
+from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings, ShareSettings
+from rayka.coordinator.groups.share.group import ShareGroup
+from rayka.coordinator.groups.share.members import AcceptShareHeartbeat, ShareMembers
+from rayka.coordinator.groups.share.offsets import ShareOffsets
 from rayka.coordinator.groups.state import Group, GroupState
 from rayka.coordinator.groups.steps import (
     AcceptHeartbeat,
@@ -88,6 +91,9 @@ class GroupCoordinator:
         self._join = ClassicJoin(self._rebalance)
         self._classic = ClassicMembers(self._rebalance, self._timers)
         self._consumer = ConsumerMembers(settings, self._own, self.state, self._timers)
+        self._share_settings = ShareSettings(settings.share)
+        self.share = ShareMembers(settings, self._share_settings, self.state, self._timers)
+        self.share_offsets = ShareOffsets(self.state)
         self._request_ids = itertools.count(NO_REQUEST + 1)
 
     def replay(self, record: CoordinatorRecord, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
@@ -104,6 +110,8 @@ class GroupCoordinator:
         for group in list(self.state.groups.values()):
             if isinstance(group, ConsumerGroup):
                 self._consumer.on_loaded(group, now)
+            elif isinstance(group, ShareGroup):
+                self.share.on_loaded(group, now)
             else:
                 self._on_classic_loaded(group, now)
         self._schedule_offset_expiry(now)
@@ -120,12 +128,17 @@ class GroupCoordinator:
         """Delete the offsets of topics that are gone; groups follow with their next heartbeats."""
         old, self.state.topics = self.state.topics, topics
         gone = frozenset(topic.name for topic in old.by_name.values() if topic.topic_id not in topics.by_id)
-        records = tuple(self.state.offsets.topic_tombstones(gone)) if gone else ()
+        if not gone:
+            return Result(None)
+        ids = old.by_id.keys() - topics.by_id.keys()
+        records = (*self.state.offsets.topic_tombstones(gone), *self.share_offsets.topics_gone(ids))
         return Result(None, records, is_atomic=False)
 
     def on_new_configs(self, configs: CoordinatorConfigs) -> None:
-        """Take the settings of consumer groups; the others hold from the start of the broker."""
-        self._own.configure(GroupSettings.parse(configs.broker).consumer, configs.groups)
+        """Take the settings of consumer and share groups; the others hold from the start of the broker."""
+        settings = GroupSettings.parse(configs.broker)
+        self._own.configure(settings.consumer, configs.groups)
+        self._share_settings.configure(settings.share, configs.groups)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> tuple[Completion, ...]:
         """Answer all who wait with the error."""
@@ -155,6 +168,8 @@ class GroupCoordinator:
                 self._consumer.accept_heartbeat(step, now)
             case AdmitClassicMember():
                 self._consumer.admit_classic_member(step, now)
+            case AcceptShareHeartbeat():
+                self.share.accept_heartbeat(step, now)
             case RemoveMembers():
                 self._consumer.remove_members(step)
             case DowngradeGroup():
@@ -214,6 +229,8 @@ class GroupCoordinator:
         if error is not NONE:
             return Result(JoinGroupResponse(error, request.member_id))
         group = self.state.groups.get(request.group_id)
+        if isinstance(group, ShareGroup):
+            return Result(JoinGroupResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             try:
                 return self._consumer.join_classic(group, request, now)
@@ -253,7 +270,7 @@ class GroupCoordinator:
         if not request.group_id:
             return Result(SyncGroupResponse(ErrorCode.INVALID_GROUP_ID))
         group = self.state.groups.get(request.group_id)
-        if group is None or group.is_empty:
+        if group is None or group.is_empty or isinstance(group, ShareGroup):
             return Result(SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ClassicGroup):
             return self._classic.sync(ClassicChanges(group, now), request, next(self._request_ids))
@@ -267,7 +284,7 @@ class GroupCoordinator:
         if not request.group_id:
             return Result(HeartbeatResponse(ErrorCode.INVALID_GROUP_ID))
         group = self.state.groups.get(request.group_id)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return Result(HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ClassicGroup):
             return Result(self._classic.heartbeat(group, request, now))
@@ -283,7 +300,7 @@ class GroupCoordinator:
         group = self.state.groups.get(request.group_id)
         if isinstance(group, ClassicGroup):
             return self._classic.leave(ClassicChanges(group, now), request)
-        if group is not None:
+        if isinstance(group, ConsumerGroup):
             return self._consumer.leave_classic(group, request, now)
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         left = tuple(LeftMember(m.member_id, m.group_instance_id, unknown) for m in request.members)
@@ -397,6 +414,8 @@ class GroupCoordinator:
         group: Group | None = self.state.groups.get(key.group_id)
         if isinstance(group, ClassicGroup):
             return self._classic.expire(ClassicChanges(group, now), key, argument)
+        if isinstance(group, ShareGroup):
+            return self.share.expire(group, key, argument, now)
         return None if group is None else self._consumer.expire(group, key, argument, now)
 
     def _schedule_offset_expiry(self, now: Now) -> None:

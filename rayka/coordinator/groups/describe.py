@@ -1,4 +1,4 @@
-"""The responses of ListGroups, DescribeGroups and ConsumerGroupDescribe."""
+"""The responses of ListGroups, DescribeGroups, ConsumerGroupDescribe and ShareGroupDescribe."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from rayka.coordinator.groups.requests import (
     ListedGroup,
     NamedPartitions,
 )
+from rayka.coordinator.groups.share.assignor import SIMPLE
+from rayka.coordinator.groups.share.group import ShareGroup
+from rayka.coordinator.groups.share.requests import DescribedShareGroup, DescribedShareMember
 from rayka.coordinator.groups.state import Group
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
@@ -37,8 +40,13 @@ def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[
 
 
 def _listed(group: Group) -> ListedGroup:
-    group_type = "classic" if isinstance(group, ClassicGroup) else "consumer"
-    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, group_type)
+    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _type_of(group))
+
+
+def _type_of(group: Group) -> str:
+    if isinstance(group, ShareGroup):
+        return "share"
+    return "classic" if isinstance(group, ClassicGroup) else "consumer"
 
 
 def describe_classic(group_id: str, group: Group | None) -> DescribedGroup:
@@ -97,6 +105,32 @@ def _described_consumer(group: ConsumerGroup, member: ConsumerMember, topics: To
         assignment=_named(member.assigned, topics),
         target_assignment=_named(group.targets.get(member.member_id, {}), topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+    )
+
+
+def describe_share(group_id: str, group: Group | None, topics: Topics) -> DescribedShareGroup:
+    """A share group."""
+    if not isinstance(group, ShareGroup):
+        reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
+        return DescribedShareGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason, DEAD.value)
+    return DescribedShareGroup(
+        group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=SIMPLE,
+        members=tuple(
+            DescribedShareMember(
+                member_id=member.member_id,
+                rack_id=member.rack_id,
+                member_epoch=member.member_epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
+                assignment=_named(member.assigned, topics),
+            )
+            for member in group.members.values()
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from rayka.coordinator.groups.consumer.group import ConsumerGroup
 from rayka.coordinator.groups.consumer.member import ConsumerMember
 from rayka.coordinator.groups.records import OffsetCommitValue
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest
+from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
 
@@ -158,6 +159,39 @@ class ConsumerOffsetRules:
     def retained_since(self, offset: OffsetCommitValue) -> int | None:
         """Since the commit."""
         return offset.commit_timestamp
+
+
+class ShareOffsetRules:
+    """A share group commits no offsets: what it delivers is kept by the share coordinators."""
+
+    def __init__(self, group: ShareGroup) -> None:
+        self._group = group
+
+    def commit(self, request: OffsetCommitRequest, is_transactional: bool) -> CommitCheck:
+        """Nobody commits."""
+        return CommitCheck(ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """There is nothing to fetch."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def delete(self) -> ErrorCode:
+        """There is nothing to delete."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def delete_group(self) -> ErrorCode:
+        """Only an empty group can be deleted, and only when its share-partitions have no state any more."""
+        group = self._group
+        has_state = group.initialized or group.initializing or group.deleting
+        return ErrorCode.NON_EMPTY_GROUP if group.members or has_state else NONE
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member may be reading the topic."""
+        return topic in self._group.subscribed_topics()
+
+    def retained_since(self, offset: OffsetCommitValue) -> int | None:
+        """Nothing expires."""
+        return None
 
 
 def _stale(member: ConsumerMember, is_transactional: bool) -> ErrorCode:

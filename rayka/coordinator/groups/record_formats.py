@@ -51,6 +51,20 @@ from rayka.coordinator.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
     PartitionRacks,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+    SharePartitions,
+    ShareTopic,
     TargetPartitions,
     TopicPartitionMetadata,
 )
@@ -176,6 +190,9 @@ _CURRENT_ASSIGNMENT = Schema(
     Field("assigned_partitions", Array(_ASSIGNED_PARTITIONS)),
     Field("partitions_pending_revocation", Array(_ASSIGNED_PARTITIONS)),
 )
+_SHARE_PARTITIONS = Array(
+    Schema(SharePartitions, Field("topic_id", UUID), Field("topic_name", STRING), Field("partitions", Array(INT32)))
+)
 
 FORMATS: dict[type[Any], _Format] = {
     OffsetCommitKey: _OFFSET_COMMIT,
@@ -203,6 +220,60 @@ FORMATS: dict[type[Any], _Format] = {
     ),
     ConsumerGroupCurrentMemberAssignmentKey: _Format(
         8, _group_member(ConsumerGroupCurrentMemberAssignmentKey), _CURRENT_ASSIGNMENT
+    ),
+    ShareGroupMemberMetadataKey: _Format(
+        10,
+        _group_member(ShareGroupMemberMetadataKey),
+        Schema(
+            ShareGroupMemberMetadataValue,
+            Field("rack_id", STRING),
+            Field("client_id", STRING),
+            Field("client_host", STRING),
+            Field("subscribed_topic_names", Array(STRING)),
+        ),
+    ),
+    ShareGroupMetadataKey: _Format(
+        11,
+        _group(ShareGroupMetadataKey),
+        Schema(ShareGroupMetadataValue, Field("epoch", INT32), Field("metadata_hash", INT64)),
+    ),
+    ShareGroupTargetAssignmentMetadataKey: _Format(
+        12,
+        _group(ShareGroupTargetAssignmentMetadataKey),
+        Schema(
+            ShareGroupTargetAssignmentMetadataValue,
+            Field("assignment_epoch", INT32),
+            Field("assignment_timestamp", INT64, tag=0, default=0),
+        ),
+    ),
+    ShareGroupTargetAssignmentMemberKey: _Format(
+        13,
+        _group_member(ShareGroupTargetAssignmentMemberKey),
+        Schema(ShareGroupTargetAssignmentMemberValue, Field("topic_partitions", Array(_TARGET_PARTITIONS))),
+    ),
+    ShareGroupCurrentMemberAssignmentKey: _Format(
+        14,
+        _group_member(ShareGroupCurrentMemberAssignmentKey),
+        Schema(
+            ShareGroupCurrentMemberAssignmentValue,
+            Field("member_epoch", INT32),
+            Field("previous_member_epoch", INT32),
+            Field("state", INT8),
+            Field("assigned_partitions", Array(_TARGET_PARTITIONS)),
+        ),
+    ),
+    ShareGroupStatePartitionMetadataKey: _Format(
+        15,
+        _group(ShareGroupStatePartitionMetadataKey),
+        Schema(
+            ShareGroupStatePartitionMetadataValue,
+            Field("initializing_topics", _SHARE_PARTITIONS),
+            Field("initialized_topics", _SHARE_PARTITIONS),
+            Field(
+                "deleting_topics",
+                Array(Schema(ShareTopic, Field("topic_id", UUID), Field("topic_name", STRING))),
+            ),
+        ),
     ),
     ConsumerGroupRegularExpressionKey: _Format(
         16,
@@ -246,7 +317,7 @@ def _written_version(form: _Format, value: Any) -> int:
 
 
 def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """The record of these bytes; None for a type that does not belong to classic or consumer groups.
+    """The record of these bytes; None for a type that does not belong to classic, consumer or share groups.
 
     Raises ValueError for bytes that are not a coordinator record, or of a version from the future.
     """

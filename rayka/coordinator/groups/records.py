@@ -209,6 +209,106 @@ class ConsumerGroupRegularExpressionValue(NamedTuple):
     timestamp: int
 
 
+class ShareGroupMemberMetadataKey(NamedTuple):
+    """A member of a share group."""
+
+    group_id: str
+    member_id: str
+
+
+class ShareGroupMemberMetadataValue(NamedTuple):
+    """What a member reported of itself."""
+
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: tuple[str, ...] = ()
+
+
+class ShareGroupMetadataKey(NamedTuple):
+    """A share group's epoch."""
+
+    group_id: str
+
+
+class ShareGroupMetadataValue(NamedTuple):
+    """`metadata_hash` covers the topics that the group subscribes to (KIP-1101)."""
+
+    epoch: int
+    metadata_hash: int = 0
+
+
+class ShareGroupTargetAssignmentMetadataKey(NamedTuple):
+    """The epoch of a share group's target assignment."""
+
+    group_id: str
+
+
+class ShareGroupTargetAssignmentMetadataValue(NamedTuple):
+    """`assignment_timestamp`: when it was computed, in milliseconds."""
+
+    assignment_epoch: int
+    assignment_timestamp: int = 0
+
+
+class ShareGroupTargetAssignmentMemberKey(NamedTuple):
+    """A member's target assignment."""
+
+    group_id: str
+    member_id: str
+
+
+class ShareGroupTargetAssignmentMemberValue(NamedTuple):
+    """The target assignment of a member."""
+
+    topic_partitions: tuple[TargetPartitions, ...]
+
+
+class ShareGroupCurrentMemberAssignmentKey(NamedTuple):
+    """A member's current assignment."""
+
+    group_id: str
+    member_id: str
+
+
+class ShareGroupCurrentMemberAssignmentValue(NamedTuple):
+    """The current assignment of a member. Its state is always 0, stable: nothing has to be revoked first."""
+
+    member_epoch: int
+    previous_member_epoch: int
+    state: int = 0
+    assigned_partitions: tuple[TargetPartitions, ...] = ()
+
+
+class ShareGroupStatePartitionMetadataKey(NamedTuple):
+    """Which share-partitions of a group have state."""
+
+    group_id: str
+
+
+class SharePartitions(NamedTuple):
+    """Share-partitions of one topic."""
+
+    topic_id: uuid.UUID
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+class ShareTopic(NamedTuple):
+    """A topic whose share-partitions are being deleted."""
+
+    topic_id: uuid.UUID
+    topic_name: str
+
+
+class ShareGroupStatePartitionMetadataValue(NamedTuple):
+    """The share-partitions that are being initialized, those that are, and topics that are being deleted."""
+
+    initializing_topics: tuple[SharePartitions, ...] = ()
+    initialized_topics: tuple[SharePartitions, ...] = ()
+    deleting_topics: tuple[ShareTopic, ...] = ()
+
+
 Key: TypeAlias = (
     OffsetCommitKey
     | GroupMetadataKey
@@ -219,6 +319,12 @@ Key: TypeAlias = (
     | ConsumerGroupTargetAssignmentMemberKey
     | ConsumerGroupCurrentMemberAssignmentKey
     | ConsumerGroupRegularExpressionKey
+    | ShareGroupMemberMetadataKey
+    | ShareGroupMetadataKey
+    | ShareGroupTargetAssignmentMetadataKey
+    | ShareGroupTargetAssignmentMemberKey
+    | ShareGroupCurrentMemberAssignmentKey
+    | ShareGroupStatePartitionMetadataKey
 )
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from rayka.config.definition import INT_MAX, ConfigValue
 from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
+from rayka.config.shares import SHARE_GROUP_BROKER_CONFIGS
+
+_DEFINITIONS = {**GROUP_COORDINATOR_CONFIGS, **SHARE_GROUP_BROKER_CONFIGS}
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that is new to a classic group may wait for its first rebalance."""
@@ -56,17 +59,51 @@ class ConsumerSettings:
         """The settings of a group."""
         return self._groups.get(group_id, self._broker)
 
-    def configure(self, broker: ConsumerGroupSettings, groups: Mapping[str, Mapping[str, int]]) -> None:
+    def configure(self, broker: ConsumerGroupSettings, groups: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace all settings: the broker's, and the configs of single groups by group id and name."""
         self._broker = broker
         self._groups = {group_id: self._over_broker(configs) for group_id, configs in groups.items() if configs}
 
-    def _over_broker(self, configs: Mapping[str, int]) -> ConsumerGroupSettings:
+    def _over_broker(self, configs: Mapping[str, Any]) -> ConsumerGroupSettings:
         return ConsumerGroupSettings(
             configs.get("consumer.session.timeout.ms", self._broker.session_timeout_ms),
             configs.get("consumer.heartbeat.interval.ms", self._broker.heartbeat_interval_ms),
             configs.get("consumer.assignment.interval.ms", self._broker.assignment_interval_ms),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupSettings:
+    """What can be set for the membership of one share group; times in milliseconds."""
+
+    session_timeout_ms: int = 45000
+    heartbeat_interval_ms: int = 5000
+    assignment_interval_ms: int = 1000
+
+
+class ShareSettings:
+    """The settings of all share groups, as `ConsumerSettings` has them of consumer groups."""
+
+    def __init__(self, broker: ShareGroupSettings) -> None:
+        self._broker = broker
+        self._groups: dict[str, ShareGroupSettings] = {}
+
+    def of(self, group_id: str) -> ShareGroupSettings:
+        """The settings of a group."""
+        return self._groups.get(group_id, self._broker)
+
+    def configure(self, broker: ShareGroupSettings, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace all settings: the broker's, and the configs of single groups by group id and name."""
+        self._broker = broker
+        self._groups = {
+            group_id: ShareGroupSettings(
+                configs.get("share.session.timeout.ms", broker.session_timeout_ms),
+                configs.get("share.heartbeat.interval.ms", broker.heartbeat_interval_ms),
+                configs.get("share.assignment.interval.ms", broker.assignment_interval_ms),
+            )
+            for group_id, configs in groups.items()
+            if configs
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +120,10 @@ class GroupSettings:
     consumer_max_size: int = INT_MAX
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    share: ShareGroupSettings = ShareGroupSettings()
+    share_max_size: int = 200
+    share_unsettled_heartbeat_interval_ms: int = 500
+    share_initialize_retry_interval_ms: int = 30000
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 10080 * 60 * 1000
     offsets_retention_check_interval_ms: int = 600000
@@ -92,7 +133,7 @@ class GroupSettings:
         """The settings from typed broker settings, with defaults for those that are missing."""
 
         def value(name: str) -> Any:
-            return configs.get(name, GROUP_COORDINATOR_CONFIGS[name].default_value)
+            return configs.get(name, _DEFINITIONS[name].default_value)
 
         return cls(
             min_session_timeout_ms=value("group.min.session.timeout.ms"),
@@ -109,6 +150,14 @@ class GroupSettings:
             consumer_max_size=value("group.consumer.max.size"),
             consumer_assignors=tuple(value("group.consumer.assignors")),
             migration_policy=MigrationPolicy(value("group.consumer.migration.policy").lower()),
+            share=ShareGroupSettings(
+                session_timeout_ms=value("group.share.session.timeout.ms"),
+                heartbeat_interval_ms=value("group.share.heartbeat.interval.ms"),
+                assignment_interval_ms=value("group.share.assignment.interval.ms"),
+            ),
+            share_max_size=value("group.share.max.size"),
+            share_unsettled_heartbeat_interval_ms=value("group.share.unsettled.heartbeat.interval.ms"),
+            share_initialize_retry_interval_ms=value("group.share.initialize.retry.interval.ms"),
             offset_metadata_max_bytes=value("offset.metadata.max.bytes"),
             offsets_retention_ms=value("offsets.retention.minutes") * 60 * 1000,
             offsets_retention_check_interval_ms=value("offsets.retention.check.interval.ms"),

@@ -22,6 +22,16 @@ from rayka.coordinator.groups.requests import (
     SyncGroupRequest,
 )
 from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.groups.share import commands
+from rayka.coordinator.groups.share.requests import (
+    AlterShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequest,
+    ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest,
+    ShareGroupPartitionsRequest,
+    ShareGroupStateDeletedRequest,
+    ShareGroupStateInitializedRequest,
+)
 from rayka.coordinator.request import Request
 from rayka.coordinator.spec import Command, CoordinatorConfigs, CoordinatorSpec, Query
 
@@ -36,12 +46,19 @@ COMMANDS: Mapping[type[Request[Any]], Command[GroupCoordinator]] = {
     OffsetCommitRequest: GroupCoordinator.offset_commit,
     OffsetDeleteRequest: GroupCoordinator.offset_delete,
     DeleteGroupsRequest: GroupCoordinator.delete_groups,
+    ShareGroupHeartbeatRequest: commands.heartbeat,
+    ShareGroupStateInitializedRequest: commands.state_initialized,
+    ShareGroupStateDeletedRequest: commands.state_deleted,
+    AlterShareGroupOffsetsRequest: commands.alter_offsets,
+    DeleteShareGroupOffsetsRequest: commands.delete_offsets,
 }
 QUERIES: Mapping[type[Request[Any]], Query[GroupCoordinator]] = {
     OffsetFetchRequest: GroupCoordinator.offset_fetch,
     ListGroupsRequest: GroupCoordinator.list_groups,
     DescribeGroupsRequest: GroupCoordinator.describe_groups,
     ConsumerGroupDescribeRequest: GroupCoordinator.consumer_group_describe,
+    ShareGroupPartitionsRequest: commands.partitions,
+    ShareGroupDescribeRequest: commands.describe,
 }
 
 

@@ -6,7 +6,12 @@ from typing import Any, TypeAlias
 
 from rayka.coordinator.groups.classic.group import ClassicGroup
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
-from rayka.coordinator.groups.offset_rules import ClassicOffsetRules, ConsumerOffsetRules, OffsetRules
+from rayka.coordinator.groups.offset_rules import (
+    ClassicOffsetRules,
+    ConsumerOffsetRules,
+    OffsetRules,
+    ShareOffsetRules,
+)
 from rayka.coordinator.groups.offsets import NO_PRODUCER_ID, Offsets
 from rayka.coordinator.groups.records import (
     ConsumerGroupMetadataKey,
@@ -14,13 +19,28 @@ from rayka.coordinator.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMetadataKey,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMetadataKey,
 )
 from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.topics import Topics
 
 NO_METADATA = -1
 """The version of topics before the first metadata image."""
-Group: TypeAlias = ClassicGroup | ConsumerGroup
+Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
+_SHARE_KEYS = (
+    ShareGroupMetadataKey,
+    ShareGroupMemberMetadataKey,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupStatePartitionMetadataKey,
+)
 
 
 class GroupState:
@@ -41,6 +61,8 @@ class GroupState:
                     self.groups[key.group] = ClassicGroup(key.group, -1)
             case GroupMetadataKey(group_id):
                 self._replay_classic(group_id, record.value)
+            case key if isinstance(key, _SHARE_KEYS):
+                self._replay_share(key.group_id, record)
             case key:
                 self._replay_consumer(key.group_id, record)
 
@@ -72,16 +94,30 @@ class GroupState:
             created = self.groups[group_id] = ConsumerGroup(group_id)
             created.apply(record)
 
+    def _replay_share(self, group_id: str, record: CoordinatorRecord) -> None:
+        """A tombstone of a group that does not exist is ignored."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ShareGroup):
+            if isinstance(record.key, ShareGroupMetadataKey) and record.value is None:
+                del self.groups[group_id]
+            else:
+                group.apply(record)
+        elif record.value is not None:
+            created = self.groups[group_id] = ShareGroup(group_id)
+            created.apply(record)
+
     def rules(self, group: Group) -> OffsetRules:
         """Which requests about its offsets the group allows."""
         if isinstance(group, ClassicGroup):
             return ClassicOffsetRules(group)
+        if isinstance(group, ShareGroup):
+            return ShareOffsetRules(group)
         return ConsumerOffsetRules(group, self.topics)
 
     def tombstones(self, group_id: str) -> tuple[CoordinatorRecord, ...]:
         """The records that delete a group, without its offsets."""
         group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, (ConsumerGroup, ShareGroup)):
             return tuple(group.tombstones())
         return (CoordinatorRecord(GroupMetadataKey(group_id)),)
 
@@ -89,7 +125,7 @@ class GroupState:
         """All state that must outlive a crash, for comparison."""
         groups: dict[str, Any] = {}
         for group_id, group in self.groups.items():
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, (ConsumerGroup, ShareGroup)):
                 groups[group_id] = group.durable()
             elif group.persisted is not None:
                 groups[group_id] = group.persisted

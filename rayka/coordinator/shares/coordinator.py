@@ -22,6 +22,8 @@ from rayka.coordinator.result import Completion, Result, append_error
 from rayka.coordinator.shares.keys import SharePartitionKey
 from rayka.coordinator.shares.records import ShareRecord, ShareSnapshotValue, ShareUpdateValue
 from rayka.coordinator.shares.requests import (
+    UNINITIALIZED_COUNT,
+    UNINITIALIZED_OFFSET,
     DeleteShareGroupStateRequest,
     DeleteShareGroupStateResponse,
     InitializeShareGroupStateRequest,
@@ -126,6 +128,7 @@ class ShareCoordinator:
             start_offset=request.start_offset,
             create_timestamp=now.wall_ms,
             write_timestamp=now.wall_ms,
+            delivery_complete_count=UNINITIALIZED_COUNT if request.start_offset == UNINITIALIZED_OFFSET else 0,
         )
         records = (snapshot_record(key, value),)
         return Result(InitializeShareGroupStateResponse(), records, step=InitializeShareGroupStateResponse)

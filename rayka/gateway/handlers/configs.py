@@ -14,7 +14,7 @@ from rayka.config.describe import (
     describe_topic,
     to_text,
 )
-from rayka.config.groups import GROUP_CONFIGS, broker_synonym
+from rayka.config.groups import GROUP_CONFIGS, group_defaults
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.server.request import Call
@@ -73,7 +73,7 @@ def _group_entries(call: Call, name: str, keys: Collection[str] | None) -> tuple
     """A group need not be there to have configs. Raises INVALID_REQUEST."""
     if not name:
         raise RaykaError(ErrorCode.INVALID_REQUEST, "the name of a group must not be empty")
-    defaults = {own: to_text(call.broker.config[broker_synonym(own)]) or "" for own in GROUP_CONFIGS}
+    defaults = {own: to_text(value) or "" for own, value in group_defaults(call.broker.config).items()}
     own_configs = call.broker.image.configs.get(ConfigResource(ResourceType.GROUP, name), {})
     return describe_group(GROUP_CONFIGS, own_configs, defaults, keys)
 

@@ -1,7 +1,8 @@
 """The bytes of `__consumer_offsets`: those that Apache Kafka 4.4.0 wrote come out again as they were.
 
 `kafka_records.json` has the records (key and value in hex) of a broker that served classic and consumer groups, static
-members, a pattern, a migration in both directions and commits.
+members, a pattern, a migration in both directions and commits; and a share group, whose offsets were altered and, for
+one topic, deleted.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rayka.coordinator.groups.records import (
     OffsetCommitValue,
 )
 from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.state import GroupState
 
 KAFKA_RECORDS = [
@@ -56,7 +58,12 @@ def test_a_log_of_kafka_loads() -> None:
         "g-consumer": "Empty",
         "g-mig": "Empty",
         "g-simple": "Empty",
+        "g": "Empty",
     }
+    share = groups["g"]
+    assert isinstance(share, ShareGroup)
+    assert (share.epoch, share.assignment_epoch) == (4, 4)
+    assert [(topic.topic_name, sorted(topic.partitions)) for topic in share.initialized.values()] == [("t", [0, 1])]
     assert state.offsets.committed["g-simple"]["orders", 0].value.metadata.startswith("meta")
 
 
@@ -127,7 +134,7 @@ def test_a_classic_member_is_distinguished_from_none() -> None:
 
 
 def test_records_of_other_kinds_of_groups_are_ignored() -> None:
-    assert decode(b"\0\x0b\0\1g", b"\0\0") is None
+    assert decode(b"\0\x11\0\1g", b"\0\0") is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rayka.config import BROKER_CONFIGS
+from rayka.config.definition import ConfigValue
 from rayka.config.groups import GROUP_CONFIGS, GROUP_COORDINATOR_CONFIGS, broker_synonym, checked_group_config
+from rayka.config.shares import duration_ms
 from rayka.coordinator.groups.settings import GroupSettings, MigrationPolicy
 from rayka.errors import ErrorCode, RaykaError
 
@@ -30,7 +33,8 @@ def test_every_default_is_valid(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GROUP_CONFIGS))
 def test_a_groups_configs_have_the_brokers_defaults(name: str) -> None:
-    assert GROUP_CONFIGS[name].default == GROUP_COORDINATOR_CONFIGS[broker_synonym(name)].default
+    synonym = broker_synonym(name)
+    assert synonym is None or GROUP_CONFIGS[name].default == BROKER_CONFIGS[synonym].default
 
 
 @pytest.mark.parametrize(
@@ -46,9 +50,28 @@ def test_a_groups_configs_have_the_brokers_defaults(name: str) -> None:
         ("consumer.assignment.interval.ms", "-1", None),
         ("consumer.session.timeout.ms", "soon", None),
         ("consumer.unknown", "1", None),
+        ("share.session.timeout.ms", "50000", 50000),
+        ("share.session.timeout.ms", "60001", None),
+        ("share.heartbeat.interval.ms", "4999", None),
+        ("share.record.lock.duration.ms", "15000", 15000),
+        ("share.record.lock.duration.ms", "60001", None),
+        ("share.delivery.count.limit", "10", 10),
+        ("share.delivery.count.limit", "11", None),
+        ("share.partition.max.record.locks", "4000", 4000),
+        ("share.partition.max.record.locks", "99", None),
+        ("share.isolation.level", "read_committed", "read_committed"),
+        ("share.isolation.level", "serializable", None),
+        ("share.renew.acknowledge.enable", "false", False),
+        ("share.auto.offset.reset", "earliest", "earliest"),
+        ("share.auto.offset.reset", "by_duration:P1DT2H3M4.5S", "by_duration:P1DT2H3M4.5S"),
+        ("share.auto.offset.reset", "by_duration:-PT1H", None),
+        ("share.auto.offset.reset", "by_duration:", None),
+        ("share.auto.offset.reset", "none", None),
+        ("errors.deadletterqueue.topic.name", "dlq.t", "dlq.t"),
+        ("errors.deadletterqueue.copy.record.enable", "true", True),
     ],
 )
-def test_a_group_stays_within_the_brokers_bounds(name: str, text: str, value: int | None) -> None:
+def test_a_group_stays_within_the_brokers_bounds(name: str, text: str, value: ConfigValue) -> None:
     if value is not None:
         assert checked_group_config(name, text, {}) == value
         return
@@ -63,3 +86,17 @@ def test_the_broker_can_widen_the_bounds() -> None:
         checked_group_config("consumer.session.timeout.ms", "1000", {"group.consumer.min.session.timeout.ms": 500})
         == 1000
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("PT1H", 3_600_000), ("P1D", 86_400_000), ("PT0.5S", 500), ("P1DT1H1M1S", 90_061_000), ("pt0s", 0)],
+)
+def test_durations_are_read_as_in_java(text: str, milliseconds: int) -> None:
+    assert duration_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "1H", "P1H", "PT1D", "-PT1H", "PT-1H"])
+def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        duration_ms(text)

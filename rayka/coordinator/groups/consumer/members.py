@@ -38,6 +38,7 @@ from rayka.coordinator.groups.requests import (
     SyncGroupResponse,
 )
 from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings
+from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.state import NO_METADATA, Group, GroupState
 from rayka.coordinator.groups.steps import (
     AcceptHeartbeat,
@@ -104,7 +105,7 @@ class ConsumerMembers:
         """The group to work on, as it is, new or converted, and the records of that. Raises GROUP_ID_NOT_FOUND."""
         if isinstance(group, ConsumerGroup):
             return group.draft(), ()
-        if request.member_epoch != JOIN_EPOCH:
+        if request.member_epoch != JOIN_EPOCH or isinstance(group, ShareGroup):
             reason = "Consumer group {} not found." if group is None else "Group {} is not a consumer group."
             raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, reason.format(request.group_id))
         if group is None:

@@ -1,0 +1,150 @@
+"""The commands that change, from outside, which share-partitions of a share group have state and where they start."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Iterator
+
+from rayka.coordinator.clock import Now
+from rayka.coordinator.codec import ZERO_UUID
+from rayka.coordinator.groups.consumer.member import topic_partitions
+from rayka.coordinator.groups.records import CoordinatorRecord
+from rayka.coordinator.groups.requests import NamedPartitions
+from rayka.coordinator.groups.share.group import ShareGroup, TopicState, merged, partitions_of
+from rayka.coordinator.groups.share.requests import (
+    AlteredTopic,
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    DeletedTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    ShareGroupPartitionsRequest,
+    ShareGroupPartitionsResponse,
+    ShareGroupStateDeletedRequest,
+    ShareGroupStateDeletedResponse,
+    SharePartitionToInitialize,
+    TopicOffsets,
+)
+from rayka.coordinator.groups.share.update import ShareGroupUpdate
+from rayka.coordinator.groups.state import GroupState
+from rayka.coordinator.groups.steps import Respond
+from rayka.coordinator.result import Result
+from rayka.errors import ErrorCode, RaykaError
+
+NONE = ErrorCode.NONE
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class ShareOffsets:
+    """Serves those who look at share groups from outside. A refused request raises its error."""
+
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
+
+    def partitions(self, request: ShareGroupPartitionsRequest) -> ShareGroupPartitionsResponse:
+        """The share-partitions that have state."""
+        group = self._group(request.group_id)
+        return ShareGroupPartitionsResponse(
+            topics=tuple(
+                NamedPartitions(topic_id, state.topic_name, tuple(sorted(state.partitions)))
+                for topic_id, state in group.initialized.items()
+                if topic_id in self._state.topics.by_id
+            )
+        )
+
+    def alter(self, request: AlterShareGroupOffsetsRequest, now: Now) -> Result[AlterShareGroupOffsetsResponse]:
+        """New start offsets. The group epoch, as the state epoch, fences partition leaders that know the old ones."""
+        group = self._empty_group(request.group_id)
+        changes = ShareGroupUpdate(group.draft(), self._state.topics, now.wall_ms)
+        altered = tuple(self._altered(topic) for topic in request.topics)
+        to_initialize = tuple(
+            SharePartitionToInitialize(answer.topic_id, number, offset)
+            for topic, answer in zip(request.topics, altered, strict=True)
+            for (number, offset), error in zip(topic.partitions, answer.errors, strict=True)
+            if error is NONE
+        )
+        if to_initialize:
+            changes.bump()
+            changes.states(initializing=merged(changes.group.initializing, self._topic_states(to_initialize)))
+        answer = AlterShareGroupOffsetsResponse(
+            topics=altered, state_epoch=changes.group.epoch, to_initialize=to_initialize
+        )
+        return Result(answer, tuple(changes.records), step=Respond(AlterShareGroupOffsetsResponse))
+
+    def _altered(self, topic: TopicOffsets) -> AlteredTopic:
+        metadata = self._state.topics.by_name.get(topic.topic_name)
+        if metadata is None:
+            return AlteredTopic(ZERO_UUID, topic.topic_name, (UNKNOWN,) * len(topic.partitions))
+        errors = (NONE if 0 <= number < metadata.num_partitions else UNKNOWN for number, _ in topic.partitions)
+        return AlteredTopic(metadata.topic_id, topic.topic_name, tuple(errors))
+
+    def _topic_states(self, partitions: Iterable[SharePartitionToInitialize]) -> dict[uuid.UUID, TopicState]:
+        states: dict[uuid.UUID, TopicState] = {}
+        for topic_id, number, _ in partitions:
+            name = self._state.topics.by_id[topic_id].name
+            states = merged(states, {topic_id: TopicState(name, frozenset((number,)))})
+        return states
+
+    def delete(self, request: DeleteShareGroupOffsetsRequest, now: Now) -> Result[DeleteShareGroupOffsetsResponse]:
+        """Share-partitions lose their state. Until that is reported the topics are on their way out."""
+        group = self._empty_group(request.group_id)
+        known = merged(group.initialized, group.initializing)
+        names = {state.topic_name: topic_id for topic_id, state in known.items()}
+        names |= {name: topic_id for topic_id, name in group.deleting.items()}
+        asked = tuple(names) if request.topics is None else request.topics
+        wanted = {names[name] for name in asked if name in names}
+        changes = ShareGroupUpdate(group.draft(), self._state.topics, now.wall_ms)
+        gone = {topic_id: name for name, topic_id in names.items() if topic_id in wanted}
+        changes.states(
+            initializing={t: state for t, state in group.initializing.items() if t not in wanted},
+            initialized={t: state for t, state in group.initialized.items() if t not in wanted},
+            deleting={**group.deleting, **gone},
+        )
+        again = {
+            topic_id: TopicState(name, frozenset(range(self._state.topics.by_id[topic_id].num_partitions)))
+            for topic_id, name in group.deleting.items()
+            if topic_id in wanted and topic_id in self._state.topics.by_id
+        }
+        states = merged({t: state for t, state in known.items() if t in wanted}, again)
+        answer = DeleteShareGroupOffsetsResponse(
+            topics=tuple(self._deleted(name) for name in asked), to_delete=topic_partitions(partitions_of(states))
+        )
+        return Result(answer, tuple(changes.records), step=Respond(DeleteShareGroupOffsetsResponse))
+
+    def _deleted(self, name: str) -> DeletedTopic:
+        """A topic without state has nothing to delete, which is no error."""
+        topic = self._state.topics.by_name.get(name)
+        if topic is None:
+            return DeletedTopic(ZERO_UUID, name, UNKNOWN, f"There is no topic {name}.")
+        return DeletedTopic(topic.topic_id, name)
+
+    def state_deleted(self, request: ShareGroupStateDeletedRequest, now: Now) -> Result[ShareGroupStateDeletedResponse]:
+        """The state of topics that are on their way out is gone."""
+        group = self._group(request.group_id)
+        changes = ShareGroupUpdate(group.draft(), self._state.topics, now.wall_ms)
+        changes.states(deleting={t: name for t, name in group.deleting.items() if t not in request.topic_ids})
+        step = Respond(ShareGroupStateDeletedResponse)
+        return Result(ShareGroupStateDeletedResponse(), tuple(changes.records), step=step)
+
+    def topics_gone(self, topic_ids: Collection[uuid.UUID]) -> Iterator[CoordinatorRecord]:
+        """The records by which share groups forget topics that were deleted; their state goes by itself."""
+        for group in self._state.groups.values():
+            if isinstance(group, ShareGroup):
+                changes = ShareGroupUpdate(group.draft(), self._state.topics, 0)
+                changes.forget_topics(topic_ids)
+                yield from changes.records
+
+    def _group(self, group_id: str) -> ShareGroup:
+        """The group. Raises GROUP_ID_NOT_FOUND."""
+        group = self._state.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            reason = "Share group {} not found." if group is None else "Group {} is not a share group."
+            raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, reason.format(group_id))
+        return group
+
+    def _empty_group(self, group_id: str) -> ShareGroup:
+        """The group, if nobody is in it. Raises NON_EMPTY_GROUP, or GROUP_ID_NOT_FOUND."""
+        group = self._group(group_id)
+        if not group.is_empty:
+            raise RaykaError(ErrorCode.NON_EMPTY_GROUP, f"The share group {group_id} is not empty.")
+        return group
