@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from rayka.client.joined import RayCluster
-from rayka.client.producer.arrow_records import COLUMNS
+from rayka.client.producer.tables import COLUMNS
 from rayka.spark.sessions import ray_cluster_of
 
 _CASTS = {"value": "binary", "key": "binary", "timestamp": "timestamp", "partition": "int"}

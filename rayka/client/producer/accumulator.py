@@ -8,125 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
-from collections.abc import Sequence
+from time import time_ns
 
-from rayka.client.producer.future import BatchMetadata, Completion, ProduceFuture, RecordMetadata
+from rayka.client.producer.batch import Headers, ProducerBatch, RecordFuture
 from rayka.client.settings import ProducerConfig
-from rayka.errors import ErrorCode
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
-from rayka.storage.format.builder import RecordBatchBuilder
-from rayka.types import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
-Headers = Sequence[tuple[str, bytes | None]]
-
-
-class ProducerBatch(Completion):
-    """A batch that is filling, then waits, is sent, maybe several times, and is done."""
-
-    __slots__ = (
-        "attempts",
-        "base_sequence",
-        "buffer",
-        "builder",
-        "created_s",
-        "error_message",
-        "last_error",
-        "record_count",
-        "size",
-        "topic_partition",
-    )
-
-    def __init__(self, topic_partition: TopicPartition, config: ProducerConfig) -> None:
-        super().__init__()
-        self.topic_partition = topic_partition
-        self.created_s = time.monotonic()
-        self.builder: RecordBatchBuilder | None = RecordBatchBuilder(config.codec, config.compression_level)
-        self.size = RECORD_BATCH_OVERHEAD
-        self.record_count = 0
-        self.buffer: bytearray | None = None
-        self.base_sequence = NO_SEQUENCE
-        self.attempts = 0
-        self.last_error = ErrorCode.NONE
-        self.error_message: str | None = None
-
-    @classmethod
-    def of_buffer(
-        cls, topic_partition: TopicPartition, config: ProducerConfig, buffer: bytearray, record_count: int
-    ) -> ProducerBatch:
-        """A batch whose bytes are built already."""
-        batch = cls(topic_partition, config)
-        batch.builder, batch.buffer = None, buffer
-        batch.size, batch.record_count = len(buffer), record_count
-        return batch
-
-    def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> int:
-        """Append a record and return its index."""
-        assert self.builder is not None
-        self.size = self.builder.append(key, value, timestamp, headers)
-        self.record_count += 1
-        return self.record_count - 1
-
-    def build(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
-        """Finish the bytes, as the batch with this sequence; the first time only."""
-        self.base_sequence = base_sequence
-        if self.builder is None:
-            assert self.buffer is not None
-            stamp_producer(self.buffer, 0, producer_id, producer_epoch, base_sequence)
-            return self.buffer
-        self.buffer = self.builder.build(
-            producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
-        )
-        self.builder = None
-        return self.buffer
-
-
-class RecordFuture(ProduceFuture[RecordMetadata]):
-    """The outcome of one `send`."""
-
-    __slots__ = ("_index", "_timestamp")
-
-    _completion: ProducerBatch
-
-    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
-        self._completion = batch
-        self._index = index
-        self._timestamp = timestamp
-
-    def _value(self) -> RecordMetadata:
-        batch = self._completion
-        offset = NO_OFFSET if batch.base_offset == NO_OFFSET else batch.base_offset + self._index
-        appended_ms = batch.log_append_time_ms
-        timestamp = self._timestamp if appended_ms == NO_TIMESTAMP else appended_ms
-        return RecordMetadata(*batch.topic_partition, offset, timestamp)
-
-
-class BatchFuture(ProduceFuture[BatchMetadata]):
-    """The outcome of one batch of `send_batch`."""
-
-    __slots__ = ()
-
-    _completion: ProducerBatch
-
-    def __init__(self, batch: ProducerBatch) -> None:
-        self._completion = batch
-
-    def _value(self) -> BatchMetadata:
-        batch = self._completion
-        return BatchMetadata(*batch.topic_partition, batch.base_offset, batch.record_count)
+_PLAIN_OVERHEAD = 3 + 1 + 6 + 3 + 1 + 3 + 1
+"""The most bytes beside the value, if that is below 512 KB, of a record without key, headers and given timestamp."""
+_new = object.__new__  # to call a class with an `__init__` of its own would take as long as all the rest of `send`
 
 
 class PartitionQueue:
     """One partition's batches in order: in flight, ready, and the one that is filling.
 
     `filling` and `ready` are the accumulator's, under its lock; the rest is the sender's, in the loop.
-    `outstanding` counts requests without an answer. `has_sequence_gap`: a batch with a sequence was given up.
+    `closed_bytes` counts what was ever in batches that are full or taken. `outstanding` counts requests without an
+    answer. `has_sequence_gap`: a batch with a sequence was given up.
     `is_muted`: batches have to be sent again before any other. Until `known_until_s` (monotonic) the leader knows
     the producer.
     """
 
     __slots__ = (
+        "closed_bytes",
         "filling",
         "has_sequence_gap",
         "in_flight",
@@ -145,6 +51,7 @@ class PartitionQueue:
         self.topic_partition = topic_partition
         self.filling: ProducerBatch | None = None
         self.ready: deque[ProducerBatch] = deque()
+        self.closed_bytes = 0
         self.in_flight: list[ProducerBatch] = []
         self.outstanding = 0
         self.is_muted = False
@@ -154,6 +61,19 @@ class PartitionQueue:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = NO_SEQUENCE
+
+    @property
+    def appended_bytes(self) -> int:
+        """Bytes of all records that were ever appended one by one."""
+        filling = self.filling
+        return self.closed_bytes + (0 if filling is None else filling.size)
+
+    def close_filling(self) -> ProducerBatch | None:
+        """Take out the batch that is filling; it takes no more records."""
+        batch, self.filling = self.filling, None
+        if batch is not None:
+            self.closed_bytes += batch.size
+        return batch
 
     def drop_done(self) -> None:
         """Remove the batches that are done from the front of the window in flight."""
@@ -167,14 +87,15 @@ class Accumulator:
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
         self._batch_size = max(config.batch_size, RECORD_BATCH_OVERHEAD)
-        self._lock = threading.Lock()
+        self._lock = lock = threading.Lock()
+        self._acquire, self._release = lock.acquire, lock.release  # they take half the time of `with`
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._used = 0
         self._limit = config.buffer_memory
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all records that are not yet done."""
+        """Bytes of all batches that are not yet done, with what is reserved for those that are filling."""
         return self._used
 
     @property
@@ -195,6 +116,28 @@ class Accumulator:
                 queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
             return queue
 
+    def append_value(self, queue: PartitionQueue, value: bytes) -> RecordFuture | None:
+        """Add a record without key and headers to the batch that is filling; None if there is no room in one."""
+        self._acquire()
+        try:
+            batch = queue.filling
+            if batch is None:
+                return None
+            size = batch.size + len(value) + _PLAIN_OVERHEAD
+            if size > batch.reserved:
+                return None
+            values = batch.values
+            index = len(values)
+            values.append(value)
+            batch.timestamps_ns.append(time_ns())
+            batch.size = size
+        finally:
+            self._release()
+        future = _new(RecordFuture)
+        future._completion = batch
+        future._index = index
+        return future
+
     def append(
         self,
         queue: PartitionQueue,
@@ -214,26 +157,29 @@ class Accumulator:
                 return None
             batch = queue.filling
             is_news = batch is None
-            if batch is None or batch.size + size > min(self._batch_size, max_batch_size):
-                batch, is_news = self._roll(queue), True
-            self._used -= batch.size
-            index = batch.add(key, value, timestamp, headers)
-            self._used += batch.size
+            if batch is None or batch.size + size > batch.limit:
+                batch, is_news = self._roll(queue, max_batch_size), True
+            index = batch.add(key, value, timestamp, headers, size)
+            self._used += batch.reserve()
             if batch.size >= self._batch_size:
+                queue.close_filling()
                 queue.ready.append(batch)
-                queue.filling, is_news = None, True
-            return RecordFuture(batch, index, timestamp), is_news
+                is_news = True
+        future = _new(RecordFuture)
+        future._completion = batch
+        future._index = index
+        return future, is_news
 
     def put(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Add a whole batch behind what is there; False if there is no memory."""
         with self._lock:
             if self._used >= self._limit:
                 return False
-            if queue.filling is not None:
-                queue.ready.append(queue.filling)
-                queue.filling = None
+            filling = queue.close_filling()
+            if filling is not None:
+                queue.ready.append(filling)
             queue.ready.append(batch)
-            self._used += batch.size
+            self._used += batch.reserve()
             return True
 
     def take(self, queue: PartitionQueue, filled_before_s: float) -> ProducerBatch | None:
@@ -244,8 +190,7 @@ class Accumulator:
             batch = queue.filling
             if batch is None or batch.created_s > filled_before_s:
                 return None
-            queue.filling = None
-            return batch
+            return queue.close_filling()
 
     def waiting(self) -> list[ProducerBatch]:
         """The batches of all partitions that were not taken yet."""
@@ -262,17 +207,28 @@ class Accumulator:
                 expired.append(queue.ready.popleft())
             if queue.filling is not None and queue.filling.created_s < created_before_s:
                 expired.append(queue.filling)
-                queue.filling = None
+                queue.close_filling()
             return expired
+
+    def clear(self) -> list[ProducerBatch]:
+        """Take out all batches."""
+        with self._lock:
+            cleared = [batch for queue in self._queues.values() for batch in queue.ready]
+            for queue in self._queues.values():
+                queue.ready.clear()
+                filling = queue.close_filling()
+                cleared += [] if filling is None else [filling]
+            return cleared
 
     def release(self, batch: ProducerBatch) -> None:
         """Give back the memory of a batch that is done."""
         with self._lock:
-            self._used -= batch.size
+            self._used -= batch.reserved
 
-    def _roll(self, queue: PartitionQueue) -> ProducerBatch:
-        if queue.filling is not None:
-            queue.ready.append(queue.filling)
-        queue.filling = ProducerBatch(queue.topic_partition, self._config)
-        self._used += queue.filling.size
-        return queue.filling
+    def _roll(self, queue: PartitionQueue, max_batch_size: int) -> ProducerBatch:
+        full = queue.close_filling()
+        if full is not None:
+            queue.ready.append(full)
+        limit = min(self._batch_size, max_batch_size)
+        queue.filling = batch = ProducerBatch(queue.topic_partition, self._config, limit)
+        return batch

@@ -14,25 +14,25 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
-from rayka.client.producer.accumulator import Accumulator, BatchFuture, Headers, ProducerBatch, RecordFuture
-from rayka.client.producer.arrow_records import encode_rows
+from rayka.client.loop import AsyncClosing, Closing, LoopThread, Shell, at_home, blocking, blocking_close
+from rayka.client.producer.accumulator import Accumulator
+from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
+from rayka.client.producer.batch import BatchFuture, Headers, ProducerBatch, RecordFuture
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
-from rayka.client.settings import ProducerConfig, ProducerOptions, Serializer, configure
+from rayka.client.settings import ProducerConfig, ProducerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
-from rayka.storage.format.builder import RecordBatchBuilder, max_record_size
+from rayka.storage.format.builder import max_record_size
 from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from rayka.client.producer.row_batches import EncodedBatch
 
 logger = logging.getLogger(__name__)
 
-HeadersLike = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None
 ProducerRecord = Any
 
 _MAX_RECORD_OVERHEAD = max_record_size(None, None)
@@ -63,6 +63,9 @@ class AsyncProducer(AsyncClosing):
         self._partitioner = _partitioner(self.config.partitioner)
         self._key_serializer = self.config.key_serializer
         self._value_serializer = self.config.value_serializer
+        is_plain = self._value_serializer is None and self._partitioner is None
+        self.quick_routes: Mapping[str, TopicRoute] = self._routes.known if is_plain else {}
+        self.append_value = self._accumulator.append_value
         self._is_closed = False
 
     async def send(
@@ -106,17 +109,17 @@ class AsyncProducer(AsyncClosing):
         if route is None:
             return None
         if value is not None and (self._value_serializer is not None or type(value) is not bytes):
-            value = _bytes("value", value, self._value_serializer)
+            value = bytes_of("value", value, self._value_serializer)
         if key is not None and (self._key_serializer is not None or type(key) is not bytes):
-            key = _bytes("key", key, self._key_serializer)
-        timestamp_ms = self._broker.now_ms() if timestamp_ms is None else _timestamp(timestamp_ms)
+            key = bytes_of("key", key, self._key_serializer)
+        timestamp_ms = self._broker.now_ms() if timestamp_ms is None else timestamp_of(timestamp_ms)
         size = _MAX_RECORD_OVERHEAD + (0 if value is None else len(value)) + (0 if key is None else len(key))
         pairs: Headers = ()
         if headers:
-            pairs = _headers(headers)
+            pairs = headers_of(headers)
             size = max_record_size(key, value, pairs)
         if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
-            _require_fits(route, key, value, pairs)
+            require_fits(route, key, value, pairs)
         if self._is_closed:
             raise _closed()
         queue = route.queues[route.choose(key, size, partition, self._partitioner)]
@@ -183,31 +186,80 @@ class AsyncProducer(AsyncClosing):
             key, value, timestamp, headers = self._fields(record)
             size = max_record_size(key, value, headers)
             if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
-                _require_fits(route, key, value, headers)
-            if batch.record_count and batch.size + size > limit:
+                require_fits(route, key, value, headers)
+            if not batch.is_empty and batch.size + size > limit:
                 yield batch
                 batch = ProducerBatch(batch.topic_partition, self.config)
-            batch.add(key, value, timestamp, headers)
-        if batch.record_count:
+            batch.add(key, value, timestamp, headers, size)
+        if not batch.is_empty:
             yield batch
 
-    async def send_columns(self, topic: str, columns: pa.RecordBatch | pa.Table) -> list[BatchFuture]:
-        """Send each row of Arrow columns as a record; much quicker than one `send` for each.
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+        partition: int | None = None,
+        timestamps_ms: int | Sequence[int] | None = None,
+    ) -> list[BatchFuture]:
+        """Send a record for each value; several times as quick as one `send` for each.
 
-        The columns that count are value and key (binary or text), headers (lists of structs of key and value),
-        timestamp (a timestamp, or ms since the epoch) and partition. The rows of a partition keep their order. Each
-        batch has a future. Raises as `send`, and INVALID_RECORD for a column of another type; batches that were sent
-        before an error stay sent. Needs pyarrow and numba (`rayka[columns]`).
+        `keys` and `headers` are as long as `values`; `timestamps_ms` too, or one for all. Records without a key go to
+        one partition up to a batch's worth of bytes. The records of a partition keep their order. Each batch has a
+        future. Raises as `send`; batches that were sent before an error stay sent.
         """
         await self.ready(topic)
-        return [await self.put(batch) for batch in self.column_batches(topic, columns)]
+        batches = self.list_batches(topic, values, keys, headers, partition, timestamps_ms)
+        return [await self.put(batch) for batch in batches]
 
-    def column_batches(self, topic: str, columns: pa.RecordBatch | pa.Table) -> Iterator[ProducerBatch]:
-        """The batches that hold the rows, built and not sent. From any thread."""
+    def list_batches(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+        partition: int | None = None,
+        timestamps_ms: int | Sequence[int] | None = None,
+    ) -> Iterator[ProducerBatch]:
+        """The batches that hold the records of `send_many`, built and not sent. From any thread."""
+        from rayka.client.producer.lists import ListRows
+        from rayka.client.producer.row_batches import RowEncoder
+
         route = self._existing_route(topic)
-        for partition, buffer, count in encode_rows(
-            columns, route, self.config, self._partitioner, self._broker.now_ms()
-        ):
+        if partition is not None:
+            route.choose(None, 0, partition, None)
+        encoder = RowEncoder(route, self.config, self._partitioner)
+        rows = ListRows(values, keys, None if headers is None else [*map(headers_of, headers)], timestamps_ms)
+        for part in rows.read(self.config, self._broker.now_ms(), encoder.chunk_bytes(keys is None)):
+            yield from self._of_encoded(topic, encoder.encode(part, partition))
+
+    async def send_table(self, topic: str, table: Any) -> list[BatchFuture]:
+        """Send each row of a table as a record, without a Python object for any of them.
+
+        `table` is a pyarrow.Table or RecordBatch, a DataFrame, or a dict of columns (NumPy arrays, lists). The columns
+        that count are value and key (binary or text), headers (lists of structs of key and value), timestamp (a
+        timestamp, or ms since the epoch) and partition. The rows of a partition keep their order. Each batch has a
+        future. Raises as `send`, and INVALID_RECORD for a column of another type; batches that were sent before an
+        error stay sent. Needs pyarrow (`rayka[columns]`).
+        """
+        await self.ready(topic)
+        return [await self.put(batch) for batch in self.table_batches(topic, table)]
+
+    send_columns = send_table
+
+    def table_batches(self, topic: str, table: Any) -> Iterator[ProducerBatch]:
+        """The batches that hold the rows, built and not sent. From any thread."""
+        from rayka.client.producer.row_batches import RowEncoder
+        from rayka.client.producer.tables import arrow_table, rows_of_table
+
+        route = self._existing_route(topic)
+        encoder = RowEncoder(route, self.config, self._partitioner)
+        for rows, partitions in rows_of_table(arrow_table(table), route, self.config, self._broker.now_ms()):
+            yield from self._of_encoded(topic, encoder.encode(rows, partitions))
+
+    def _of_encoded(self, topic: str, encoded: Iterator[EncodedBatch]) -> Iterator[ProducerBatch]:
+        for partition, buffer, count in encoded:
             yield ProducerBatch.of_buffer(TopicPartition(topic, partition), self.config, buffer, count)
 
     def _existing_route(self, topic: str) -> TopicRoute:
@@ -239,10 +291,10 @@ class AsyncProducer(AsyncClosing):
         fields = (*record, *_NOTHING)[:4] if isinstance(record, tuple) else (record, *_NOTHING)
         value, key, headers, timestamp_ms = fields
         return (
-            None if key is None else _bytes("key", key, self._key_serializer),
-            None if value is None else _bytes("value", value, self._value_serializer),
-            self._broker.now_ms() if timestamp_ms is None else _timestamp(timestamp_ms),
-            _headers(headers) if headers else (),
+            None if key is None else bytes_of("key", key, self._key_serializer),
+            None if value is None else bytes_of("value", value, self._value_serializer),
+            self._broker.now_ms() if timestamp_ms is None else timestamp_of(timestamp_ms),
+            headers_of(headers) if headers else (),
         )
 
     async def _room(self, deadline_s: float) -> None:
@@ -260,6 +312,10 @@ class AsyncProducer(AsyncClosing):
 class Producer(Shell[AsyncProducer], Closing):
     """The blocking form of `AsyncProducer`; any number of threads may use it."""
 
+    def __init__(self, core: AsyncProducer, loop: LoopThread) -> None:
+        super().__init__(core, loop)
+        self._quick_routes, self._append_value = core.quick_routes, core.append_value
+
     def send(
         self,
         topic: str,
@@ -274,6 +330,12 @@ class Producer(Shell[AsyncProducer], Closing):
         Blocks, up to `max_block_ms`, for a topic that has to be created and for room in the buffer. Raises
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
+        if key is None and headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
+            route = self._quick_routes.get(topic)  # most records go into a batch that is there and has room
+            if route is not None:
+                quick = self._append_value(route.sticky_queue, value)
+                if quick is not None:
+                    return quick
         future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
         if future is None:
             future = self._loop.run(self._core.send(topic, value, key, headers, partition, timestamp_ms))
@@ -282,18 +344,30 @@ class Producer(Shell[AsyncProducer], Closing):
     def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
         """As `AsyncProducer.send_batch`."""
         self._loop.run(self._core.ready(topic))
-        return [
-            self._core.try_put(batch) or self._loop.run(self._core.put(batch))
-            for batch in self._core.batches(topic, partition, records)
-        ]
+        return self._put_all(self._core.batches(topic, partition, records))
 
-    def send_columns(self, topic: str, columns: pa.RecordBatch | pa.Table) -> list[BatchFuture]:
-        """As `AsyncProducer.send_columns`."""
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+        partition: int | None = None,
+        timestamps_ms: int | Sequence[int] | None = None,
+    ) -> list[BatchFuture]:
+        """As `AsyncProducer.send_many`."""
         self._loop.run(self._core.ready(topic))
-        return [
-            self._core.try_put(batch) or self._loop.run(self._core.put(batch))
-            for batch in self._core.column_batches(topic, columns)
-        ]
+        return self._put_all(self._core.list_batches(topic, values, keys, headers, partition, timestamps_ms))
+
+    def send_table(self, topic: str, table: Any) -> list[BatchFuture]:
+        """As `AsyncProducer.send_table`."""
+        self._loop.run(self._core.ready(topic))
+        return self._put_all(self._core.table_batches(topic, table))
+
+    send_columns = send_table
+
+    def _put_all(self, batches: Iterator[ProducerBatch]) -> list[BatchFuture]:
+        return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]
 
     flush = blocking(AsyncProducer.flush)
     close = blocking_close(AsyncProducer.close)
@@ -305,46 +379,6 @@ class Producer(Shell[AsyncProducer], Closing):
 
 def _partitioner(given: Partitioner | type[Any] | None) -> Partitioner | None:
     return given() if isinstance(given, type) else given
-
-
-def _bytes(argument: str, given: Any, serializer: Serializer | None) -> bytes | None:
-    data = given if serializer is None else serializer(given)
-    if data is None or type(data) is bytes:
-        return data
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
-    raise RaykaError(
-        ErrorCode.INVALID_REQUEST,
-        f"{argument} must be bytes or None, not {type(data).__name__}; {argument}_serializer can make it so",
-    )
-
-
-def _timestamp(given: Any) -> int:
-    if isinstance(given, int) and given >= 0:
-        return given
-    raise RaykaError(ErrorCode.INVALID_REQUEST, f"timestamp_ms must be ms since the epoch, not {given!r}")
-
-
-def _headers(given: Any) -> Headers:
-    pairs = tuple(given.items() if isinstance(given, Mapping) else given)
-    for pair in pairs:
-        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_bytes(pair[1])):
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"headers must be (str, bytes or None) pairs, not {pair!r}")
-    return pairs
-
-
-def _is_bytes(value: object) -> bool:
-    return value is None or isinstance(value, bytes)
-
-
-def _require_fits(route: TopicRoute, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-    size = RecordBatchBuilder().append(key, value, 0, headers)
-    if size > route.max_batch_size:
-        raise RaykaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch with this record alone has {size} bytes, "
-            f"and topic {route.topic} has max.message.bytes={route.max_batch_size}",
-        )
 
 
 def _closed() -> RaykaError:

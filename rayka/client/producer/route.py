@@ -14,6 +14,7 @@ from rayka.metadata.commands import NewTopic
 from rayka.metadata.image import MetadataImage, TopicImage
 from rayka.types import NO_LEADER, TopicPartition
 
+NO_PARTITION = -1
 _LOOK_AGAIN_S = 0.02
 _IMAGE_LAG_MS = 2_000
 """How long another client's new topic may take to reach this process."""
@@ -29,7 +30,9 @@ class TopicRoute:
         "partition_count",
         "partitions",
         "queues",
+        "seen_bytes",
         "sticky",
+        "sticky_queue",
         "topic",
         "topic_id",
     )
@@ -48,6 +51,8 @@ class TopicRoute:
         ] or self.partitions
         self.queues = queues
         self.sticky = sticky
+        self.sticky_queue = PartitionQueue(TopicPartition(topic.name, NO_PARTITION))
+        self.seen_bytes = 0
         self.max_batch_size = max_batch_size
 
     def choose(self, key: bytes | None, size: int, partition: int | None, partitioner: Partitioner | None) -> int:
@@ -58,7 +63,7 @@ class TopicRoute:
         if partition is None:
             if partitioner is None:
                 if key is None:
-                    return self.sticky.next(size, self.available)
+                    return self._choose_sticky(size)
                 return key_partition(key, self.partition_count)
             partition = partitioner(key, self.partitions, self.available)
         if isinstance(partition, int) and 0 <= partition < self.partition_count:
@@ -68,25 +73,33 @@ class TopicRoute:
             f"partition {partition!r}: topic {self.topic} has partitions 0 to {self.partition_count - 1}",
         )
 
+    def _choose_sticky(self, size: int) -> int:
+        """Records were also added to the sticky partition's batch directly: these count too."""
+        grown = max(self.sticky_queue.appended_bytes - self.seen_bytes, 0)
+        partition = self.sticky.next(size + grown, self.available)
+        self.sticky_queue = queue = self.queues[partition]
+        self.seen_bytes = queue.appended_bytes + size
+        return partition
+
 
 class Routes:
-    """The routes of a producer's topics, renewed when the image changes."""
+    """The routes of a producer's topics, renewed by `get` when the image has changed."""
 
     def __init__(self, broker: Broker, accumulator: Accumulator, config: ProducerConfig) -> None:
         self._broker = broker
         self._accumulator = accumulator
         self._config = config
-        self._routes: dict[str, TopicRoute] = {}
+        self.known: dict[str, TopicRoute] = {}
 
     def get(self, topic: str) -> TopicRoute | None:
         """The topic's route; None if the image does not have the topic."""
-        route = self._routes.get(topic)
+        route = self.known.get(topic)
         image = self._broker.image
         if route is not None and route.image is image:
             return route
         found = image.topics.get(topic)
         if found is None:
-            self._routes.pop(topic, None)
+            self.known.pop(topic, None)
             return None
         return self._renew(image, found, route)
 
@@ -97,7 +110,7 @@ class Routes:
                 queue.known_until_s = 0.0  # the leaders of a new topic of the same name know no producer
         sticky = StickyPartition(max(self._config.batch_size, 1)) if old is None else old.sticky
         config = self._broker.config.log_config(image.topic_configs(topic.name))
-        route = self._routes[topic.name] = TopicRoute(image, topic, queues, sticky, config.max_message_bytes)
+        route = self.known[topic.name] = TopicRoute(image, topic, queues, sticky, config.max_message_bytes)
         return route
 
 

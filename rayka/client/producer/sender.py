@@ -22,7 +22,8 @@ import time
 from collections import deque
 from functools import partial
 
-from rayka.client.producer.accumulator import Accumulator, PartitionQueue, ProducerBatch
+from rayka.client.producer.accumulator import Accumulator, PartitionQueue
+from rayka.client.producer.batch import ProducerBatch
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -99,7 +100,7 @@ class Sender:
         self._is_closed = True
         if self._allocating is not None:
             self._allocating.cancel()
-        for batch in self._pending():
+        for batch in (*self._unfinished, *self._accumulator.clear()):
             self._finish(batch, error=error)
         for queue in self._accumulator.queues():
             queue.in_flight.clear()
@@ -284,7 +285,7 @@ class Sender:
         self, batch: ProducerBatch, result: AppendResult = _NOT_APPENDED, error: RaykaError | None = None
     ) -> None:
         self._unfinished.discard(batch)
-        batch.builder = batch.buffer = None
+        batch.finish()
         self._accumulator.release(batch)
         batch.complete(result.base_offset, result.log_append_time_ms, error)
         waiters, self._room = self._room, []

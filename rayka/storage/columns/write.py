@@ -14,17 +14,12 @@ import pyarrow.compute as pc
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import Bytes, Longs
-from rayka.storage.columns.encode import Fields, encode
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+from rayka.storage.columns.encode import Fields
+from rayka.storage.columns.rows import NO_BYTES, NO_FIELDS, Rows, nulls, write_rows
 from rayka.storage.format.compression import Codec
-from rayka.storage.format.records import seal_batch
 
 DEFAULT_MAX_BATCH_SIZE = 1_000_000
 """A little below the default of `max.message.bytes`."""
-
-_MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
-_MAX_HEADER_OVERHEAD = 5 + 5
-_NOTHING = np.empty(0, np.uint8)
 
 
 def write_columns(
@@ -35,7 +30,7 @@ def write_columns(
     codec: Codec = Codec.NONE,
     level: int | None = None,
     base_offset: int = 0,
-) -> Iterator[bytearray]:
+) -> Iterator[bytearray | memoryview]:
     """One record for each row, in batches of at most `max_batch_size` bytes before compression.
 
     A missing column is null in every record; a missing or null timestamp is `now_ms`. A record that is larger
@@ -44,42 +39,20 @@ def write_columns(
     """
     for part in columns.to_batches() if isinstance(columns, pa.Table) else [columns]:
         if part.num_rows:
-            yield from _write(part, now_ms, max_batch_size, codec, level, base_offset)
+            rows = rows_of_columns(part, now_ms)
+            written = write_rows(rows, max_batch_size=max_batch_size, codec=codec, level=level, base_offset=base_offset)
+            yield from (buffer for buffer, _ in written)
             base_offset += part.num_rows
 
 
-def _write(
-    part: pa.RecordBatch, now_ms: int, max_batch_size: int, codec: Codec, level: int | None, base_offset: int
-) -> Iterator[bytearray]:
-    keys, values = _fields(part, "key"), _fields(part, "value")
-    header_rows, header_keys, header_values = _headers(part)
-    timestamps = _timestamps(part, now_ms)
-    size = _records_size(part.num_rows, keys, values, header_keys, header_values)
-    max_batches = min(part.num_rows, 2 * size // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
-    out = np.empty(size + max_batches * RECORD_BATCH_OVERHEAD, np.uint8)
-    batches = np.empty((max_batches, 5), np.int64)
-    count = encode(keys, values, header_rows, header_keys, header_values, timestamps, max_batch_size, out, batches)
-    for start, end, first_row, record_count, max_timestamp in batches[:count].tolist():
-        yield seal_batch(
-            bytearray(out[start:end]),
-            record_count=record_count,
-            base_timestamp=int(timestamps[first_row]),
-            max_timestamp=max_timestamp,
-            base_offset=base_offset + first_row,
-            codec=codec,
-            level=level,
-        )
-
-
-def _records_size(rows: int, keys: Fields, values: Fields, header_keys: Fields, header_values: Fields) -> int:
-    """The most bytes that the records can take."""
-    content = sum(int(np.maximum(fields.lengths, 0).sum()) for fields in (keys, values, header_keys, header_values))
-    return content + rows * _MAX_RECORD_OVERHEAD + len(header_keys.lengths) * _MAX_HEADER_OVERHEAD
+def rows_of_columns(part: pa.RecordBatch, now_ms: int) -> Rows:
+    """The rows of Arrow columns. Raises INVALID_RECORD for a column of a type that has no bytes."""
+    return Rows(_fields(part, "key"), _fields(part, "value"), *_headers(part), _timestamps(part, now_ms))
 
 
 def _fields(part: pa.RecordBatch, name: str) -> Fields:
     if name not in part.schema.names:
-        return Fields(_NOTHING, np.zeros(part.num_rows, np.int64), np.full(part.num_rows, -1, np.int64))
+        return nulls(part.num_rows)
     return binary_fields(name, part.column(name))
 
 
@@ -91,7 +64,7 @@ def binary_fields(name: str, array: pa.Array) -> Fields:
         raise RaykaError(ErrorCode.INVALID_RECORD, f"Column {name} of type {array.type} has no bytes") from error
     _, offsets_buffer, data_buffer = binary.buffers()
     if not len(binary):
-        return Fields(_NOTHING, np.empty(0, np.int64), np.empty(0, np.int64))
+        return NO_FIELDS
     offsets = np.frombuffer(offsets_buffer, np.int64, len(binary) + 1, 8 * binary.offset)
     lengths = np.diff(offsets)
     if binary.null_count:
@@ -102,8 +75,7 @@ def binary_fields(name: str, array: pa.Array) -> Fields:
 def _headers(part: pa.RecordBatch) -> tuple[Longs, Fields, Fields]:
     """The row of the first header of each record (and one more), and the keys and values of all headers."""
     if "headers" not in part.schema.names or part.column("headers").null_count == part.num_rows:
-        nothing = Fields(_NOTHING, np.empty(0, np.int64), np.empty(0, np.int64))
-        return np.zeros(part.num_rows + 1, np.int64), nothing, nothing
+        return np.zeros(part.num_rows + 1, np.int64), NO_FIELDS, NO_FIELDS
     column = part.column("headers")
     try:
         headers = column.flatten()
@@ -139,10 +111,7 @@ def _is_null(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def _read_only(buffer: pa.Buffer | None) -> Bytes:
     """`buffer` as an array; always read-only, since numba compiles once more for each kind of array."""
     if buffer is None:
-        return _NOTHING
+        return NO_BYTES
     array = np.frombuffer(buffer, np.uint8)
     array.flags.writeable = False
     return array
-
-
-_NOTHING.flags.writeable = False

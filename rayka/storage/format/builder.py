@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from rayka.storage.format.batch import (
     CODEC_MASK,
@@ -105,6 +106,23 @@ class RecordBatchBuilder:
             base_sequence=base_sequence,
             flags=TRANSACTIONAL_FLAG if is_transactional else 0,
         )
+
+
+def append_records(
+    values: Sequence[KeyOrValue],
+    keys: Sequence[KeyOrValue],
+    headers: Sequence[Sequence[tuple[str, bytes | None]]],
+    timestamps: Sequence[int],
+) -> bytearray:
+    """The records of one batch behind 61 bytes for its header; `keys` and `headers` may end early."""
+    batch, base_timestamp = bytearray(RECORD_BATCH_OVERHEAD), timestamps[0] if timestamps else NO_TIMESTAMP
+    columns = zip_longest(values, timestamps, keys, headers)
+    for index, (value, timestamp, key, of_record) in enumerate(columns):
+        record = encode_record(index, timestamp - base_timestamp, key, value, of_record or ())
+        size = len(record)
+        batch += VARINTS[size] if size < SMALL else encode_varint(size)
+        batch += record
+    return batch
 
 
 def build_batches(

@@ -10,7 +10,7 @@ The loops are written out, with the one-byte varints first, because every call c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import (
@@ -41,12 +41,14 @@ from rayka.types import (
 
 Headers = tuple[tuple[str, bytes | None], ...]
 KeyOrValue = bytes | bytearray | memoryview | None
+B = TypeVar("B", bytearray, memoryview)
 
 _NULL = encode_varint(-1)
 _NO_HEADERS = VARINTS[0]
 _ATTRIBUTES = b"\x00"
 _NULL_ZIGZAG = 1
-_HEADER_KEY_ERRORS = "surrogateescape"
+HEADER_KEY_ERRORS = "surrogateescape"
+"""How header keys that are not UTF-8 become text and bytes again."""
 
 
 class Record(NamedTuple):
@@ -98,14 +100,14 @@ def encode_record(
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     parts = [encode_varint(len(headers))]
     for key, value in headers:
-        name = key.encode("utf-8", _HEADER_KEY_ERRORS)
+        name = key.encode("utf-8", HEADER_KEY_ERRORS)
         parts += (encode_varint(len(name)), name)
         parts += (_NULL,) if value is None else (encode_varint(len(value)), value)
     return b"".join(parts)
 
 
 def seal_batch(
-    batch: bytearray,
+    batch: B,
     *,
     record_count: int,
     base_timestamp: int,
@@ -119,15 +121,16 @@ def seal_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
     flags: int = 0,
-) -> bytearray:
+) -> B:
     """Turn 61 free bytes and encoded records into a batch: compress, write the header and the CRC.
 
     Returns `batch` itself when nothing is compressed. `flags` are the attribute bits beside the codec.
     """
     if codec is not Codec.NONE:
         records = compress(codec, memoryview(batch)[RECORD_BATCH_OVERHEAD:], level)
-        batch = bytearray(RECORD_BATCH_OVERHEAD)
-        batch += records
+        compressed = bytearray(RECORD_BATCH_OVERHEAD)
+        compressed += records
+        batch = cast(Any, compressed)
     HEADER.pack_into(
         batch,
         0,
@@ -313,7 +316,7 @@ def _read_headers(data: bytes, position: int, number: int, header: BatchHeader) 
         value, position = _read_bytes(data, position, header)
         if key is None:
             raise _corrupt(header, "has a record header without a key")
-        headers.append((key.decode("utf-8", _HEADER_KEY_ERRORS), value))
+        headers.append((key.decode("utf-8", HEADER_KEY_ERRORS), value))
     return tuple(headers), position
 
 

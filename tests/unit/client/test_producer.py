@@ -191,6 +191,7 @@ def test_added_partitions_are_used(cluster: Cluster) -> None:
         ({"value": b"x" * 1_100_000}, "topic events has max.message.bytes=1048588"),
         ({"timestamp_ms": "now"}, "timestamp_ms must be"),
         ({"timestamp_ms": -5}, "timestamp_ms must be"),
+        ({"timestamp_ms": 2**63}, "timestamp_ms must be"),
     ],
 )
 def test_bad_arguments_are_named(cluster: Cluster, arguments: dict[str, object], message: str) -> None:
@@ -331,7 +332,10 @@ def test_get_times_out(cluster: Cluster) -> None:
     producer.close()
 
 
-def test_a_blocking_call_in_a_callback_is_refused(cluster: Cluster) -> None:
+def test_a_blocking_call_in_a_callback_is_refused(cluster: Cluster, faults: FaultyPartitions) -> None:
+    faults.on_append = lambda _: Fault(
+        delay_s=0.1
+    )  # the callback is there before the answer, and so runs in the client
     seen: list[Exception] = []
     done = threading.Event()
     producer = cluster.producer()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.producer.accumulator import RecordFuture
+from rayka.client.producer.batch import RecordFuture
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import AppendRequest
 from tests.support.client_connection import LocalConnection

@@ -1,0 +1,312 @@
+"""Python on actor handles beside confluent-kafka through the port: `python -m benchmarks.python_client`.
+
+One broker, four partitions; each figure is from a process of its own, and the two clients take turns. Producers have
+batches of up to 1 MB that linger for 5 ms; a figure counts until the last acknowledgement. Consumers read what is in
+the page cache. Processor seconds are those of the client's and the broker's processes together, for each million
+records; times are in ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import load
+from benchmarks.brokers import Rayka
+from rayka.client import runtime
+from rayka.testing import cpu_s
+
+Figures = dict[str, float]
+ROOT = Path(__file__).parents[1]
+PARTITIONS = 4
+RECORDS = {100: 2_000_000, 1000: 400_000}
+CHUNK = 100_000
+SETTINGS: dict[str, Any] = {"linger_ms": 5, "batch_size": 1_000_000, "buffer_memory": 512 << 20}
+
+
+def connect(address: str) -> Any:
+    import rayka
+
+    return rayka.connect(address)
+
+
+def timed(work: Callable[[], int]) -> Figures:
+    """The rate of `work`, which returns a number of records, and the processor time of this process meanwhile."""
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    records = work()
+    elapsed, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"records": records, "rate": records / elapsed, "cpu": used}
+
+
+def ours_send(address: str, topic: str, size: int, count: int) -> Figures:
+    producer, value = connect(address).producer(**SETTINGS), load.payload(size)
+    producer.send(topic, value).get()
+
+    def work() -> int:
+        send = producer.send
+        for _ in range(count):
+            send(topic, value)
+        producer.flush()
+        return count
+
+    return timed(work)
+
+
+def theirs_send(bootstrap: str, topic: str, size: int, count: int) -> Figures:
+    from confluent_kafka import Producer
+
+    producer, value = Producer({"bootstrap.servers": bootstrap, **load.PRODUCER}), load.payload(size)
+    producer.produce(topic, value)
+    producer.flush()
+
+    def work() -> int:
+        produce, poll = producer.produce, producer.poll
+        for _ in range(count):
+            try:
+                produce(topic, value)
+            except BufferError:
+                poll(0.01)
+                produce(topic, value)
+        assert not producer.flush(load.TIMEOUT_S)
+        return count
+
+    return timed(work)
+
+
+def ours_send_many(address: str, topic: str, size: int, count: int) -> Figures:
+    producer, values = connect(address).producer(**SETTINGS), [load.payload(size)] * CHUNK
+    producer.send_many(topic, values[:10_000])
+    producer.flush()
+
+    def work() -> int:
+        for start in range(0, count, CHUNK):
+            producer.send_many(topic, values[: count - start])
+        producer.flush()
+        return count
+
+    return timed(work)
+
+
+def theirs_send_many(bootstrap: str, topic: str, size: int, count: int) -> Figures:
+    def work() -> int:
+        sent, _ = load.produce_on(bootstrap, topic, size, 3600, max_records=count)
+        return sent
+
+    return timed(work)
+
+
+def ours_send_table(address: str, topic: str, size: int, count: int) -> Figures:
+    import pyarrow as pa
+
+    producer = connect(address).producer(**SETTINGS)
+    table = pa.table({"value": pa.array([load.payload(size)] * CHUNK, pa.binary())})
+    producer.send_table(topic, table.slice(0, 10_000))
+    producer.flush()
+
+    def work() -> int:
+        for start in range(0, count, CHUNK):
+            producer.send_table(topic, table.slice(0, count - start))
+        producer.flush()
+        return count
+
+    return timed(work)
+
+
+def ours_consumer(address: str, topic: str) -> Any:
+    consumer = connect(address).consumer(auto_offset_reset="earliest", consumer_timeout_ms=10_000)
+    consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
+    return consumer
+
+
+def ours_iterate(address: str, topic: str, size: int, count: int) -> Figures:
+    def work() -> int:
+        consumer, seen = ours_consumer(address, topic), 0
+        for record in consumer:
+            assert record.value is not None
+            seen += 1
+            if seen == count:
+                break
+        return seen
+
+    return timed(work)
+
+
+def theirs_iterate(bootstrap: str, topic: str, size: int, count: int) -> Figures:
+    consumer = theirs_consumer(bootstrap, topic)
+
+    def work() -> int:
+        seen = 0
+        assign(consumer, topic)
+        while seen < count:
+            for message in consumer.consume(load.CALL_RECORDS, 1.0):
+                assert message.value() is not None
+                seen += 1
+        return seen
+
+    return timed(work)
+
+
+def ours_poll(address: str, topic: str, size: int, count: int) -> Figures:
+    def work() -> int:
+        consumer, seen = ours_consumer(address, topic), 0
+        while seen < count:
+            polled = consumer.poll(timeout_ms=1000, max_records=load.CALL_RECORDS)
+            seen += sum(map(len, polled.values()))
+        return seen
+
+    return timed(work)
+
+
+def theirs_poll(bootstrap: str, topic: str, size: int, count: int) -> Figures:
+    consumer = theirs_consumer(bootstrap, topic)
+
+    def work() -> int:
+        seen = 0
+        assign(consumer, topic)
+        while seen < count:
+            seen += len(consumer.consume(load.CALL_RECORDS, 1.0))
+        return seen
+
+    return timed(work)
+
+
+def ours_poll_table(address: str, topic: str, size: int, count: int) -> Figures:
+    from rayka.storage.columns import read  # noqa: F401  as a program that works with Arrow has it
+
+    def work() -> int:
+        consumer, seen = ours_consumer(address, topic), 0
+        while seen < count:
+            seen += consumer.poll_table(timeout_ms=1000).num_rows
+        return seen
+
+    return timed(work)
+
+
+def theirs_consumer(bootstrap: str, topic: str) -> Any:
+    from confluent_kafka import Consumer
+
+    return Consumer({"bootstrap.servers": bootstrap, **load.CONSUMER})
+
+
+def assign(consumer: Any, topic: str) -> None:
+    from confluent_kafka import TopicPartition
+
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+
+
+def ours_one(address: str, topic: str, size: int, count: int) -> Figures:
+    producer, value = connect(address).producer(), load.payload(size)
+    return one_at_a_time(lambda: producer.send(topic, value, partition=0).get(), count)
+
+
+def theirs_one(bootstrap: str, topic: str, size: int, count: int) -> Figures:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, **load.PRODUCER, "linger.ms": 0})
+    value = load.payload(size)
+
+    def one() -> None:
+        producer.produce(topic, value, partition=0)
+        producer.flush()
+
+    return one_at_a_time(one, count)
+
+
+def one_at_a_time(one: Callable[[], object], count: int) -> Figures:
+    """The times of so many acknowledged records, one after the other, after a tenth more to warm up."""
+    for _ in range(count // 10):
+        one()
+    times: list[float] = []
+
+    def work() -> int:
+        for _ in range(count):
+            began = time.perf_counter()
+            one()
+            times.append((time.perf_counter() - began) * 1000)
+        return count
+
+    return {**timed(work), **load.percentiles(times)}
+
+
+PAIRS: dict[str, tuple[str, str]] = {
+    "send": ("ours_send", "theirs_send"),
+    "send_many": ("ours_send_many", "theirs_send_many"),
+    "send_table": ("ours_send_table", "theirs_send_many"),
+    "iterate": ("ours_iterate", "theirs_iterate"),
+    "poll": ("ours_poll", "theirs_poll"),
+    "poll_table": ("ours_poll_table", "theirs_poll"),
+    "one": ("ours_one", "theirs_one"),
+}
+READS = ("iterate", "poll", "poll_table")
+
+
+def run(broker: Rayka, name: str, topic: str, size: int, count: int) -> Figures:
+    """One load in a process of its own; `cpu` is for a million records, with the broker's."""
+    running = runtime.find(broker.data_dir)
+    assert running is not None
+    where = running.address if name.startswith("ours") else broker.bootstrap
+    before_s = cpu_s(broker.own())
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.python_client",
+        "--load",
+        name,
+        json.dumps([where, topic, size, count]),
+    ]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True, timeout=load.TIMEOUT_S)
+    figures: Figures = json.loads(output.stdout.splitlines()[-1])
+    figures["cpu"] = (figures["cpu"] + cpu_s(broker.own()) - before_s) / figures["records"] * 1e6
+    return figures
+
+
+def median(figures: list[Figures]) -> Figures:
+    return {name: statistics.median(each[name] for each in figures) for name in figures[0]}
+
+
+def compare(broker: Rayka, what: str, size: int, rounds: int) -> None:
+    """Both clients in turns; one line of the report."""
+    topic, seen = f"{what}-{size}", ([], [])  # type: tuple[str, tuple[list[Figures], list[Figures]]]
+    count = 5000 if what == "one" else RECORDS[size]
+    load.create_topic(broker.bootstrap, topic, PARTITIONS)
+    if what in READS:
+        load.produce_on(broker.bootstrap, topic, size, 3600, max_records=count)
+    for _ in range(rounds):
+        for name, figures in zip(PAIRS[what], seen, strict=True):
+            figures.append(run(broker, name, topic, size, count))
+    ours, theirs = map(median, seen)
+    shown = ("p50", "p99", "cpu") if what == "one" else ("rate", "cpu")
+    parts = [f"{each} {ours[each]:,.3f} / {theirs[each]:,.3f} = {ours[each] / theirs[each]:.2f}" for each in shown]
+    print(f"{what:<10} {size:>5} B  " + "   ".join(parts), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PAIRS), help="of %(default)s")
+    parser.add_argument("--sizes", default="100,1000", help="bytes of a value; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--load", nargs=2, metavar=("NAME", "JSON"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.load:
+        name, arguments = chosen.load
+        print(json.dumps(globals()[name](*json.loads(arguments))), flush=True)
+        return
+    print("rayka / confluent-kafka = ratio; cpu: processor seconds for each million records", flush=True)
+    with tempfile.TemporaryDirectory(prefix="rayka-python-") as directory, Rayka(Path(directory)) as broker:
+        for what in chosen.only.split(","):
+            for size in (100,) if what == "one" else map(int, chosen.sizes.split(",")):
+                compare(broker, what, size, chosen.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Compiled code that a process loads once it has so much to do that this pays.
+
+To load numba and what was compiled before takes a third of a second and some 60 MB. A program that sends or reads a few
+records never does; for one that has a lot to do it happens in a thread of its own, while plain Python goes on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+LOAD_AFTER_RECORDS = 20_000
+
+
+class Compiled:
+    """A function of a module that needs numba. `warm_up` calls it once, so that its code is loaded or compiled."""
+
+    def __init__(self, module: str, name: str, warm_up: Callable[[Callable[..., Any]], object]) -> None:
+        self._module = module
+        self._name = name
+        self._warm_up = warm_up
+        self._records = 0
+        self._is_asked_for = False
+        self.function: Callable[..., Any] | None = None
+
+    def count(self, records: int) -> None:
+        """So many records were handled without it; begin to load it after `LOAD_AFTER_RECORDS`."""
+        self._records += records
+        if self._records >= LOAD_AFTER_RECORDS and not self._is_asked_for:
+            self._is_asked_for = True
+            threading.Thread(target=self.load, name="rayka-compiled", daemon=True).start()
+
+    def load(self) -> None:
+        """Load it now. Where that fails plain Python is used for good, and the log says why."""
+        self._is_asked_for = True
+        try:
+            function = getattr(importlib.import_module(self._module), self._name)
+            self._warm_up(function)
+        except Exception as error:
+            logger.warning("compiled code is not available, records are handled by plain Python: %r", error)
+        else:
+            self.function = function

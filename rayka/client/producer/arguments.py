@@ -1,0 +1,56 @@
+"""What a program gives to `send` as what a record is made of, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rayka.client.producer.batch import Headers
+from rayka.client.producer.route import TopicRoute
+from rayka.client.settings import Serializer
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.builder import RecordBatchBuilder
+
+HeadersLike = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None
+
+_MAX_TIMESTAMP = 2**63 - 1
+
+
+def bytes_of(argument: str, given: Any, serializer: Serializer | None) -> bytes | None:
+    data = given if serializer is None else serializer(given)
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise RaykaError(
+        ErrorCode.INVALID_REQUEST,
+        f"{argument} must be bytes or None, not {type(data).__name__}; {argument}_serializer can make it so",
+    )
+
+
+def timestamp_of(given: Any) -> int:
+    if isinstance(given, int) and 0 <= given <= _MAX_TIMESTAMP:
+        return given
+    raise RaykaError(ErrorCode.INVALID_REQUEST, f"timestamp_ms must be ms since the epoch, not {given!r}")
+
+
+def headers_of(given: Any) -> Headers:
+    pairs = tuple(given.items() if isinstance(given, Mapping) else given)
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_bytes(pair[1])):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"headers must be (str, bytes or None) pairs, not {pair!r}")
+    return pairs
+
+
+def _is_bytes(value: object) -> bool:
+    return value is None or isinstance(value, bytes)
+
+
+def require_fits(route: TopicRoute, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    size = RecordBatchBuilder().append(key, value, 0, headers)
+    if size > route.max_batch_size:
+        raise RaykaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch with this record alone has {size} bytes, "
+            f"and topic {route.topic} has max.message.bytes={route.max_batch_size}",
+        )

@@ -1,0 +1,184 @@
+"""A batch of one partition: the columns of its records while it fills, its bytes from then on, and its outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TypeVar
+
+from rayka.client.compiled import Compiled
+from rayka.client.producer.future import BatchMetadata, Completion, ProduceFuture, RecordMetadata
+from rayka.client.settings import ProducerConfig
+from rayka.errors import ErrorCode
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
+from rayka.storage.format.builder import append_records
+from rayka.storage.format.records import seal_batch
+from rayka.types import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
+
+Headers = Sequence[tuple[str, bytes | None]]
+T = TypeVar("T")
+
+NS = 1_000_000
+"""Nanoseconds in a millisecond."""
+_RESERVE_BYTES = 16_384
+_FEW_RECORDS = 16
+"""So many are encoded by plain Python in less time than compiled code needs to begin."""
+_compiled = Compiled(
+    "rayka.storage.columns.rows", "encode_lists", lambda encode: encode([b"value"], [b"key"], [()], [0])
+)
+
+
+class ProducerBatch(Completion):
+    """A batch that is filling, then waits, is sent, maybe several times, and is done.
+
+    `size` is the most that its records can take, and it is closed before that is more than `limit`. `reserved` is what
+    counts as used memory; it grows in steps, ahead of `size`, so that most records need not change it. `keys` and
+    `headers` may be shorter than the other columns: the records behind their ends have none.
+    """
+
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "buffer",
+        "codec",
+        "created_s",
+        "error_message",
+        "headers",
+        "keys",
+        "last_error",
+        "level",
+        "limit",
+        "record_count",
+        "reserved",
+        "size",
+        "timestamps_ns",
+        "topic_partition",
+        "values",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, config: ProducerConfig, limit: int = 0) -> None:
+        super().__init__()
+        self.topic_partition = topic_partition
+        self.created_s = time.monotonic()
+        self.codec, self.level = config.codec, config.compression_level
+        self.limit = limit
+        self.size, self.reserved = RECORD_BATCH_OVERHEAD, 0
+        self.values: list[bytes | None] = []
+        self.timestamps_ns: list[int] = []
+        self.keys: list[bytes | None] = []
+        self.headers: list[Headers] = []
+        self.record_count = 0
+        self.buffer: bytearray | memoryview | None = None
+        self.base_sequence = NO_SEQUENCE
+        self.attempts = 0
+        self.last_error = ErrorCode.NONE
+        self.error_message: str | None = None
+
+    @classmethod
+    def of_buffer(
+        cls, topic_partition: TopicPartition, config: ProducerConfig, buffer: bytearray | memoryview, record_count: int
+    ) -> ProducerBatch:
+        """A batch whose bytes are built already."""
+        batch = cls(topic_partition, config)
+        batch.buffer = buffer
+        batch.size, batch.record_count = len(buffer), record_count
+        return batch
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no record in it."""
+        return not self.values and not self.record_count
+
+    def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> int:
+        """Append a record of at most `size` bytes, and return its index."""
+        index = len(self.values)
+        self.values.append(value)
+        self.timestamps_ns.append(timestamp * NS)
+        if key is not None:
+            _set(self.keys, index, key, None)
+        if headers:
+            _set(self.headers, index, headers, ())
+        self.size += size
+        return index
+
+    def reserve(self) -> int:
+        """Reserve memory for what is there and for some more records; the bytes by which it has grown."""
+        before = self.reserved
+        if self.size > before:
+            self.reserved = max(self.size, min(self.size + _RESERVE_BYTES, self.limit))
+        return self.reserved - before
+
+    def build(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray | memoryview:
+        """Encode the records, as the batch with this sequence; the first time only."""
+        self.base_sequence = base_sequence
+        if self.buffer is not None:
+            stamp_producer(self.buffer, 0, producer_id, producer_epoch, base_sequence)
+            return self.buffer
+        self.record_count = len(self.values)
+        self.buffer = seal_batch(
+            self._encode(),
+            record_count=self.record_count,
+            base_timestamp=self.timestamps_ns[0] // NS,
+            max_timestamp=max(self.timestamps_ns) // NS,
+            codec=self.codec,
+            level=self.level,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+        self._drop_columns()
+        return self.buffer
+
+    def finish(self) -> None:
+        """Give the memory of the records free; their timestamps stay for the futures."""
+        self.record_count = self.record_count or len(self.values)
+        self._drop_columns()
+        self.buffer = None
+
+    def _encode(self) -> bytearray:
+        if self.record_count > _FEW_RECORDS and _compiled.function is not None:
+            encoded: bytearray | None = _compiled.function(self.values, self.keys, self.headers, self.timestamps_ns)
+            if encoded is not None:
+                return encoded
+        _compiled.count(self.record_count)
+        timestamps = [timestamp // NS for timestamp in self.timestamps_ns]
+        return append_records(self.values, self.keys, self.headers, timestamps)
+
+    def _drop_columns(self) -> None:
+        self.values, self.keys, self.headers = [], [], []
+
+
+class RecordFuture(ProduceFuture[RecordMetadata]):
+    """The outcome of one `send`."""
+
+    __slots__ = ("_index",)
+
+    _completion: ProducerBatch
+    _index: int
+
+    def _value(self) -> RecordMetadata:
+        batch = self._completion
+        offset = NO_OFFSET if batch.base_offset == NO_OFFSET else batch.base_offset + self._index
+        appended_ms = batch.log_append_time_ms
+        timestamp = batch.timestamps_ns[self._index] // NS if appended_ms == NO_TIMESTAMP else appended_ms
+        return RecordMetadata(*batch.topic_partition, offset, timestamp)
+
+
+class BatchFuture(ProduceFuture[BatchMetadata]):
+    """The outcome of one batch of `send_batch`."""
+
+    __slots__ = ()
+
+    _completion: ProducerBatch
+
+    def __init__(self, batch: ProducerBatch) -> None:
+        self._completion = batch
+
+    def _value(self) -> BatchMetadata:
+        batch = self._completion
+        return BatchMetadata(*batch.topic_partition, batch.base_offset, batch.record_count)
+
+
+def _set(column: list[T], index: int, value: T, missing: T) -> None:
+    column.extend([missing] * (index - len(column)))
+    column.append(value)

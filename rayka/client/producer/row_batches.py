@@ -1,0 +1,125 @@
+"""Rows as record batches for the partitions of a topic, without a Python object for each row.
+
+A row without a partition goes where its key says, as in Kafka; one without a key stays with those around it, up to a
+batch's worth of bytes. Importing this module imports numpy and numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rayka.client.producer.key_hashes import choose_by_keys
+from rayka.client.producer.partitioner import Partitioner
+from rayka.client.producer.route import TopicRoute
+from rayka.client.settings import ProducerConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.columns.decode import Longs
+from rayka.storage.columns.rows import Rows, write_rows
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+
+BATCH_BYTES = 1 << 20
+_MAX_CHUNK_BATCHES = 8
+_ROW_OVERHEAD = 12
+"""About as many bytes has a record beside its key and value."""
+
+
+class EncodedBatch(NamedTuple):
+    """A record batch that is built, for one partition."""
+
+    partition: int
+    buffer: bytearray | memoryview
+    record_count: int
+
+
+class RowEncoder:
+    """Turns rows into the batches of a topic, of at most a megabyte or what the topic allows, in their order."""
+
+    def __init__(self, route: TopicRoute, config: ProducerConfig, partitioner: Partitioner | None) -> None:
+        self._route = route
+        self._config = config
+        self._partitioner = partitioner
+        self._limit = min(route.max_batch_size, BATCH_BYTES)
+
+    def chunk_bytes(self, is_together: bool) -> int:
+        """How much is encoded at a time: a batch, or one for each partition where the rows do not stay together."""
+        return self._limit * (1 if is_together else min(self._route.partition_count, _MAX_CHUNK_BATCHES))
+
+    def encode(self, rows: Rows, partitions: Longs | int | None = None) -> Iterator[EncodedBatch]:
+        """The batches of these rows.
+
+        `partitions` is one for all or has that of each row, -1 where the key or the partitioner chooses.
+        Raises MESSAGE_TOO_LARGE before the first batch.
+        """
+        sizes = rows.sizes()
+        self._require_fits(sizes)
+        has_keys = self._partitioner is not None or bool((rows.keys.lengths >= 0).any())
+        is_together = isinstance(partitions, int) or (partitions is None and not has_keys)
+        for start, end in _chunks(sizes, self.chunk_bytes(is_together)):
+            chunk, of_chunk = rows.slice(start, end), sizes[start:end]
+            if isinstance(partitions, int):
+                yield from self._write(partitions, chunk)
+            elif is_together:
+                yield from self._write(self._route.choose(None, int(of_chunk.sum()), None, None), chunk)
+            else:
+                chosen = np.full(end - start, -1, np.int64) if partitions is None else partitions[start:end].copy()
+                yield from self._encode_by_partition(chunk, chosen, of_chunk)
+
+    def _encode_by_partition(self, rows: Rows, chosen: Longs, sizes: Longs) -> Iterator[EncodedBatch]:
+        self._choose(rows, chosen)
+        self._choose_sticky(chosen, sizes)
+        for partition, numbers in _by_partition(chosen):
+            yield from self._write(partition, rows if numbers is None else rows.take(numbers))
+
+    def _write(self, partition: int, rows: Rows) -> Iterator[EncodedBatch]:
+        config = self._config
+        written = write_rows(rows, max_batch_size=self._limit, codec=config.codec, level=config.compression_level)
+        return (EncodedBatch(partition, buffer, count) for buffer, count in written)
+
+    def _choose(self, rows: Rows, chosen: Longs) -> None:
+        """Set the partitions that the keys or the partitioner choose; -1 stays for the others."""
+        if self._partitioner is None:
+            choose_by_keys(*rows.keys, self._route.partition_count, chosen)
+            return
+        for row in (chosen < 0).nonzero()[0].tolist():
+            chosen[row] = self._route.choose(rows.key(row), 0, None, self._partitioner)
+
+    def _choose_sticky(self, chosen: Longs, sizes: Longs) -> None:
+        """Rows that have neither partition nor key: a batch's worth of them to one partition."""
+        (left,) = (chosen < 0).nonzero()
+        batches = np.cumsum(sizes[left]) // self._limit
+        for number in np.unique(batches).tolist():
+            chosen[left[batches == number]] = self._route.choose(None, self._limit, None, None)
+
+    def _require_fits(self, sizes: Longs) -> None:
+        largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
+        if largest > self._route.max_batch_size:
+            limit = f"topic {self._route.topic} has max.message.bytes={self._route.max_batch_size}"
+            raise RaykaError(
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch with one of the records has {largest} bytes, and {limit}"
+            )
+
+
+def _chunks(sizes: Longs, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """The rows in runs of about so many bytes; so that what was encoded last is still in the processor's cache."""
+    ends = np.cumsum(sizes + _ROW_OVERHEAD)
+    start, rows = 0, len(sizes)
+    while start < rows:
+        before = int(ends[start - 1]) if start else 0
+        end = max(int(np.searchsorted(ends, before + max_bytes, "right")), start + 1)
+        yield start, end
+        start = end
+
+
+def _by_partition(chosen: Any) -> Iterator[tuple[int, Longs | None]]:
+    """The numbers of the rows of each partition, in their order; None for all of them."""
+    partitions, counts = np.unique(chosen, return_counts=True)
+    if len(partitions) == 1:
+        yield int(partitions[0]), None
+        return
+    ordered, start = np.argsort(chosen, kind="stable"), 0
+    for partition, count in zip(partitions.tolist(), counts.tolist(), strict=True):
+        yield partition, ordered[start : start + count]
+        start += count

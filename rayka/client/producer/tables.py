@@ -1,0 +1,104 @@
+"""Tables as rows for a topic: Arrow, pandas, and columns of NumPy arrays or lists.
+
+The columns that count are value, key, headers, timestamp and partition. Importing this module imports pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayka.client.producer.route import TopicRoute
+from rayka.client.settings import ProducerConfig, Serializer
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.columns.decode import Longs
+from rayka.storage.columns.rows import Rows
+from rayka.storage.columns.write import rows_of_columns
+
+COLUMNS = ("value", "key", "headers", "timestamp", "partition")
+
+
+class TableRows(NamedTuple):
+    """Rows, and the partition of each that has one, -1 for the others; None: no row has one."""
+
+    rows: Rows
+    partitions: Longs | None
+
+
+def arrow_table(table: Any) -> pa.Table:
+    """`table` in Arrow's form: as it is, or from pandas, polars, or a mapping of names to arrays or lists.
+
+    Raises INVALID_REQUEST for anything else.
+    """
+    if isinstance(table, pa.Table):
+        return table
+    if isinstance(table, pa.RecordBatch):
+        return pa.Table.from_batches([table])
+    if isinstance(table, Mapping):
+        return pa.table({name: _array(column) for name, column in table.items()})
+    if hasattr(table, "__arrow_c_stream__"):
+        return pa.table(table)
+    raise RaykaError(
+        ErrorCode.INVALID_REQUEST,
+        f"a table is a pyarrow.Table, a DataFrame or a dict of columns, not {type(table).__name__}",
+    )
+
+
+def _array(column: Any) -> Any:
+    """A two-dimensional array of bytes has a value of fixed length in each row."""
+    if isinstance(column, np.ndarray) and column.ndim == 2 and column.dtype == np.uint8:
+        rows, width = column.shape
+        data = pa.py_buffer(np.ascontiguousarray(column))
+        return pa.Array.from_buffers(pa.binary(width), rows, [None, data])
+    return column
+
+
+def rows_of_table(table: pa.Table, route: TopicRoute, config: ProducerConfig, now_ms: int) -> Iterator[TableRows]:
+    """The rows of each part of a table.
+
+    value and key are binary or text, timestamp a timestamp or ms since the epoch, headers lists of key and value.
+    Raises INVALID_RECORD for columns of other types, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST for bad timestamps.
+    """
+    for part in table.to_batches():
+        if part.num_rows:
+            given = _serialized(part, config)
+            _require_timestamps(given)
+            yield TableRows(rows_of_columns(given, now_ms), _partitions(given, route))
+
+
+def _serialized(part: pa.RecordBatch, config: ProducerConfig) -> pa.RecordBatch:
+    """The columns that count, after the serializers."""
+    names = [name for name in part.schema.names if name in COLUMNS]
+    serializers: dict[str, Serializer | None] = {"key": config.key_serializer, "value": config.value_serializer}
+    arrays = []
+    for name in names:
+        column, serializer = part.column(name), serializers.get(name)
+        if serializer is not None:
+            given = (None if value is None else serializer(value) for value in column.to_pylist())
+            column = pa.array(given, pa.large_binary(), size=len(column))
+        arrays.append(column)
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _partitions(part: pa.RecordBatch, route: TopicRoute) -> Longs | None:
+    if "partition" not in part.schema.names:
+        return None
+    given = part.column("partition").cast(pa.int64())
+    partitions: Longs = given.fill_null(-1).to_numpy(zero_copy_only=False)
+    is_given = given.is_valid().to_numpy(zero_copy_only=False)
+    is_bad = (partitions >= route.partition_count) | (partitions < 0) & is_given
+    if is_bad.any():
+        route.choose(None, 0, int(partitions[is_bad.argmax()]), None)
+    return partitions
+
+
+def _require_timestamps(part: pa.RecordBatch) -> None:
+    """Refuse timestamps before the epoch."""
+    if "timestamp" in part.schema.names and pa.types.is_integer(part.column("timestamp").type):
+        earliest = pc.min(part.column("timestamp")).as_py()
+        if earliest is not None and earliest < 0:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"timestamp must be ms since the epoch, not {earliest}")

@@ -1,0 +1,186 @@
+"""Records as columns of fields in memory, and the record batches that hold them; needs numpy and numba.
+
+A column comes from a list of bytes (`fields_of`) or from an Arrow array (`write.binary_fields`). Records are chosen and
+put in another order by their positions, without copying their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rayka.storage.columns.decode import Longs
+from rayka.storage.columns.encode import Fields, encode
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import HEADER_KEY_ERRORS, seal_batch
+
+NO_BYTES = np.empty(0, np.uint8)
+NO_BYTES.flags.writeable = False
+NO_FIELDS = Fields(NO_BYTES, np.empty(0, np.int64), np.empty(0, np.int64))
+_MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
+_MAX_HEADER_OVERHEAD = 5 + 5
+_NS = 1_000_000
+_MAX_LONG = 2**63 - 1
+
+
+class WrittenBatch(NamedTuple):
+    """A record batch and the number of its records."""
+
+    buffer: bytearray | memoryview
+    record_count: int
+
+
+class Rows(NamedTuple):
+    """Records. Record i has the headers from `header_rows[i]` up to `header_rows[i + 1]`; `timestamps` are in ms."""
+
+    keys: Fields
+    values: Fields
+    header_rows: Longs
+    header_keys: Fields
+    header_values: Fields
+    timestamps: Longs
+
+    def take(self, chosen: Longs) -> Rows:
+        """The records with these numbers, in this order."""
+        starts, counts = self.header_rows[chosen], (self.header_rows[1:] - self.header_rows[:-1])[chosen]
+        header_rows = np.zeros(len(chosen) + 1, np.int64)
+        np.cumsum(counts, out=header_rows[1:])
+        headers = np.arange(header_rows[-1]) + np.repeat(starts - header_rows[:-1], counts)
+        return Rows(
+            _take(self.keys, chosen),
+            _take(self.values, chosen),
+            header_rows,
+            _take(self.header_keys, headers),
+            _take(self.header_values, headers),
+            self.timestamps[chosen],
+        )
+
+    def slice(self, start: int, end: int) -> Rows:
+        """The records with the numbers from `start` up to `end`."""
+        return Rows(
+            _slice(self.keys, start, end),
+            _slice(self.values, start, end),
+            self.header_rows[start : end + 1],
+            self.header_keys,
+            self.header_values,
+            self.timestamps[start:end],
+        )
+
+    def key(self, number: int) -> bytes | None:
+        """The key of one record."""
+        start, length = int(self.keys.positions[number]), int(self.keys.lengths[number])
+        return None if length < 0 else self.keys.data[start : start + length].tobytes()
+
+    def sizes(self) -> Longs:
+        """The bytes of each record's key and value."""
+        sizes: Longs = np.maximum(self.keys.lengths, 0) + np.maximum(self.values.lengths, 0)
+        return sizes
+
+    def max_bytes(self) -> int:
+        """The most bytes that the records can take, without the headers of their batches."""
+        first, last = int(self.header_rows[0]), int(self.header_rows[-1])
+        of_headers = _slice(self.header_keys, first, last), _slice(self.header_values, first, last)
+        content = sum(int(np.maximum(each.lengths, 0).sum()) for each in (self.keys, self.values, *of_headers))
+        rows, headers = len(self.timestamps), last - first
+        return content + rows * _MAX_RECORD_OVERHEAD + headers * _MAX_HEADER_OVERHEAD
+
+
+def fields_of(given: Sequence[bytes | None]) -> Fields:
+    """A list of bytes, or None for null, as one column. Raises TypeError for a list of anything else."""
+    try:
+        lengths = sizes = np.fromiter(map(len, given), np.int64, len(given))  # type: ignore[arg-type]
+        data = b"".join(given)  # type: ignore[arg-type]
+    except TypeError:  # there are nulls
+        lengths = np.fromiter((-1 if each is None else len(each) for each in given), np.int64, len(given))
+        data = b"".join([each for each in given if each is not None])
+        sizes = np.maximum(lengths, 0)
+    ends = np.cumsum(sizes)
+    if len(data) != (int(ends[-1]) if len(ends) else 0):
+        raise TypeError("the items must be bytes")
+    return Fields(np.frombuffer(data, np.uint8) if data else NO_BYTES, ends - sizes, lengths)
+
+
+def nulls(rows: int) -> Fields:
+    """A column of nulls."""
+    return Fields(NO_BYTES, np.zeros(rows, np.int64), np.full(rows, -1, np.int64))
+
+
+def rows_of(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[Sequence[tuple[str, bytes | None]]] | None,
+    timestamps: Longs,
+) -> Rows:
+    """Records of lists. Raises TypeError where values and keys are not bytes."""
+    count = len(values)
+    header_rows, header_keys, header_values = np.zeros(count + 1, np.int64), NO_FIELDS, NO_FIELDS
+    if headers is not None and any(headers):
+        np.cumsum(np.fromiter(map(len, headers), np.int64, count), out=header_rows[1:])
+        pairs = [pair for of_record in headers for pair in of_record]
+        header_keys = fields_of([key.encode("utf-8", HEADER_KEY_ERRORS) for key, _ in pairs])
+        header_values = fields_of([value for _, value in pairs])
+    of_keys = nulls(count) if keys is None else fields_of(keys)
+    return Rows(of_keys, fields_of(values), header_rows, header_keys, header_values, timestamps)
+
+
+def write_rows(
+    rows: Rows, *, max_batch_size: int, codec: Codec = Codec.NONE, level: int | None = None, base_offset: int = 0
+) -> Iterator[WrittenBatch]:
+    """The records in batches of at most `max_batch_size` bytes before compression.
+
+    A record that is larger than a batch may be gets a batch of its own. Uncompressed batches share memory.
+    """
+    size, count = rows.max_bytes(), len(rows.timestamps)
+    max_batches = min(count, 2 * size // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
+    out = np.empty(size + max_batches * RECORD_BATCH_OVERHEAD, np.uint8)
+    batches = np.empty((max_batches, 5), np.int64)
+    written = memoryview(out)  # type: ignore[arg-type]
+    for start, end, first_row, record_count, max_timestamp in batches[
+        : encode(*rows, max_batch_size, out, batches)
+    ].tolist():
+        buffer = seal_batch(
+            written[start:end],
+            record_count=record_count,
+            base_timestamp=int(rows.timestamps[first_row]),
+            max_timestamp=max_timestamp,
+            base_offset=base_offset + first_row,
+            codec=codec,
+            level=level,
+        )
+        yield WrittenBatch(buffer, record_count)
+
+
+def encode_lists(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None],
+    headers: Sequence[Sequence[tuple[str, bytes | None]]],
+    timestamps_ns: Sequence[int],
+) -> bytearray | None:
+    """As `builder.append_records`: the records of one batch behind 61 bytes for its header.
+
+    None for a timestamp that is too large for this.
+    """
+    count = len(values)
+    try:
+        timestamps = np.fromiter(timestamps_ns, np.int64, count) // _NS
+    except OverflowError:
+        return None
+    all_keys = [*keys, *[None] * (count - len(keys))] if keys else None
+    all_headers = [*headers, *[()] * (count - len(headers))] if headers else None
+    rows = rows_of(values, all_keys, all_headers, timestamps)
+    out = bytearray(rows.max_bytes() + RECORD_BATCH_OVERHEAD)
+    batches = np.empty((1, 5), np.int64)
+    encode(*rows, _MAX_LONG, np.frombuffer(out, np.uint8), batches)
+    del out[int(batches[0, 1]) :]
+    return out
+
+
+def _slice(fields: Fields, start: int, end: int) -> Fields:
+    return Fields(fields.data, fields.positions[start:end], fields.lengths[start:end])
+
+
+def _take(fields: Fields, chosen: Longs) -> Fields:
+    return Fields(fields.data, fields.positions[chosen], fields.lengths[chosen])
