@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 
 from rayka.errors import RaykaError
@@ -10,9 +11,14 @@ from rayka.replica.partition import Partition
 from rayka.storage.log.local_log import FlushJob
 from rayka.types import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 
 class GroupCommit:
-    """Flushes partitions; calls `flushed(partition)` or `failed(partition, error)` in the loop for each."""
+    """Flushes partitions; calls `flushed(partition)` or `failed(partition, error)` in the loop for each.
+
+    An error of one partition, also one that `flushed` raises, is no other's.
+    """
 
     def __init__(self, flushed: Callable[[Partition], None], failed: Callable[[Partition, RaykaError], None]) -> None:
         self._flushed = flushed
@@ -54,10 +60,11 @@ class GroupCommit:
     def _finish(self, partition: Partition, job: FlushJob) -> None:
         try:
             partition.log.finish_flush(job)
+            self._flushed(partition)
         except RaykaError as error:
             self._failed(partition, error)
-        else:
-            self._flushed(partition)
+        except Exception:
+            logger.exception("%s: what follows a flush failed", partition.topic_partition)
 
 
 def _run_jobs(jobs: list[FlushJob]) -> None:

@@ -323,10 +323,8 @@ class LocalLog:
         self.release()
 
     def release(self) -> None:
-        """Give every descriptor back, whatever is not written; even a close that fails gives one back."""
-        for segment in self.segments:
-            with contextlib.suppress(OSError):
-                segment.close()
+        """Give every descriptor back, whatever is not written."""
+        self.segments.close()
 
     # -- cutting --------------------------------------------------------------------------------
 

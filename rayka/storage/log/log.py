@@ -100,22 +100,29 @@ class Log:
         """
         last_run = LastRun(recovery_point, log_start_offset, clean_shutdown, same_boot)
         disk = disk or DiskState(directory)
+        loader = LogLoader(files, directory, config, last_run, now_ms)
         try:
             files.make_directory(directory)
             topic_id = partition_metadata.settle(files, directory, topic_id)
-            producers = ProducerState(files, directory, producer_id_expiration_ms)
-            loaded = LogLoader(files, directory, config, last_run, now_ms).load(producers)
+            loaded = loader.load(ProducerState(files, directory, producer_id_expiration_ms))
             log = cls(
                 topic_partition, directory, config, files, loaded,
                 now_ms=now_ms, jitter_ms=jitter_ms, topic_id=topic_id, disk=disk,
             )  # fmt: skip
+            log._begin(high_watermark)
         except OSError as error:
+            loader.release()
             raise disk.failed(error) from error
-        if log.flush_before_visible:
-            log.flush()
-        log.update_high_watermark(min(high_watermark, log.log_end_offset))
-        log.validate_state()
+        except BaseException:
+            loader.release()
+            raise
         return log
+
+    def _begin(self, high_watermark: int) -> None:
+        if self.flush_before_visible:
+            self.flush()
+        self.update_high_watermark(min(high_watermark, self.log_end_offset))
+        self.validate_state()
 
     def configure(self, config: LogConfig) -> None:
         """Take up changed topic configs."""

@@ -94,6 +94,10 @@ class LogLoader:
         self._segments.active.activate()
         return LoadedLog(self._segments, start_offset, end_offset, self._leader_epochs, producers)
 
+    def release(self) -> None:
+        """Give every descriptor back: the log is not opened after all, but perhaps later."""
+        self._segments.close()
+
     # -- 1. files in transit --------------------------------------------------------------------
 
     def _settle_files_in_transit(self, names: set[str]) -> set[str]:
@@ -263,6 +267,7 @@ class LogLoader:
             for segment in self._segments:
                 for path in segment.paths:
                     self._files.remove_if_present(path)
+            self._segments.close()
             self._segments = Segments()
             self._replay = None
             self._start_at(start_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
 
@@ -48,6 +49,12 @@ class Segments:
         """The segments that may have offsets at or above `offset`."""
         index = max(bisect_right(self._base_offsets, offset) - 1, 0)
         return self.all[index:]
+
+    def close(self) -> None:
+        """Give every descriptor back; even a close that fails gives one back."""
+        for segment in self.all:
+            with contextlib.suppress(OSError):
+                segment.close()
 
     @property
     def size(self) -> int:

@@ -170,3 +170,45 @@ def test_the_flush_of_a_deleted_partition_answers_nobody_who_wrote_to_its_succes
         await leader.stop()
 
     asyncio.run(check())
+
+
+class Unreadable(SlowDisk):
+    """When it `fails` the event loop can read no file."""
+
+    fails = False
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:  # type: ignore[override]
+        if self.fails and threading.current_thread() is threading.main_thread():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.pread(descriptor, size, position)
+
+
+def test_a_partition_that_cannot_be_read_after_a_flush_keeps_no_other_from_its_answer(tmp_path: Path) -> None:
+    async def check() -> None:
+        files = Unreadable()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        replicas = Replicas()
+        for name in (FLUSHED, PLAIN):
+            log = directory.open_log(name, uuid.uuid4(), LogConfig(flush_messages=1), now_ms=0)
+            replicas.add(Partition(log, uuid.uuid4()))
+            replicas.get(name).become_leader(3)
+        server = ReplicaServer(replicas, directory, DiskThread())
+        answers: dict[TopicPartition, list[AppendResult]] = {}
+
+        def append(name: TopicPartition) -> None:
+            request = AppendRequest(name, memoryview(batch(b"v")), 3)
+            server.append([request], AppendParams(-1, 30_000), lambda results: answers.setdefault(name, results))
+
+        append(FLUSHED)
+        append(PLAIN)
+        await asyncio.sleep(0)  # the flush of both is under way
+        append(FLUSHED)  # so the new high watermark has to be looked up
+        files.fails = True
+        files.released.set()
+        async with asyncio.timeout(10):
+            while len(answers) < 2:
+                await asyncio.sleep(0.01)
+        assert errors(answers[FLUSHED]) == errors(answers[PLAIN]) == [ErrorCode.KAFKA_STORAGE_ERROR]
+        await server.stop()
+
+    asyncio.run(check())

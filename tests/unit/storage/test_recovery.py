@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 import zlib
 from pathlib import Path
@@ -15,6 +17,7 @@ from rayka.storage.log.scan import iter_batches
 from rayka.storage.log.segment import Segment
 from rayka.storage.producers.entry import ProducerEntry
 from rayka.storage.producers.state import ProducerState
+from tests.support.faulty_files import FaultyFiles
 from tests.support.logs import NOW_MS, append, batch, check_indexes, directory_bytes, open_log, read_values
 
 SMALL = {"segment_bytes": 2000, "index_interval_bytes": 200}
@@ -279,3 +282,21 @@ def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_p
     again = open_log(tmp_path, same_boot=True)
     retried = again.append_as_leader(batch(b"value", base_sequence=2, **producer), 0, later)
     assert (retried.is_duplicate, retried.base_offset) == (True, 2)
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_a_log_that_could_not_be_opened_keeps_no_descriptor(tmp_path: Path, count: int) -> None:
+    for number in range(1, 1000):
+        directory = tmp_path / f"{number}"
+        if count:
+            fill(directory, count).release()
+        files = FaultyFiles(number, errno.EMFILE)
+        before = len(os.listdir("/proc/self/fd"))
+        try:
+            log = open_log(directory, files=files, flush_messages=1)
+        except RaykaError:
+            assert len(os.listdir("/proc/self/fd")) == before
+        else:
+            log.release()
+            if files.calls < number:
+                return
