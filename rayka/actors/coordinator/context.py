@@ -34,6 +34,7 @@ _MIN_TIMER_S = 0.001
 _PAUSED_MS = 100
 _LONGEST_GRACE_MS = 5_000
 _LOGGED_RECORDS = 10
+_TURN_S = 0.01
 
 T = TypeVar("T")
 Respond = Callable[[Any], None]
@@ -275,12 +276,16 @@ class CoordinatorContext(Generic[C]):
             self._schedule()
 
     def _expire(self) -> None:
-        """Handle every deadline that has passed. If handling fails, the core sets the deadline again.
+        """Handle deadlines that have passed. If handling fails, the core sets the deadline again.
 
-        A record that can't be replayed ends this: the coordinator loads again, with deadlines of its own.
+        When many have passed, requests get their turn in between. A record that can't be replayed ends this: the
+        coordinator loads again, with deadlines of its own.
         """
+        end_s = self._loop.time() + _TURN_S
         while self._error is None and (result := self._attempt(self, self._core.expire, _now())) is not None:
             self._carry_out_own(result)
+            if self._loop.time() >= end_s:
+                return
 
     def _compact(self) -> None:
         """Keep the log short. If that fails, the coordinator goes on with the long one."""

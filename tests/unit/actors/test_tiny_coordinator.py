@@ -61,9 +61,10 @@ class SetAllRequest(Request[Count]):
 
 @dataclass(frozen=True, slots=True)
 class ExpireRequest(Request[Count]):
-    """Sets so many deadlines for now. At each of them a record is written that can't be replayed."""
+    """Sets so many deadlines for now. At each of them a counter goes up; "broken" can't be replayed."""
 
     deadlines: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class Counters:
         self.waiting: dict[str, list[int]] = {}
         self.due_ms: int | None = None
         self.deadlines = 0
+        self.expiring = ""
         self.requests = 0
 
     def replay(self, record: tuple[str, int], record_offset: int, producer_id: int) -> None:
@@ -120,11 +122,11 @@ class Counters:
         return self.due_ms
 
     def expire(self, now: Now) -> Result[None] | None:
-        self.due_ms = None
         if not self.deadlines:
+            self.due_ms = None
             return None
         self.deadlines -= 1
-        return Result(None, (("broken", 1),))
+        return Result(None, ((self.expiring, self.numbers.get(self.expiring, 0) + 1),))
 
     def validate_state(self) -> None:
         assert all(number >= 0 for number in self.numbers.values())
@@ -142,7 +144,7 @@ class Counters:
         return Result(Pending(self.requests))
 
     def expire_soon(self, request: ExpireRequest, now: Now) -> Result[Count]:
-        self.deadlines, self.due_ms = request.deadlines, now.ms
+        self.deadlines, self.due_ms, self.expiring = request.deadlines, now.ms, request.name
         return Result(Count(request.deadlines))
 
     def set_all(self, request: SetAllRequest, now: Now) -> Result[Count]:
@@ -293,13 +295,26 @@ def test_a_record_that_cannot_be_replayed_makes_the_coordinator_load_again(tmp_p
 
 def test_a_coordinator_that_loads_again_leaves_the_deadlines_of_before(tmp_path: Path) -> None:
     async def expire(running: Running) -> None:
-        await running.ask(ExpireRequest(3))
+        await running.ask(ExpireRequest(3, "broken"))
         async with asyncio.timeout(10):
             while running.partition.log.log_end_offset == 0:
                 await asyncio.sleep(0.001)
         await running.loaded()
         assert running.partition.log.log_end_offset == 1
         assert await running.number("broken") == 0
+
+    check(tmp_path, expire)
+
+
+def test_requests_are_answered_while_thousands_of_deadlines_are_handled(tmp_path: Path) -> None:
+    async def expire(running: Running) -> None:
+        await running.ask(ExpireRequest(5_000, "expired"))
+        async with asyncio.timeout(30):
+            while not (first := await running.number("expired")):
+                await asyncio.sleep(0)
+            assert first < 5_000
+            while await running.number("expired") < 5_000:
+                await asyncio.sleep(0.01)
 
     check(tmp_path, expire)
 
