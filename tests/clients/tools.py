@@ -1,4 +1,4 @@
-"""The clients that are not Python packages: finds them, and fetches those that npm and Maven provide.
+"""The clients that are not installed with the tests: finds them, and fetches those that npm, Maven and PyPI provide.
 
 `./check` runs `python -m tests.clients.tools` before the first test, which fetches all of them. They go to a cache
 outside the repository (`RAYKA_TEST_CACHE`, by default `~/.cache/rayka-tests`).
@@ -7,11 +7,12 @@ outside the repository (`RAYKA_TEST_CACHE`, by default `~/.cache/rayka-tests`).
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from benchmarks.brokers import SPARK_JARS
@@ -20,7 +21,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CACHE = Path(os.environ.get("RAYKA_TEST_CACHE", "~/.cache/rayka-tests")).expanduser()
 KAFKA_TOOLS_VERSION = "4.3.1"
+OLD_PYTHON_CLIENTS = ("kafka-python==0.9.5", "kafka-python==1.0.2", "pykafka==2.8.0")
 SET_UP_TIMEOUT_S = 600
+_KEYWORDS = re.compile(r"\b(async|await)\b")
 
 
 class ToolMissing(Exception):
@@ -76,6 +79,24 @@ def kafka_tools() -> Path:
 
 
 @cache
+def old_python_client(requirement: str) -> Path:
+    """The folder of a Python client of many years ago, `name==version`, for the path of a process of its own.
+
+    Two words that these libraries use as names are keywords of Python today. They get an underscore.
+    """
+    folder = CACHE / requirement.replace("==", "-")
+    complete = folder / ".complete"
+    if not complete.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        install = (sys.executable, "-m", "pip", "install", "--quiet", "--target", folder)
+        _run(*install, requirement, "six", "setuptools<81")
+        for path in folder.glob("*kafka/**/*.py"):
+            path.write_text(_KEYWORDS.sub(r"\1_", path.read_text()))
+        complete.touch()
+    return folder
+
+
+@cache
 def spark_kafka() -> Path:
     """The folder of the jars of Spark's own Kafka source, which the benchmarks use too."""
     return _jars(SPARK_JARS, ROOT / "benchmarks" / "spark-kafka-pom.xml")
@@ -105,6 +126,7 @@ TOOLS: dict[str, Callable[[], object]] = {
     "KafkaJS": kafkajs,
     "Kafka's Java tools": kafka_tools,
     "Spark's Kafka source": spark_kafka,
+    **{requirement: partial(old_python_client, requirement) for requirement in OLD_PYTHON_CLIENTS},
 }
 
 

@@ -88,7 +88,7 @@ class Confluent:
             )
         assert producer.flush(TIMEOUT_S) == 0
         if errors:
-            del self.producers[frozenset(options.items())]
+            self.producers.clear()
             raise refused(errors[0])
         return offsets if acks else []
 
