@@ -59,6 +59,8 @@ class FileSlice(NamedTuple):
     path: str
     position: int
     size: int
+    inode: int = 0
+    """The number of the file, which tells it from another that got its name; 0 if it does not matter."""
 
 
 class AbortedTransaction(NamedTuple):

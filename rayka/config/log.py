@@ -61,6 +61,12 @@ class LogConfig:
         """The size in bytes at which a segment rolls."""
         return self.segment_bytes if self.internal_segment_bytes is None else self.internal_segment_bytes
 
+    @property
+    def longest_segment_ms(self) -> int:
+        """The age at which a segment rolls: records of a compacted topic must not be out of the cleaner's reach."""
+        is_compacted = "compact" in self.cleanup_policy
+        return min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
+
     @classmethod
     def resolve(cls, broker: Mapping[str, str], topic: Mapping[str, str]) -> LogConfig:
         """The configs of a topic's logs, from the texts of the broker's settings and the topic's own.

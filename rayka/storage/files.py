@@ -14,12 +14,20 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import Buffer
 
 _READ_BYTES = 1 << 20
+
+
+class FileStatus(NamedTuple):
+    """Size in bytes, time of the last change in milliseconds since the epoch, and the number of the file."""
+
+    size: int
+    modified_ms: int
+    inode: int
 
 
 class RealFiles:
@@ -86,6 +94,15 @@ class RealFiles:
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def status(self, file: str | int) -> FileStatus:
+        """What the system knows of a file, given by its path or an open descriptor."""
+        status = os.stat(file)
+        return FileStatus(status.st_size, status.st_mtime_ns // 1_000_000, status.st_ino)
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Let a file have been changed last at another time."""
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def modified_ms(self, path: str) -> int:
         """Time of the last change, in milliseconds since the epoch."""

@@ -273,7 +273,7 @@ class Fetcher:
         if not isinstance(result.records, FileSlice):
             self._put(state, result, result.records or b"")
             return
-        _, position, size = result.records
+        position, size = result.records.position, result.records.size
         data = bytearray(size)
         try:
             file = self._files.open(result.records)

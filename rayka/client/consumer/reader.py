@@ -160,7 +160,7 @@ class AsyncReader(AsyncClosing):
     async def _bytes(self, topic_partition: TopicPartition, result: FetchResult) -> bytes | bytearray:
         if not isinstance(result.records, FileSlice):
             return result.records or b""
-        _, position, size = result.records
+        position, size = result.records.position, result.records.size
         try:
             file = self._files.open(result.records)
             return await asyncio.get_running_loop().run_in_executor(None, file.read, size, position)

@@ -1,17 +1,19 @@
 """Reads record bytes out of segment files that a leader on this node writes.
 
-Files are kept open by path, and each use compares the file that the path names now with the open one: compaction and
-the re-creation of a topic put another file in its place. A segment that was deleted or renamed meanwhile has no file
-at its path and is read through the open descriptor. A response that is being sent keeps the files that it needs open,
-whether or not they are still in the cache.
+Files are kept open by path. Compaction and the re-creation of a topic put another file in the place of one, so each use
+compares the number of the open file with that of the slice, or where that is not known with the file that the path
+names now. A segment that was deleted meanwhile is read through the open descriptor or under its new name. A response that
+is being sent keeps the files that it needs open, whether or not they are still in the cache.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections import OrderedDict
 
+from rayka.storage.log.reader import paths_of
 from rayka.types import FileSlice
 
 _MAX_OPEN_FILES = 256
@@ -25,14 +27,14 @@ class SegmentGone(Exception):
 class SegmentFile:
     """An open segment. Its descriptor is closed with the last reference."""
 
-    __slots__ = ("_descriptor", "_device", "_inode", "path")
+    __slots__ = ("_descriptor", "_device", "inode", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._descriptor = -1
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(self._descriptor)
-        self._device, self._inode = status.st_dev, status.st_ino
+        self._device, self.inode = status.st_dev, status.st_ino
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
@@ -45,7 +47,7 @@ class SegmentFile:
             status = os.stat(self.path)
         except FileNotFoundError:
             return True
-        return status.st_ino == self._inode and status.st_dev == self._device
+        return status.st_ino == self.inode and status.st_dev == self._device
 
     @property
     def size(self) -> int:
@@ -88,18 +90,24 @@ class SegmentFiles:
     def open(self, source: FileSlice) -> SegmentFile:
         """The file of a slice. Raises SegmentGone if the file does not have all of its bytes."""
         file = self._files.get(source.path)
-        if file is None or not file.is_current:
-            file = self._open(source.path)
+        if file is None or not (file.inode == source.inode if source.inode else file.is_current):
+            file = self._open(source)
         self._files.move_to_end(source.path)
         if source.position + source.size > file.size:
             raise SegmentGone(f"{source.path} ends before {source.position + source.size}")
         return file
 
-    def _open(self, path: str) -> SegmentFile:
-        try:
-            file = self._files[path] = SegmentFile(path)
-        except FileNotFoundError as error:
-            raise SegmentGone(path) from error
+    def _open(self, source: FileSlice) -> SegmentFile:
+        file = self._files[source.path] = _find(source)
         if len(self._files) > self._max_open_files:
             self._files.popitem(last=False)
         return file
+
+
+def _find(source: FileSlice) -> SegmentFile:
+    for path in paths_of(source):
+        with contextlib.suppress(FileNotFoundError):
+            file = SegmentFile(path)
+            if source.inode in (0, file.inode):
+                return file
+    raise SegmentGone(source.path)

@@ -24,6 +24,7 @@ from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles, storage_error, storing
 from rayka.storage.log.local_log import Removal, SegmentDeletion
 from rayka.storage.log.log import Log
+from rayka.storage.log.replacement import Replacement
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS
 from rayka.types import TopicPartition
 
@@ -32,6 +33,7 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 RECOVERY_POINTS_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
+CLEANED_OFFSETS_FILE = "cleaner-offset-checkpoint"
 BOOT_ID_FILE = "boot-id"
 SYSTEM_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 DELETE_SUFFIX = "-delete"
@@ -69,6 +71,7 @@ class LogDirectory:
         self._recovery_points = checkpoints.read_offsets(files, self._file(RECOVERY_POINTS_FILE))
         self._log_start_offsets = checkpoints.read_offsets(files, self._file(LOG_START_OFFSETS_FILE))
         self._high_watermarks = checkpoints.read_offsets(files, self._file(HIGH_WATERMARKS_FILE))
+        self._cleaned_offsets = checkpoints.read_offsets(files, self._file(CLEANED_OFFSETS_FILE))
         self._find_partitions()
 
     @classmethod
@@ -185,6 +188,7 @@ class LogDirectory:
             high_watermark=self._high_watermarks.get(topic_partition, 0),
             clean_shutdown=self._was_clean and is_trusted,
             same_boot=self._is_same_boot and is_trusted,
+            was_cleaned=topic_partition in self._cleaned_offsets,
             topic_id=topic_id,
             jitter_ms=jitter_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
@@ -242,7 +246,8 @@ class LogDirectory:
         self._files.sync_path(self.path)
 
     def _forget(self, topic_partition: TopicPartition) -> None:
-        for entries in (self._recovery_points, self._log_start_offsets, self._high_watermarks, self.partitions):
+        offsets = (self._recovery_points, self._log_start_offsets, self._high_watermarks, self._cleaned_offsets)
+        for entries in (*offsets, self.partitions):
             entries.pop(topic_partition, None)
 
     @storing
@@ -299,6 +304,33 @@ class LogDirectory:
             log.write_epochs()
             self._log_start_offsets[log.topic_partition] = log.log_start_offset
         self._write_offsets(LOG_START_OFFSETS_FILE, self._log_start_offsets)
+
+    # -- compaction -----------------------------------------------------------------------------
+
+    def cleaned_offset(self, topic_partition: TopicPartition) -> int | None:
+        """Below which offset a log was compacted, None if it never was."""
+        return self._cleaned_offsets.get(topic_partition)
+
+    @storing
+    def write_cleaned_offset(self, log: Log, offset: int) -> None:
+        """Note that a log is compacted below `offset`; with its log start offset, that compaction is about to begin."""
+        if self._open([log]):
+            self._cleaned_offsets[log.topic_partition] = offset
+            self._write_offsets(CLEANED_OFFSETS_FILE, self._cleaned_offsets)
+
+    @storing
+    def prepare_replacement(self, log: Log, replacement: Replacement) -> bool:
+        """Make ready to put a cleaned segment in place; False if the log is gone."""
+        if not self._open([log]):
+            return False
+        replacement.prepare()
+        return True
+
+    @storing
+    def finish_replacement(self, log: Log, replacement: Replacement, deletion: SegmentDeletion) -> None:
+        """Give the files of a cleaned segment their names; those of the old segments are removed later."""
+        if self._open([log]):
+            self._removals.append(replacement.finish(deletion))
 
     def _open(self, logs: Iterable[Log]) -> list[Log]:
         """Without those that were deleted meanwhile: another topic of that name must not get their offsets."""

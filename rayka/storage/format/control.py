@@ -61,7 +61,12 @@ def build_end_transaction_marker(
 
 
 def read_control_type(buffer: Buffer, position: int, header: BatchHeader) -> ControlType:
-    """What the control batch at `position` says; CORRUPT_MESSAGE if it has no record with a key of 4 bytes."""
+    """What the control batch at `position` says; CORRUPT_MESSAGE if its record has no key of 4 bytes.
+
+    Compaction may leave a control batch without a record, which says nothing: UNKNOWN.
+    """
+    if header.record_count == 0:
+        return ControlType.UNKNOWN
     key = _control_record(buffer, position, header).key
     if key is None or len(key) < _KEY.size:
         raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The control batch at offset {header.base_offset} has no type")

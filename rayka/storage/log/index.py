@@ -59,10 +59,10 @@ class AbstractIndex:
         self._memory = bytearray()
         self._written = _NOTHING
 
-    def load(self) -> bytearray:
-        """The entries in memory, where they can be appended to."""
+    def load(self, suffix: str = "") -> bytearray:
+        """The entries in memory, where they can be appended to. `suffix` is what the name of the file still ends in."""
         if self._memory is None:
-            data = self._files.read_file(self.path)
+            data = self._files.read_file(self.path + suffix)
             self._memory = bytearray(data[: len(data) - len(data) % self.ENTRY.size])
             self._written = len(self._memory)
         return self._memory

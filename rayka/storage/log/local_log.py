@@ -168,7 +168,7 @@ class LocalLog:
         """Take up topic configs; `jitter_ms` less `segment.ms` keeps logs from rolling all at once."""
         self.config = config
         self.segment_size = config.segment_size
-        self.roll_ms = config.segment_ms - min(jitter_ms, config.segment_jitter_ms)
+        self.roll_ms = config.longest_segment_ms - min(jitter_ms, config.segment_jitter_ms)
 
     def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether `size` more bytes belong into a new segment: by size, record time (KIP-33), offsets or indexes."""
@@ -223,7 +223,7 @@ class LocalLog:
             size = _cut(segment, position, max_bytes, min_one_message)
         elif segment is last_segment:
             self.remember(end_offset, end)
-        return FileSlice(segment.path, position, size) if size else None
+        return FileSlice(segment.path, position, size, segment.inode) if size else None
 
     def place_of(self, offset: int) -> LogOffsetMetadata:
         """Where the batch begins that has `offset`, or the end of the log."""
@@ -359,6 +359,17 @@ class LocalLog:
         """Take segments out of the log. Their files are due to be removed after `file.delete.delay.ms`."""
         self._forget(segments)
         paths = tuple(path for segment in segments for path in segment.paths)
+        return SegmentDeletion(paths, now_ms + self.config.file_delete_delay_ms)
+
+    def replace_segments(self, old: tuple[Segment, ...], new: Segment, now_ms: int) -> SegmentDeletion:
+        """Put a cleaned segment, which is on the device, in the place of old ones."""
+        end_offset = self._end_offset(old[-1])
+        new.flushed(end_offset, with_indexes=True)
+        self.segments.replace(old, new)
+        self._places.clear()
+        for segment in old:
+            segment.close()
+        paths = tuple(path for segment in old for path in segment.paths)
         return SegmentDeletion(paths, now_ms + self.config.file_delete_delay_ms)
 
     def _forget(self, gone: tuple[Segment, ...]) -> None:

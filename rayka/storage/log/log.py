@@ -25,6 +25,7 @@ from rayka.storage.log.appender import Appender, AppendInfo
 from rayka.storage.log.leader_epochs import EpochEntry
 from rayka.storage.log.local_log import FlushJob, LocalLog, LogOffsetMetadata, Removal, SegmentDeletion
 from rayka.storage.log.recovery import LastRun, LoadedLog, LogLoader
+from rayka.storage.log.replacement import CleanedSegment, Replacement
 from rayka.storage.log.search import offset_for_timestamp, offset_of_max_timestamp
 from rayka.storage.log.segment import Segment
 from rayka.storage.producers.replay import ProducerReplay
@@ -58,6 +59,7 @@ class Log:
         self._jitter_ms = jitter_ms
         self._disk = disk or DiskState(directory)
         self._is_released = False
+        self._replacing: tuple[Segment, ...] = ()
         self._segments = loaded.segments
         self._producers = loaded.producers
         self._epochs = loaded.leader_epochs
@@ -87,6 +89,7 @@ class Log:
         high_watermark: int = 0,
         clean_shutdown: bool = False,
         same_boot: bool = False,
+        was_cleaned: bool = False,
         topic_id: uuid.UUID | None = None,
         jitter_ms: int = 0,
         producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
@@ -94,11 +97,12 @@ class Log:
     ) -> Log:
         """Open the log in `directory`, or make an empty one there; after an unclean stop, recover it.
 
-        `same_boot` says that the kernel has not gone down since. With `flush.messages=1` the log is flushed, so that
-        records which were visible before a restart are visible after it. Raises INCONSISTENT_TOPIC_ID,
+        `same_boot` says that the kernel has not gone down since, `was_cleaned` that compaction may have left gaps. With
+        `flush.messages=1` the log is flushed, so that records which were visible before a restart are visible after it.
+        Raises INCONSISTENT_TOPIC_ID,
         UNSUPPORTED_FOR_MESSAGE_FORMAT (messages of magic 0 or 1) and KAFKA_STORAGE_ERROR.
         """
-        last_run = LastRun(recovery_point, log_start_offset, clean_shutdown, same_boot)
+        last_run = LastRun(recovery_point, log_start_offset, clean_shutdown, same_boot, was_cleaned)
         disk = disk or DiskState(directory)
         loader = LogLoader(files, directory, config, last_run, now_ms)
         try:
@@ -159,6 +163,11 @@ class Log:
         if first_unstable is None:
             return self.high_watermark
         return max(min(first_unstable, self.high_watermark), self.log_start_offset)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments; the last one is active."""
+        return self._segments.all
 
     @property
     def size(self) -> int:
@@ -321,7 +330,7 @@ class Log:
         Segments stay while the state of the producers after them is in no file: a crash would lose the sequences that
         only these segments tell, and retries would be written twice. None if nothing is deleted.
         """
-        segments = self._without_unwritten_producers(segments)
+        segments = self._without_unwritten_producers(self._without_replaced(segments))
         if not segments:
             return None
         following = self._segments.all[len(segments)]
@@ -331,6 +340,11 @@ class Log:
         if self._high_watermark_place[0] in segments:
             self._high_watermark_place = self._local.place_of(self.high_watermark)
         return deletion._replace(paths=deletion.paths + snapshots)
+
+    def _without_replaced(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        """Those before the segments that are being replaced."""
+        is_replaced = (segments.index(segment) for segment in self._replacing if segment in segments)
+        return segments[: min(is_replaced, default=len(segments))]
 
     def _without_unwritten_producers(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
         everything = self._segments.all
@@ -378,6 +392,10 @@ class Log:
         """Drop every batch with a record at or above `offset` (a follower does, when its leader never had them)."""
         if offset >= self._local.log_end_offset:
             return
+        if self._replacing and offset < self._replacing[-1].base_offset:
+            raise RaykaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is being compacted above offset {offset}"
+            )
         self._producers.keep_snapshots([kept for kept in self._producers.snapshots if kept <= offset])
         self._local.truncate_to(offset, self._now_ms)
         end_offset = self._local.log_end_offset
@@ -388,6 +406,48 @@ class Log:
             self.high_watermark = end_offset
             self._high_watermark_place = self._local.place_of(end_offset)
         self._appender.plan_snapshot()
+
+    # -- compaction -----------------------------------------------------------------------------
+
+    @property
+    def active_producers(self) -> dict[int, tuple[int, int]]:
+        """Of each producer the last offset of its data, -1 if no batch of it is remembered, and its epoch."""
+        return {
+            producer_id: (entry.last_offset, entry.producer_epoch)
+            for producer_id, entry in self._producers.entries.items()
+        }
+
+    def begin_replacement(self, cleaned: CleanedSegment) -> Replacement | None:
+        """What puts a cleaned segment in place (`storage.log.replacement`); retention leaves its segments alone then.
+
+        None if some of the segments that it was made from are gone.
+        """
+        first = self._segments.floor(cleaned.base_offset)
+        at = 0 if first is None else self._segments.all.index(first)
+        old = self._segments.all[at : at + len(cleaned.base_offsets)]
+        if self._replacing or tuple(segment.base_offset for segment in old) != cleaned.base_offsets:
+            return None
+        if self._segments.active in old:
+            return None
+        self._replacing = old
+        return Replacement(self._files, self.directory, self.config, cleaned.base_offset, old)
+
+    @storing
+    def replace_segments(self, replacement: Replacement, now_ms: int) -> SegmentDeletion:
+        """Let readers see the new segment; the old files are still to be deleted."""
+        deletion = self._local.replace_segments(replacement.old, replacement.segment, now_ms)
+        gone = (segment.base_offset for segment in replacement.old[1:])
+        if self._high_watermark_place[0] in replacement.old:
+            self._high_watermark_place = self._local.place_of(self.high_watermark)
+        return deletion._replace(paths=deletion.paths + self._producers.forget_snapshots(gone))
+
+    def end_replacement(self, replacement: Replacement) -> None:
+        """The files have their names, or the replacement was given up."""
+        self._replacing = ()
+        if replacement.segment in self._segments:
+            replacement.segment.freeze()
+        else:
+            replacement.segment.close()
 
     # -- flushing -------------------------------------------------------------------------------
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.log.segment import DELETED_SUFFIX
+from rayka.storage.log.segment import DELETED_SUFFIX, SWAP_SUFFIX
 from rayka.types import FileSlice
 
 
@@ -14,14 +16,14 @@ class SegmentReader:
 
     The file is opened for each read (under a microsecond) rather than kept open: under the same path
     there may be another file, after a topic was deleted and created again. A segment that was deleted in
-    between is readable under its new name until it is removed.
+    between is readable under its new name until it is removed, and compaction may have put another file in its place.
     """
 
     def read(self, file_slice: FileSlice) -> bytes:
         """The bytes. Raises KAFKA_STORAGE_ERROR when they are not there any more."""
-        path, position, size = file_slice
+        position, size = file_slice.position, file_slice.size
         try:
-            descriptor = _open(path)
+            descriptor = _open(file_slice)
             try:
                 data = os.pread(descriptor, size, position)
             finally:
@@ -33,12 +35,20 @@ class SegmentReader:
         return data
 
 
-def _open(path: str) -> int:
-    flags = os.O_RDONLY | os.O_CLOEXEC
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        return os.open(path + DELETED_SUFFIX, flags)
+def paths_of(file_slice: FileSlice) -> tuple[str, ...]:
+    """Where the file of a slice may be: under its name, to be deleted, or about to take the place of another."""
+    path = file_slice.path
+    return (path, path + DELETED_SUFFIX, path + SWAP_SUFFIX) if file_slice.inode else (path, path + DELETED_SUFFIX)
+
+
+def _open(file_slice: FileSlice) -> int:
+    for path in paths_of(file_slice):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if file_slice.inode in (0, os.fstat(descriptor).st_ino):
+                return descriptor
+            os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "there is no such segment any more", file_slice.path)
 
 
 def _unreadable(file_slice: FileSlice, why: str) -> RaykaError:

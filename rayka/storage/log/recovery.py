@@ -50,6 +50,8 @@ class LastRun:
     log_start_offset: int
     clean_shutdown: bool
     same_boot: bool
+    was_cleaned: bool = False
+    """Whether the log was ever compacted: then offsets may be missing, whatever its policy is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class LogLoader:
         self._segments = Segments()
         self._leader_epochs = LeaderEpochs(files, directory)
         self._is_clean = last_run.clean_shutdown
-        self._may_have_gaps = "compact" in config.cleanup_policy
+        self._may_have_gaps = last_run.was_cleaned or "compact" in config.cleanup_policy
         self._rebuilt: set[Segment] = set()
         self._rebuilt_from: int | None = None
         self._replay: ProducerReplay | None = None

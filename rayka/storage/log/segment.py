@@ -10,7 +10,7 @@ import errno
 import os
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.files import RealFiles
+from rayka.storage.files import FileStatus, RealFiles
 from rayka.storage.format.batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
 from rayka.storage.log.index import OffsetIndex, TimeIndex, TimestampOffset
 from rayka.storage.log.scan import iter_batches
@@ -61,6 +61,8 @@ class Segment:
         self.path = os.path.join(directory, file_name(base_offset, LOG_SUFFIX))
         self.size = 0
         self.created_ms = 0
+        self.inode = 0
+        """The number of the log's file, by which readers know it from another with its name."""
         self.offset_index = OffsetIndex(files, self._sibling(INDEX_SUFFIX), base_offset, index_bytes)
         self.time_index = TimeIndex(files, self._sibling(TIME_INDEX_SUFFIX), base_offset, index_bytes)
         self.transaction_index = TransactionIndex(files, self._sibling(TRANSACTION_INDEX_SUFFIX))
@@ -76,6 +78,7 @@ class Segment:
         self._files = files
         self._index_interval = index_interval
         self._descriptor = -1
+        self._modified_ms: int | None = None
         self._index_work_is_due = True
         """Whether the next append has to read or to write the indexes first, since it can't fail behind its write."""
         self._is_preallocated = True
@@ -91,8 +94,18 @@ class Segment:
 
     def open(self) -> None:
         """Take up the files of before: nothing but the size is read."""
-        self.size = self._files.size(self.path)
-        self.created_ms = self._files.modified_ms(self.path)
+        self._take_up(self._files.status(self.path))
+
+    def _take_up(self, status: FileStatus) -> None:
+        self.size, self.created_ms, self.inode = status
+
+    def open_renamed(self, suffix: str) -> None:
+        """Take up complete files whose names still end in `suffix`; until `freeze` nothing is looked up by name."""
+        self._descriptor = self._files.open(self.path + suffix, read_only=True)
+        self._take_up(self._files.status(self._descriptor))
+        self._modified_ms = self.created_ms
+        for index in (self.offset_index, self.time_index, self.transaction_index):
+            index.load(suffix)
 
     def create(self, now_ms: int, preallocate: int = 0) -> None:
         """Make the log, empty, and keep it open; after an OSError it is not there. Indexes begin in memory."""
@@ -112,6 +125,7 @@ class Segment:
         if preallocate:
             self._files.truncate(descriptor, preallocate)
         self._is_preallocated = bool(preallocate)
+        self.inode = self._files.status(descriptor).inode
         self.offset_index.reset()
         self.time_index.reset()
         self.transaction_index.load()
@@ -302,7 +316,7 @@ class Segment:
 
     def modified_ms(self) -> int:
         """The time of the last write to the log."""
-        return self._files.modified_ms(self.path)
+        return self._files.modified_ms(self.path) if self._modified_ms is None else self._modified_ms
 
     # -- reading --------------------------------------------------------------------------------
 

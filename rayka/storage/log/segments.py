@@ -35,6 +35,11 @@ class Segments:
         """Take segments out."""
         self._set(tuple(segment for segment in self.all if segment not in gone))
 
+    def replace(self, gone: tuple[Segment, ...], segment: Segment) -> None:
+        """Put one segment in the place of others, of which the first has its base offset."""
+        at = self.all.index(gone[0])
+        self._set((*self.all[:at], segment, *self.all[at + len(gone) :]))
+
     def floor(self, offset: int) -> Segment | None:
         """The segment that has `offset`, if any: the last whose base offset is not above it."""
         index = bisect_right(self._base_offsets, offset) - 1

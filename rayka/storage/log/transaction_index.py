@@ -51,10 +51,10 @@ class TransactionIndex:
         self.write()
         self._entries = None
 
-    def load(self) -> list[AbortedTxn]:
-        """The entries in memory, where they can be appended to."""
+    def load(self, suffix: str = "") -> list[AbortedTxn]:
+        """The entries in memory, where they can be appended to. `suffix` is what the name of the file still ends in."""
         if self._entries is None:
-            self._entries = self._read_file()
+            self._entries = self._read_file(suffix)
             self._written = len(self._entries)
         return self._entries
 
@@ -62,9 +62,9 @@ class TransactionIndex:
         """All whole entries."""
         return self._read_file() if self._entries is None else list(self._entries)
 
-    def _read_file(self) -> list[AbortedTxn]:
+    def _read_file(self, suffix: str = "") -> list[AbortedTxn]:
         try:
-            data = self._files.read_file(self.path)
+            data = self._files.read_file(self.path + suffix)
         except FileNotFoundError:
             return []
         whole = data[: len(data) - len(data) % _ENTRY.size]

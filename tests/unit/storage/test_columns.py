@@ -234,8 +234,9 @@ def test_the_brokers_path_does_not_import_the_compiler() -> None:
     program = (
         "import pkgutil, importlib, sys, rayka.storage\n"
         "for module in pkgutil.walk_packages(rayka.storage.__path__, 'rayka.storage.'):\n"
-        "    if not module.name.startswith('rayka.storage.columns'):\n"
+        "    if not module.name.startswith(('rayka.storage.columns', 'rayka.storage.cleaner')):\n"
         "        importlib.import_module(module.name)\n"
+        "import rayka.storage.cleaner.dirtiness\n"
         "print([name for name in ('numba', 'numpy', 'pyarrow') if name in sys.modules])\n"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

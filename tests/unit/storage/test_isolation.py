@@ -96,7 +96,9 @@ def test_unknown_control_types_are_skipped_and_broken_ones_refused() -> None:
     unknown = build_batch([Record(0, 0, b"\x00\x00\x00\x63", b"")], is_control=True)
     assert read_control_type(unknown, 0, read_header(unknown)) is ControlType.UNKNOWN
     assert list(iter_visible(unknown, iter_headers(unknown), [])) == []
-    for records in ([Record(0, 0, None, None)], [Record(0, 0, b"\x00", b"\x00")], []):
+    emptied = build_batch([], is_control=True)
+    assert read_control_type(emptied, 0, read_header(emptied)) is ControlType.UNKNOWN, "compaction leaves such a batch"
+    for records in ([Record(0, 0, None, None)], [Record(0, 0, b"\x00", b"\x00")]):
         broken = build_batch(records, is_control=True)
         with pytest.raises(RaykaError):
             read_control_type(broken, 0, read_header(broken))

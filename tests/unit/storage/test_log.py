@@ -111,10 +111,11 @@ def test_a_slice_begins_with_the_batch_that_has_the_offset(tmp_path: Path) -> No
     size = len(batch(b"a", b"b"))
     append(log, b"a", b"b")
     append(log, b"c", b"d")
-    path = str(tmp_path / "00000000000000000000.log")
-    assert log.read(1, 1000, 4) == FileSlice(path, 0, 2 * size)
-    assert log.read(2, 1000, 4) == FileSlice(path, size, size)
-    assert log.read(3, 1000, 4) == FileSlice(path, size, size)
+    path = tmp_path / "00000000000000000000.log"
+    inode = path.stat().st_ino
+    assert log.read(1, 1000, 4) == FileSlice(str(path), 0, 2 * size, inode)
+    assert log.read(2, 1000, 4) == FileSlice(str(path), size, size, inode)
+    assert log.read(3, 1000, 4) == FileSlice(str(path), size, size, inode)
 
 
 def test_max_bytes_cuts_a_slice_but_not_the_first_batch(tmp_path: Path) -> None:
@@ -122,9 +123,10 @@ def test_max_bytes_cuts_a_slice_but_not_the_first_batch(tmp_path: Path) -> None:
     size = len(batch(b"a"))
     for value in (b"a", b"b", b"c"):
         append(log, value)
-    path = str(tmp_path / "00000000000000000000.log")
-    assert log.read(0, size + 5, 3) == FileSlice(path, 0, size + 5)
-    assert log.read(0, 5, 3) == FileSlice(path, 0, size)
+    path = tmp_path / "00000000000000000000.log"
+    inode = path.stat().st_ino
+    assert log.read(0, size + 5, 3) == FileSlice(str(path), 0, size + 5, inode)
+    assert log.read(0, 5, 3) == FileSlice(str(path), 0, size, inode)
     assert log.read(0, 5, 3, min_one_message=False) is None, "a part of the first batch is of no use to a reader"
     assert log.read(0, 0, 3, min_one_message=False) is None
 

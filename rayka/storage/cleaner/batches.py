@@ -1,0 +1,341 @@
+"""The compiled half of the cleaner: walks over batches, notes the offsets of keys, and copies what is kept.
+
+`index_batches` and `filter_batches` do all the work on plain batches: not compressed, not of a transaction, no control
+batches. They stop at any other, which the caller unpacks and gives to `index_records` or `filter_batch`. Nothing is
+raised in here: what goes wrong is a return value. A batch is as `format.batch` lays it out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rayka.storage.cleaner.hashing import Words, crc32c
+from rayka.storage.cleaner.offset_map import Table, last_offset_of, put
+from rayka.storage.columns.compiled import compiled
+from rayka.storage.columns.decode import Bytes, Longs, read_length, read_varint
+from rayka.storage.columns.encode import varint_size, write_varint
+
+MORE = 0
+"""The data ends, perhaps within a batch."""
+SPECIAL = 1
+"""At the position is a batch that is not plain."""
+FULL = 2
+"""The offset map has no room for the next record."""
+NO_ROOM = 3
+"""The output has no room for the next batch."""
+CORRUPT = 4
+"""At the position is no intact batch."""
+
+DROPPED = 0
+COPIED = 1
+REWRITTEN = 2
+EMPTIED = 3
+BROKEN = 4
+
+HEADER_BYTES = 61
+_MIN_RECORD_BYTES = 7
+_PLAIN_MASK = 0x37
+_APPEND_TIME = 0x08
+_HORIZON = 0x40
+_CODEC = 0x07
+VARINT_GROWTH = 10
+"""By how many bytes a record may grow when its timestamp is written against another base."""
+
+# Slots of `rules`: what holds for a whole log.
+LATEST_OFFSET, UPPER_BOUND, NOW_MS, DELETE_RETENTION_MS, INDEX_INTERVAL = range(5)
+# Slots of `progress`: where filtering has got to. The last five are those of the segment that is written.
+POSITION, OUT, ENTRIES, RECORDS_READ, RECORDS_KEPT, SEGMENT_SIZE, MAX_TIMESTAMP, OFFSET_OF_MAX, SINCE_ENTRY = range(9)
+
+
+@compiled
+def read_int32(data: Bytes, position: int) -> int:
+    """A big-endian number of four bytes."""
+    number: Any = np.int64(data[position]) << 24
+    number |= np.int64(data[position + 1]) << 16
+    number |= np.int64(data[position + 2]) << 8
+    number |= np.int64(data[position + 3])
+    return int(number - ((number & 0x8000_0000) << 1))
+
+
+@compiled
+def read_int64(data: Bytes, position: int) -> int:
+    """A big-endian number of eight bytes."""
+    return int((np.int64(read_int32(data, position)) << 32) | (np.int64(read_int32(data, position + 4)) & 0xFFFF_FFFF))
+
+
+@compiled
+def write_int32(data: Bytes, position: int, number: int) -> None:
+    """A big-endian number of four bytes."""
+    for index in range(4):
+        data[position + index] = (number >> (24 - 8 * index)) & 0xFF
+
+
+@compiled
+def write_int64(data: Bytes, position: int, number: int) -> None:
+    """A big-endian number of eight bytes."""
+    for index in range(8):
+        data[position + index] = (number >> (56 - 8 * index)) & 0xFF
+
+
+@compiled
+def copy(source: Bytes, start: int, end: int, target: Bytes, position: int) -> None:
+    """Copy source[start:end]; the indices are unsigned so that the compiler makes a block copy of the loop."""
+    begin: Any = np.uint64(start)
+    into: Any = np.uint64(position)
+    for index in range(np.uint64(end - start)):
+        target[into + index] = source[begin + index]
+
+
+@compiled
+def seal(batch: Bytes, position: int, end: int) -> None:
+    """Write the length and the CRC of the batch that lies from `position` to `end`."""
+    write_int32(batch, position + 8, end - position - 12)
+    write_int32(batch, position + 17, crc32c(batch, position + 21, end))
+
+
+@compiled
+def is_intact(data: Bytes, position: int, end: int) -> bool:
+    """Whether the CRC of a batch is right."""
+    return (read_int32(data, position + 17) & 0xFFFF_FFFF) == crc32c(data, position + 21, end)
+
+
+@compiled
+def size_of_plain(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """MORE and the size of the plain batch at `position`, or why there is none (MORE and 0: it is not all there)."""
+    if position + HEADER_BYTES > end:
+        return MORE, 0
+    size = read_int32(data, position + 8) + 12
+    if size < HEADER_BYTES:
+        return CORRUPT, 0
+    if position + size > end:
+        return MORE, 0
+    if data[position + 16] != 2 or data[position + 22] & _PLAIN_MASK:
+        return SPECIAL, size
+    return MORE, size
+
+
+# -- noting offsets -------------------------------------------------------------------------------------------------
+
+
+@compiled
+def index_batches(
+    data: Bytes, position: int, end: int, first_offset: int, latest: Longs,
+    table: Table, secret: Words, entries: Longs, max_entries: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Note the keys of records from `first_offset` on. Returns a status and the position of the next batch.
+
+    `latest[0]` follows the last offset of the batches that were noted as a whole.
+    """
+    while True:
+        status, size = size_of_plain(data, position, end)
+        if status != MORE or size == 0:
+            return status, position
+        if not is_intact(data, position, position + size):
+            return CORRUPT, position
+        base_offset = read_int64(data, position)
+        status = index_records(
+            data, position + HEADER_BYTES, position + size, read_int32(data, position + 57), base_offset, first_offset,
+            table, secret, entries, max_entries,
+        )  # fmt: skip
+        if status != MORE:
+            return status, position
+        latest[0] = max(latest[0], base_offset + read_int32(data, position + 23))
+        position += size
+
+
+@compiled
+def index_records(
+    records: Bytes, position: int, end: int, count: int, base_offset: int, first_offset: int,
+    table: Table, secret: Words, entries: Longs, max_entries: int,
+) -> int:  # fmt: skip
+    """Note the keys of the records of one batch. Returns MORE, FULL or CORRUPT."""
+    for _ in range(count):
+        length, position = read_length(records, position, end)
+        if position < 0 or length < 1:
+            return CORRUPT
+        record_end = position + length
+        _, position = read_varint(records, position + 1, record_end)
+        if position < 0:
+            return CORRUPT
+        offset_delta, position = read_varint(records, position, record_end)
+        if position < 0:
+            return CORRUPT
+        key_size, position = read_length(records, position, record_end)
+        if position < 0:
+            return CORRUPT
+        offset = base_offset + offset_delta
+        if (
+            key_size >= 0
+            and offset >= first_offset
+            and not put(records, position, key_size, offset, table, secret, entries, max_entries)
+        ):
+            return FULL
+        position = record_end
+    return MORE if position == end else CORRUPT
+
+
+# -- keeping records ------------------------------------------------------------------------------------------------
+
+
+@compiled
+def filter_batches(
+    data: Bytes, end: int, last_of_producers: Longs, table: Table, secret: Words, rules: Longs,
+    out: Bytes, index: Longs, progress: Longs,
+) -> int:  # fmt: skip
+    """Copy to `out` what is kept of the plain batches; returns a status. `index` gets the index entries (`note`)."""
+    while True:
+        position = progress[POSITION]
+        status, size = size_of_plain(data, position, end)
+        if status != MORE or size == 0:
+            return status
+        count = read_int32(data, position + 57)
+        if not 0 <= count * _MIN_RECORD_BYTES <= size:
+            return CORRUPT
+        if progress[OUT] + size + VARINT_GROWTH * count > len(out) or progress[ENTRIES] == len(index):
+            return NO_ROOM
+        last_offset = read_int64(data, position) + read_int32(data, position + 23)
+        is_kept = last_offset + 1 == rules[UPPER_BOUND] or (
+            read_int64(data, position + 43) >= 0 and contains(last_of_producers, last_offset)
+        )
+        outcome, written = filter_batch(
+            data, position, data, position + HEADER_BYTES, position + size, False, False, is_kept,
+            table, secret, rules, out, progress,
+        )  # fmt: skip
+        if outcome == BROKEN or (outcome != COPIED and not is_intact(data, position, position + size)):
+            return CORRUPT
+        if outcome == COPIED:
+            copy(data, position, position + size, out, progress[OUT])
+            written = size
+        elif outcome != DROPPED:
+            seal(out, progress[OUT], progress[OUT] + written)
+        if outcome != DROPPED:
+            note(out, progress[OUT], written, rules[INDEX_INTERVAL], index, progress)
+            progress[OUT] += written
+        progress[POSITION] += size
+
+
+@compiled
+def contains(rising: Longs, number: int) -> bool:
+    """Whether a number is among numbers that rise."""
+    slot = np.searchsorted(rising, number)
+    return bool(slot < len(rising) and rising[slot] == number)
+
+
+@compiled
+def filter_batch(
+    header: Bytes, at: int, records: Bytes, start: int, end: int, drops_all: bool, ends_empty: bool, is_kept: bool,
+    table: Table, secret: Words, rules: Longs, out: Bytes, progress: Longs,
+) -> tuple[int, int]:  # fmt: skip
+    """What is kept of one batch, with the header at `header[at]` and `records[start:end]`, not compressed.
+
+    Returns DROPPED, COPIED (it stays as it is and nothing is written), REWRITTEN, EMPTIED or BROKEN, and how many bytes
+    were written to `out` from `progress[OUT]` on, without length and CRC. `drops_all`: no record is kept. `ends_empty`:
+    the marker of a transaction of which no record is left. `is_kept`: the batch stays without records too.
+    """
+    count = read_int32(header, at + 57)
+    spans = np.empty((max(count, 1), 3), np.int64)
+    base_timestamp = read_int64(header, at + 27)
+    has_horizon = header[at + 22] & _HORIZON
+    tombstones_go = has_horizon and rules[NOW_MS] >= base_timestamp
+    is_control = header[at + 22] & 0x20
+    has_tombstone = False
+    kept = 0
+    newest: Any = np.int64(-1)
+    position = start
+    for _ in range(count):
+        record_start = position
+        length, position = read_length(records, position, end)
+        if position < 0 or length < 1:
+            return BROKEN, 0
+        record_end = position + length
+        body = position
+        timestamp_delta, position = read_varint(records, position + 1, record_end)
+        if position < 0:
+            return BROKEN, 0
+        offset_delta, position = read_varint(records, position, record_end)
+        if position < 0:
+            return BROKEN, 0
+        key_size, key = read_length(records, position, record_end)
+        if key < 0:
+            return BROKEN, 0
+        value_size, position = read_length(records, key + max(key_size, 0), record_end)
+        if position < 0:
+            return BROKEN, 0
+        position = record_end
+        if drops_all:
+            continue
+        offset = read_int64(header, at) + offset_delta
+        if not is_control and offset <= rules[LATEST_OFFSET]:
+            if key_size < 0 or (value_size < 0 and tombstones_go):
+                continue
+            if offset < last_offset_of(records, key, key_size, table, secret):
+                continue
+        has_tombstone = has_tombstone or value_size < 0
+        spans[kept, 0] = record_start
+        spans[kept, 1] = body
+        spans[kept, 2] = record_end
+        newest = max(newest, base_timestamp + timestamp_delta)
+        kept += 1
+    if position != end:
+        return BROKEN, 0
+    progress[RECORDS_READ] += count
+    progress[RECORDS_KEPT] += kept
+    begins_horizon = not has_horizon and (ends_empty or has_tombstone) and kept > 0
+    if kept == 0 and not is_kept:
+        return DROPPED, 0
+    if kept == count and not begins_horizon and (kept > 0 or not has_horizon):
+        return COPIED, 0
+    into = progress[OUT]
+    copy(header, at, at + HEADER_BYTES, out, into)
+    write_int32(out, into + 57, kept)
+    if kept == 0:
+        out[into + 22] = header[at + 22] & ~(_HORIZON | _CODEC)
+        write_int64(out, into + 27, read_int64(header, at + 35))
+        return EMPTIED, HEADER_BYTES
+    if not header[at + 22] & _APPEND_TIME:
+        write_int64(out, into + 35, newest)
+    position = into + HEADER_BYTES
+    if not begins_horizon:
+        for row in range(kept):
+            copy(records, spans[row, 0], spans[row, 2], out, position)
+            position += spans[row, 2] - spans[row, 0]
+        return REWRITTEN, position - into
+    horizon = rules[NOW_MS] + rules[DELETE_RETENTION_MS]
+    out[into + 22] = header[at + 22] | _HORIZON
+    write_int64(out, into + 27, horizon)
+    for row in range(kept):
+        body = spans[row, 1]
+        delta, rest = read_varint(records, body + 1, spans[row, 2])
+        delta += base_timestamp - horizon
+        rest_size = spans[row, 2] - rest
+        position = write_varint(out, position, 1 + varint_size(delta) + rest_size)
+        out[position] = records[body]
+        position = write_varint(out, position + 1, delta)
+        copy(records, rest, spans[row, 2], out, position)
+        position += rest_size
+    return REWRITTEN, position - into
+
+
+@compiled
+def note(batch: Bytes, position: int, size: int, interval: int, index: Longs, progress: Longs) -> None:
+    """Take a batch that was written into account, as `Segment.index_batch` does.
+
+    An index entry is a row: last offset, position in the segment, largest timestamp so far, and its offset.
+    """
+    last_offset = read_int64(batch, position) + read_int32(batch, position + 23)
+    max_timestamp = read_int64(batch, position + 35)
+    if max_timestamp > progress[MAX_TIMESTAMP]:
+        progress[MAX_TIMESTAMP] = max_timestamp
+        progress[OFFSET_OF_MAX] = last_offset
+    if progress[SINCE_ENTRY] > interval:
+        row = progress[ENTRIES]
+        index[row, 0] = last_offset
+        index[row, 1] = progress[SEGMENT_SIZE]
+        index[row, 2] = progress[MAX_TIMESTAMP]
+        index[row, 3] = progress[OFFSET_OF_MAX]
+        progress[ENTRIES] = row + 1
+        progress[SINCE_ENTRY] = 0
+    progress[SINCE_ENTRY] += size
+    progress[SEGMENT_SIZE] += size

@@ -1,0 +1,64 @@
+"""Putting a cleaned segment in the place of those that it was made from, so that a crash leaves the old or the new.
+
+1. `prepare` renames the new files from `.cleaned` to `.swap`. From the moment when none ends in `.cleaned`, opening the
+   log completes the replacement; before that, it discards the new files.
+2. `Log.replace_segments` makes readers see the new segment. It is read through its open descriptor and indexes in
+   memory, since its files have not got their names yet.
+3. `finish` renames the old files to `.deleted` and the new ones to their names.
+4. `Log.end_replacement` gives memory and descriptor back.
+
+Steps 1 and 3 wait for the file system; any thread may run them. Source: the log storage engine document, "LogLoader".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayka.config.log import LogConfig
+from rayka.storage.files import RealFiles
+from rayka.storage.log.local_log import Removal, SegmentDeletion
+from rayka.storage.log.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedSegment:
+    """A new segment, in files that end in `.cleaned` and are on the device; it replaces those at `base_offsets`."""
+
+    base_offset: int
+    base_offsets: tuple[int, ...]
+    size: int
+
+
+class Replacement:
+    """`segment` takes the place of `old`, which are neighbours and get no appends. Methods raise OSError."""
+
+    def __init__(
+        self, files: RealFiles, directory: str, config: LogConfig, base_offset: int, old: tuple[Segment, ...]
+    ) -> None:
+        self.old = old
+        self.segment = Segment(
+            files,
+            directory,
+            base_offset,
+            index_bytes=config.segment_index_bytes,
+            index_interval=config.index_interval_bytes,
+        )
+        self._files = files
+        self._directory = directory
+
+    def prepare(self) -> None:
+        """Step 1: the new files are complete from here on."""
+        for path in self.segment.paths:
+            if self._files.exists(path + CLEANED_SUFFIX):
+                self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        self._files.sync_path(self._directory)
+        self.segment.open_renamed(SWAP_SUFFIX)
+
+    def finish(self, deletion: SegmentDeletion) -> Removal:
+        """Step 3: `deletion` has the old files; the removal of those is due later."""
+        removal = deletion.rename(self._files)
+        for path in self.segment.paths:
+            if self._files.exists(path + SWAP_SUFFIX):
+                self._files.rename(path + SWAP_SUFFIX, path)
+        self._files.sync_path(self._directory)
+        return removal
