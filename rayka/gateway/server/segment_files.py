@@ -2,8 +2,8 @@
 
 Files are kept open by path. Compaction and the re-creation of a topic put another file in the place of one, so each use
 compares the number of the open file with that of the slice, or where that is not known with the file that the path
-names now. A segment that was deleted meanwhile is read through the open descriptor or under its new name. A response that
-is being sent keeps the files that it needs open, whether or not they are still in the cache.
+names now. A segment that was deleted meanwhile is read through the open descriptor or under its new name. A response
+that is being sent keeps the files that it needs open, whether or not they are still in the cache.
 """
 
 from __future__ import annotations
