@@ -67,7 +67,11 @@ class CoordinatorLog:
         """Batches that the last `read` could not parse."""
 
     def read(self) -> Iterator[list[Entry | Marker]]:
-        """All entries of the log, a slice of them at a time. Batches that can't be parsed are logged and skipped."""
+        """All entries of the log, a slice of them at a time. Batches that can't be parsed are logged and skipped.
+
+        Raises CORRUPT_MESSAGE where a batch does not end within the log, so that what follows it can't be found: a
+        coordinator without that would answer with old state, and its next compaction would delete the rest.
+        """
         log = self.partition.log
         offset = log.log_start_offset
         self.skipped_batches = 0
@@ -81,7 +85,7 @@ class CoordinatorLog:
                 self._take(entry)
             yield entries
             if offset == before:
-                return
+                raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self._name} has no whole batch at offset {offset}")
 
     def _entries(self, buffer: Buffer, position: int, header: BatchHeader, from_offset: int) -> list[Entry | Marker]:
         try:

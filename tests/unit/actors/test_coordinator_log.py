@@ -14,6 +14,7 @@ from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
+from rayka.errors import RaykaError
 from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import BOOT_ID_FILE, LOG_START_OFFSETS_FILE, LogDirectory
 from rayka.storage.files import RealFiles
@@ -180,5 +181,22 @@ def test_a_compaction_that_cannot_be_flushed_deletes_nothing_until_it_can(
         assert not log.compact(), "the records are there already and only have to be flushed"
         await compacted(partition)
         assert partition.log.log_start_offset == 200
+
+    asyncio.run(check())
+
+
+def test_a_log_of_which_a_batch_is_cut_is_not_taken_for_the_whole_log(tmp_path: Path) -> None:
+    async def check() -> None:
+        partition, server = open_partition(tmp_path)
+        log = CoordinatorLog(partition, server)
+        for number in range(3):
+            log.append([(b"key %d" % number, b"value")])
+        (segment,) = tmp_path.glob("*/*.log")
+        with segment.open("r+b") as file:
+            file.seek(8)
+            file.write((1 << 20).to_bytes(4, "big"))  # the length of the first batch
+        with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+            entries(CoordinatorLog(partition, server))
+        await server.stop()
 
     asyncio.run(check())
