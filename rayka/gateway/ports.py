@@ -22,6 +22,7 @@ from rayka.metadata.commands import (
     TopicResult,
 )
 from rayka.metadata.image import BrokerImage, MetadataImage
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     AppendParams,
     AppendRequest,
@@ -129,6 +130,24 @@ class Groups(Protocol):
         """The partition of the offsets topic that the group hashes to; groups of one partition share a coordinator."""
 
 
+class ShareLeaders(Protocol):
+    """The share-partitions, on the leaders of their partitions (KIP-932)."""
+
+    async def fetch(
+        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+    ) -> tuple[int, list[ShareFetchResult]]:
+        """Acknowledge and acquire records. Returns the lock duration of the group in milliseconds, and the results in
+        request order. Never raises."""
+
+    async def end_session(
+        self, group_id: str, member_id: str, topic_partitions: Sequence[TopicPartition], *, is_lost: bool
+    ) -> None:
+        """Give back what a member holds in these partitions, because it has left or its connection was lost.
+
+        Never raises: what can't be given back now comes back when its locks expire.
+        """
+
+
 class Broker(Protocol):
     """What a handler gets: this node, the current image of the cluster, and the ways to the rest."""
 
@@ -155,6 +174,10 @@ class Broker(Protocol):
     @property
     def groups(self) -> Groups:
         """The group coordinators."""
+
+    @property
+    def share_leaders(self) -> ShareLeaders:
+        """The share-partitions."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch."""

@@ -35,12 +35,13 @@ class SharePartitionId(NamedTuple):
 
 @dataclass(slots=True)
 class ShareSession:
-    """The partitions of one member, in the order in which they are read next."""
+    """The partitions of one member, in the order in which they are read next; `seen` are all that it ever had."""
 
     key: SessionKey
     connection: Hashable
     epoch: int = 1
     partitions: dict[SharePartitionId, None] = field(default_factory=dict)
+    seen: set[SharePartitionId] = field(default_factory=set)
 
     def advance(self) -> None:
         """The next request carries the next epoch; after the highest comes 1."""
@@ -48,7 +49,9 @@ class ShareSession:
 
     def update(self, added: Iterable[SharePartitionId], forgotten: Iterable[SharePartitionId]) -> None:
         """Read from other partitions from now on."""
-        self.partitions |= dict.fromkeys(added)
+        for partition in added:
+            self.partitions.setdefault(partition)
+            self.seen.add(partition)
         for partition in forgotten:
             self.partitions.pop(partition, None)
 

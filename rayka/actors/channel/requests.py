@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     AppendParams,
     AppendResult,
@@ -91,7 +92,35 @@ class Coordinate(NamedTuple):
     message: bytes
 
 
-LeaderRequest: TypeAlias = ListOffsets | FindEpochEnds | DeleteRecords | DescribeLogDir | Coordinate
+class ShareFetch(NamedTuple):
+    """Acknowledge and acquire records for a member of a share group.
+
+    With `is_wait` nothing is acquired: the answer comes when a fetch would have one.
+    """
+
+    params: ShareFetchParams
+    partitions: tuple[ShareFetchPartition, ...]
+    is_wait: bool = False
+
+
+class ShareFetched(NamedTuple):
+    """The answer. `lock_duration_ms` is that of the group."""
+
+    lock_duration_ms: int
+    results: tuple[ShareFetchResult, ...]
+
+
+class EndShareSession(NamedTuple):
+    """A member has left, or was lost: give its records back. Answered with their number of partitions."""
+
+    group_id: str
+    member_id: str
+    is_lost: bool
+
+
+LeaderRequest: TypeAlias = (
+    ListOffsets | FindEpochEnds | DeleteRecords | DescribeLogDir | Coordinate | ShareFetch | EndShareSession
+)
 
 
 class Operation(NamedTuple):
@@ -111,6 +140,8 @@ OPERATIONS: Final = (
     Operation(6, DeleteRecords, tuple[DeleteRecordsResult, ...]),
     Operation(7, DescribeLogDir, LogDirDescription),
     Operation(8, Coordinate, bytes),
+    Operation(9, ShareFetch, ShareFetched),
+    Operation(10, EndShareSession, int),
 )
 NUMBERS: Final = {operation.request: operation.number for operation in OPERATIONS}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rayka.actors.channel.requests import (
     AppendFrame,
@@ -12,17 +12,23 @@ from rayka.actors.channel.requests import (
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
+    EndShareSession,
     FetchParams,
     FindEpochEnds,
     ListOffsets,
+    ShareFetch,
+    ShareFetched,
     decode_request,
     encode_failure,
     encode_value,
 )
 from rayka.actors.replica.server import ReplicaServer
 from rayka.errors import ErrorCode, RaykaError
+from rayka.share.requests import ShareFetchResult
 from rayka.storage.log.reader import SegmentReader
 from rayka.types import AppendRequest, FetchResult, FileSlice
+
+R = TypeVar("R", FetchResult, ShareFetchResult)
 
 
 class ReceivedRequest(Protocol):
@@ -81,7 +87,10 @@ class FrameService:
             AppendFrame: self._append,
             FetchParams: self._fetch,
             CancelFetch: self._cancel_fetch,
-            **dict.fromkeys((ListOffsets, FindEpochEnds, DeleteRecords, DescribeLogDir, Coordinate), self._ask),
+            ShareFetch: self._share_fetch,
+            **dict.fromkeys(
+                (ListOffsets, FindEpochEnds, DeleteRecords, DescribeLogDir, Coordinate, EndShareSession), self._ask
+            ),
         }
 
     def serve(self, request: ReceivedRequest) -> None:
@@ -115,7 +124,15 @@ class FrameService:
         if key is not None:
             self._server.cancel(key)
 
-    def _with_bytes(self, results: Sequence[FetchResult]) -> list[FetchResult]:
+    def _share_fetch(self, request: ReceivedRequest) -> None:
+        def done(answer: Any) -> None:
+            if request.inline and isinstance(answer, ShareFetched):
+                answer = answer._replace(results=tuple(self._with_bytes(answer.results)))
+            request.answer(answer)
+
+        self._server.ask(request.message, done)
+
+    def _with_bytes(self, results: Sequence[R]) -> list[R]:
         return [
             result._replace(records=self._reader.read(result.records))
             if isinstance(result.records, FileSlice)

@@ -18,6 +18,7 @@ from rayka.actors.controller.client import ControllerClient
 from rayka.actors.controller.watch import ImageWatch
 from rayka.actors.coordinator.router import CoordinatorRouter
 from rayka.actors.node.spec import NodeSpec
+from rayka.actors.share.router import ShareRouter
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.shares.spec import SHARES
@@ -47,6 +48,8 @@ class ClusterView:
         self.shares = CoordinatorRouter(
             SHARES, self.partitions, self.controller, lambda: watch.image, lambda: self.config
         )
+
+        self.share_leaders = ShareRouter(self.partitions)
 
     async def stop(self) -> None:
         """Close the links and stop following the image."""

@@ -36,6 +36,9 @@ from rayka.actors.replica.maintenance import LogUpkeep
 from rayka.actors.replica.published_ranges import Published, PublishedRange, PublishedRanges, share_of_store
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
+from rayka.actors.share.configs import ShareGroupConfigs
+from rayka.actors.share.partitions import SharePartitions
+from rayka.actors.share.persister import CoordinatorPersister
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.listener import Listener
@@ -116,6 +119,10 @@ class PartitionActor:
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._disk, self._server, config)
         self._upkeep.start()
         self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
+        self._share_partitions = SharePartitions(
+            self._replicas, CoordinatorPersister(self._view.shares), ShareGroupConfigs(self._view).of
+        )
+        self._server.share_partitions = self._share_partitions
         self._listener = Listener(
             self._view,
             self._spec.host,
@@ -209,6 +216,7 @@ class PartitionActor:
         """Close the logs cleanly: the next start recovers nothing."""
         await self._started
         await self._listener.stop(_CLIENT_GRACE_S)
+        await self._share_partitions.stop()
         self._resign_coordinators()
         await self._channel.stop()
         self._is_stopped = True

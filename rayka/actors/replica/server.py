@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import CALL_TIMEOUT_S, AppendDone, Done, FetchDone
@@ -19,10 +19,12 @@ from rayka.actors.channel.requests import (
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
+    EndShareSession,
     FetchParams,
     FindEpochEnds,
     LeaderRequest,
     ListOffsets,
+    ShareFetch,
 )
 from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.group_commit import GroupCommit
@@ -45,6 +47,19 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class PartitionUsers(Protocol):
+    """What works on the partitions that this process leads, beside clients' reads: share-partitions."""
+
+    def ask(self, request: ShareFetch | EndShareSession, done: Done) -> None:
+        """Carry out a request, now or later."""
+
+    def more_bytes(self, topic_partition: TopicPartition) -> None:
+        """There is more to read."""
+
+    def released(self, topic_partition: TopicPartition) -> None:
+        """The partition changed its role, left or failed."""
+
+
 class ReplicaServer:
     """Implements `LeaderClient`."""
 
@@ -63,6 +78,7 @@ class ReplicaServer:
         self._group_commit = GroupCommit(self._flushed, self._flush_failed)
         self._unflushed_bytes: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, Callable[..., None]] = {}
+        self.share_partitions: PartitionUsers | None = None
 
     def offer(self, coordinator: str, service: Callable[..., None]) -> None:
         """Serve the requests to a kind of coordinator: `service(partition, message, done)` may answer later."""
@@ -116,6 +132,8 @@ class ReplicaServer:
     def _more_bytes(self, topic_partition: TopicPartition, size: int) -> None:
         for fetch in self._purgatory.more_bytes(topic_partition, size):
             self._answer_fetch(fetch)
+        if self.share_partitions is not None:
+            self.share_partitions.more_bytes(topic_partition)
 
     def _flushed(self, partition: Partition) -> None:
         """A flush is done: make the flushed records visible and answer the requests that waited for it."""
@@ -218,6 +236,8 @@ class ReplicaServer:
                 produce.answer()
         for fetch in self._purgatory.take_fetches_of(topic_partition):
             self._answer_fetch(fetch)
+        if self.share_partitions is not None:
+            self.share_partitions.released(topic_partition)
 
     def flush(self, partitions: Iterable[Partition]) -> None:
         """Flush in the background."""
@@ -243,6 +263,11 @@ class ReplicaServer:
         if service is None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are no coordinators of kind {request.coordinator!r}")
         service(request.partition, request.message, done)
+
+    def _share(self, request: ShareFetch | EndShareSession, done: Done) -> None:
+        if self.share_partitions is None:
+            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the actor is starting")
+        self.share_partitions.ask(request, done)
 
     def _list_offsets(self, request: ListOffsets, done: Done) -> None:
         done(self._replicas.list_offsets(request.queries, request.isolation))
@@ -292,4 +317,6 @@ _ASK: dict[type, Callable[[ReplicaServer, Any, Done], None]] = {
     DeleteRecords: ReplicaServer._delete_records,
     DescribeLogDir: ReplicaServer._describe_log_dir,
     Coordinate: ReplicaServer._coordinate,
+    ShareFetch: ReplicaServer._share,
+    EndShareSession: ReplicaServer._share,
 }

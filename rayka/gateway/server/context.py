@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rayka.gateway.handlers.fetch.sessions import FetchSessions
+from rayka.gateway.handlers.share.request import names_of
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.busy_poll import BusyPoll
 from rayka.gateway.server.conversions import Conversions
@@ -16,6 +17,7 @@ from rayka.gateway.server.node_usage import NodeUsage
 from rayka.gateway.server.request import Api
 from rayka.gateway.server.response_writer import PIECE_BYTES
 from rayka.gateway.server.segment_files import SegmentFiles
+from rayka.share.session import ShareSessions
 
 if TYPE_CHECKING:
     from rayka.gateway.server.connection import Connection
@@ -48,11 +50,13 @@ class Context:
         self.handover = HandoverSender()
         self.connection_counts = ConnectionCounts(self.usage)
         self.connections: set[Connection] = set()
+        self._endings: set[asyncio.Task[None]] = set()
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self.complaints = Complaints()
         self.busy_poll = BusyPoll(loop.call_soon)
         self.sessions = FetchSessions(self._config, self.usage.fetch_sessions)
+        self.share_sessions = ShareSessions()
         self.segment_files = SegmentFiles()
         self.conversions = Conversions(loop)
         self.fetch_max_bytes: int = self._config["fetch.max.bytes"]
@@ -82,8 +86,20 @@ class Context:
             return
         self.connections.remove(connection)
         self.connection_counts.remove(connection.client_host)
+        if len(self.share_sessions):
+            self._end_share_sessions(connection)
         if not self.connections:
             self._all_closed.set()
+
+    def _end_share_sessions(self, connection: Connection) -> None:
+        """Give back the records that members hold whose connection has ended."""
+        for session in self.share_sessions.disconnected(connection):
+            ending = self.broker.share_leaders.end_session(
+                *session.key, names_of(session, self.broker.image), is_lost=True
+            )
+            task = self.loop.create_task(ending)
+            self._endings.add(task)
+            task.add_done_callback(self._endings.discard)
 
     def make_room(self, before: float) -> None:
         """If there is no room for requests, close connections whose clients keep bytes here without progress.

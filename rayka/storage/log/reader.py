@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.log.segment import DELETED_SUFFIX, SWAP_SUFFIX
@@ -22,17 +23,24 @@ class SegmentReader:
     def read(self, file_slice: FileSlice) -> bytes:
         """The bytes. Raises KAFKA_STORAGE_ERROR when they are not there any more."""
         position, size = file_slice.position, file_slice.size
-        try:
-            descriptor = _open(file_slice)
-            try:
-                data = os.pread(descriptor, size, position)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise _unreadable(file_slice, str(error)) from error
+        with open_segment(file_slice) as descriptor:
+            data = os.pread(descriptor, size, position)
         if len(data) != size:
             raise _unreadable(file_slice, f"it has only {len(data)} bytes")
         return data
+
+
+@contextlib.contextmanager
+def open_segment(file_slice: FileSlice) -> Iterator[int]:
+    """A descriptor to read the segment of a slice by. Raises KAFKA_STORAGE_ERROR if it, or a read within, fails."""
+    try:
+        descriptor = _open(file_slice)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unreadable(file_slice, str(error)) from error
 
 
 def paths_of(file_slice: FileSlice) -> tuple[str, ...]:

@@ -23,9 +23,12 @@ from rayka.actors.channel.requests import (
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
+    EndShareSession,
     FetchParams,
     FindEpochEnds,
     ListOffsets,
+    ShareFetch,
+    ShareFetched,
     decode_answer,
     decode_request,
     encode_value,
@@ -33,6 +36,9 @@ from rayka.actors.channel.requests import (
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelClosed, ChannelRequest, ChannelServer, LocalChannel
 from rayka.errors import ErrorCode, RaykaError
+from rayka.share.acknowledge import AcknowledgementBatch
+from rayka.share.acquire import AcquiredRecords
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     AbortedTransaction,
     AppendParams,
@@ -74,6 +80,20 @@ EXAMPLES: list[tuple[Any, Any]] = [
     (DeleteRecords(((PARTITION, -1),)), (DeleteRecordsResult(0, 5),)),
     (DescribeLogDir(), LogDirDescription(0, "/d", (ReplicaDescription(PARTITION, 5),), 10, 9, ("/d/t.stray",))),
     (Coordinate("group", 7, b"message"), b"response"),
+    (
+        ShareFetch(
+            ShareFetchParams("g", "m", 0.5, 1, 1 << 20, 500, 100, 1, True),
+            (ShareFetchPartition(PARTITION, bytes(16), True, (AcknowledgementBatch(5, 6, (1, 2)),)),),
+        ),
+        ShareFetched(
+            30_000,
+            (
+                ShareFetchResult(acquired=(AcquiredRecords(5, 9, 2),), records=FileSlice("/a/0.log", 5, 6)),
+                ShareFetchResult(6, "not the leader", 121, "not held", (), b"records"),
+            ),
+        ),
+    ),
+    (EndShareSession("g", "m", True), 3),
 ]
 
 

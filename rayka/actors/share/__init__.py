@@ -1,0 +1,1 @@
+"""The shell of share-partitions, in the actors that lead their partitions."""

@@ -1,0 +1,281 @@
+"""One share-partition on its leader: the shell of `SharePartition`, over the partition's log and the persister."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rayka.actors.background import BackgroundTasks
+from rayka.actors.share.batches import SlicedBatches
+from rayka.errors import ErrorCode, RaykaError
+from rayka.replica.partition import Partition
+from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
+from rayka.share.acquire import AcquiredRecords, AcquireParams
+from rayka.share.config import ShareGroupConfig
+from rayka.share.isolation import visible_batches
+from rayka.share.persister import Persister, SharePartitionKey, ShareState, StateUpdate
+from rayka.share.share_partition import SharePartition, Transition, Write, persister_error
+from rayka.types import NO_OFFSET, FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetQuery, OffsetSpec
+
+logger = logging.getLogger(__name__)
+
+_FENCED = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.FENCED_STATE_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+"""Errors of a write after which the state here is not that of the group any more."""
+
+
+class Readable(NamedTuple):
+    """What can be read at the next fetch offset."""
+
+    fetch_offset: int
+    result: FetchResult
+
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        return self.result.size
+
+
+class LeadSharePartition:
+    """`changed` is called when records may have become available or room for more; `lost` when this must be forgotten.
+
+    `group_config` gives the newest settings of the group.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        partition: Partition,
+        persister: Persister,
+        group_config: Callable[[], ShareGroupConfig],
+        changed: Callable[[], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self._key = SharePartitionKey(group_id, partition.topic_id, partition.topic_partition.partition)
+        self._persister = persister
+        self._group_config = group_config
+        self._changed = changed
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._background = BackgroundTasks(str(self._key))
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+        self._core: SharePartition | None = None
+        self._waiting: dict[Transition, asyncio.Future[None]] = {}
+        self._is_closed = False
+        self._loading = asyncio.ensure_future(self._load())
+
+    # Loading.
+
+    async def loaded(self) -> None:
+        """Return when the state is loaded, or can't be."""
+        await asyncio.wait([self._loading])
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the state is here."""
+        return self._core is not None
+
+    @property
+    def load_error(self) -> RaykaError | None:
+        """Why the state could not be loaded; None while that is under way."""
+        if not self._loading.done() or self._loading.cancelled():
+            return None
+        error = self._loading.exception()
+        if error is None or isinstance(error, RaykaError):
+            return error
+        return RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
+
+    async def _load(self) -> None:
+        state = await self._persister.read(self._key, self.leader_epoch)
+        config = self._group_config()
+        if state.start_offset == NO_OFFSET:
+            state = await self._begin(state, config)
+        try:
+            core = SharePartition(state, config)
+        except ValueError as error:
+            reason = f"the persisted state of {self._key} is damaged: {error}"
+            raise RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from error
+        core.log_start_offset_moved(self.partition.log.log_start_offset)
+        self._core = core
+
+    async def _begin(self, state: ShareState, config: ShareGroupConfig) -> ShareState:
+        """The group has not read this partition yet: choose where, and persist that before anything is delivered."""
+        start_offset = self._first_offset(config)
+        await self._persister.write(self._key, self.leader_epoch, StateUpdate(state.state_epoch, start_offset, 0, ()))
+        return ShareState(state.state_epoch, start_offset)
+
+    def _first_offset(self, config: ShareGroupConfig) -> int:
+        """The offset that `share.auto.offset.reset` stands for now."""
+        timestamp = config.reset_timestamp(time.time_ns() // 1_000_000)
+        query = OffsetQuery(self.partition.topic_partition, timestamp)
+        found = self.partition.find_offset(query, config.isolation_level)
+        if found.offset == NO_OFFSET:
+            found = self.partition.find_offset(query._replace(timestamp=OffsetSpec.LATEST), config.isolation_level)
+        return found.offset
+
+    @property
+    def core(self) -> SharePartition:
+        """The state, with the group's newest settings. Raises NOT_LEADER_OR_FOLLOWER unless it is loaded and valid."""
+        is_led = self.partition.leader_epoch == self.leader_epoch
+        if self._core is None or self._is_closed or not is_led:
+            name = self.partition.topic_partition
+            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not led here in epoch {self.leader_epoch}")
+        self._core.config = self._group_config()
+        self._core.log_start_offset_moved(self.partition.log.log_start_offset)
+        return self._core
+
+    # Fetching.
+
+    def readable(self, max_bytes: int) -> Readable | None:
+        """What can be acquired now, without acquiring it. Raises RaykaError."""
+        core = self.core
+        fetch_offset = core.next_fetch_offset()
+        if fetch_offset is None or fetch_offset >= self._end_offset(core.config.isolation_level):
+            return None
+        request = FetchPartition(self.partition.topic_partition, fetch_offset, max_bytes)
+        result = self.partition.fetch(request, max_bytes, core.config.isolation_level, True)
+        return Readable(fetch_offset, result) if isinstance(result.records, FileSlice) else None
+
+    def _end_offset(self, isolation_level: IsolationLevel) -> int:
+        log = self.partition.log
+        return log.last_stable_offset if isolation_level is IsolationLevel.READ_COMMITTED else log.high_watermark
+
+    def acquire(self, params: AcquireParams, max_bytes: int) -> tuple[tuple[AcquiredRecords, ...], FileSlice | None]:
+        """Acquire records, and say where they are. Raises RaykaError.
+
+        What holds no records for the group is passed over, and the log read again after it.
+        """
+        core = self.core
+        while (readable := self.readable(max_bytes)) is not None:
+            assert isinstance(readable.result.records, FileSlice)
+            batches = SlicedBatches(readable.result.records)
+            outlines = visible_batches(batches, readable.result.aborted_transactions or ())
+            acquired = core.acquire(readable.fetch_offset, outlines, params, _now_ms())
+            self._schedule()
+            if acquired:
+                return tuple(acquired), batches.of(acquired)
+            if core.next_fetch_offset() == readable.fetch_offset:
+                break
+        return (), None
+
+    # Acknowledging.
+
+    def acknowledge(
+        self, member_id: str, batches: Sequence[AcknowledgementBatch], *, renew_allowed: bool
+    ) -> asyncio.Future[None]:
+        """Acknowledge records; the future is done when that is durable. Raises RaykaError, and so does the future."""
+        acknowledgements = acknowledgements_of(batches, renew_allowed=renew_allowed)
+        transition = self.core.acknowledge(member_id, acknowledgements, _now_ms())
+        return self._persist_transition(transition)
+
+    def release(self, member_id: str, *, were_delivered: bool) -> asyncio.Future[None]:
+        """Give back what the member holds, as `acknowledge`."""
+        return self._persist_transition(self.core.release(member_id, were_delivered=were_delivered))
+
+    def _persist_transition(self, transition: Transition) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._schedule()
+        if transition.state_batches:
+            self._waiting[transition] = future
+            self._persist()
+        else:
+            future.set_result(None)
+        return future
+
+    def _persist(self) -> None:
+        """Write what has gathered, unless a write is under way, which will go on with it."""
+        write = self._core.begin_write() if self._core is not None and not self._is_closed else None
+        if write is not None:
+            self._background.start("write", self._write(write))
+
+    async def _write(self, write: Write) -> None:
+        error: RaykaError | None = None
+        try:
+            await self._persister.write(self._key, self.leader_epoch, write.update)
+        except RaykaError as refusal:
+            error = refusal
+        except Exception as failure:
+            logger.exception("%s: the state could not be written", self._key)
+            error = RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(failure))
+        self._written(write, error)
+
+    def _written(self, write: Write, error: RaykaError | None) -> None:
+        if self._core is None or self._is_closed:
+            return
+        self._core.end_write(error, _now_ms())
+        for transition in write.transitions:
+            _settle(self._waiting.pop(transition), None if error is None else persister_error(error))
+        if error is not None:
+            logger.warning("%s: the state was not written: %s", self._key, error)
+            if error.code in _FENCED:
+                self._lost()
+                return
+        self._schedule()
+        self._changed()
+        self._persist()
+
+    # Locks.
+
+    def _schedule(self) -> None:
+        """Keep one timer for the next lock that expires; one that comes too early does no harm."""
+        deadline_ms = self._core.next_deadline() if self._core is not None and not self._is_closed else None
+        if deadline_ms is None or (self._timer is not None and self._timer_at_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = deadline_ms
+        self._timer = self._loop.call_later(max(0.001, (deadline_ms - _now_ms()) / 1000), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if self._core is None or self._is_closed:
+            return
+        if self._core.expire(_now_ms()):
+            self._persist()
+            self._changed()
+        self._schedule()
+
+    # Ending.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is waited for."""
+        return self._loading.done() and not self._waiting
+
+    def close(self) -> None:
+        """Forget everything; acknowledgements under way fail. The persisted state stays."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loading.cancel()
+        self._background.cancel()
+        error = RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition.topic_partition} is not led here")
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            _settle(future, error)
+
+
+def _settle(future: asyncio.Future[None], error: RaykaError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

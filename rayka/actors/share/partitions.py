@@ -1,0 +1,275 @@
+"""The share-partitions of one partition actor: those of the partitions that it leads.
+
+A share-partition is loaded when a member first fetches from it, and forgotten when the partition is led elsewhere, or
+when no member of the group is left: then others may change its persisted state (AlterShareGroupOffsets).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from rayka.actors.background import BackgroundTasks
+from rayka.actors.channel.link import Done
+from rayka.actors.channel.requests import EndShareSession, ShareFetch, ShareFetched
+from rayka.actors.share.leader import LeadSharePartition
+from rayka.actors.share.waiters import Waiters
+from rayka.errors import ErrorCode, RaykaError
+from rayka.replica.partition import Replicas
+from rayka.share.acquire import AcquireParams
+from rayka.share.config import AcquireMode, ShareGroupConfig
+from rayka.share.persister import Persister
+from rayka.share.requests import ShareFetchPartition, ShareFetchResult
+from rayka.share.share_partition import persister_error
+from rayka.types import NO_LEADER_EPOCH, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_LOAD_TIMEOUT_S = 10.0
+_FORGOTTEN_AFTER_S = 600.0
+_NOT_YET = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_REQUEST})
+"""Errors of a load that a member is not told: its next fetch tries again. INVALID_REQUEST: the group coordinator has
+not initialized the state yet."""
+
+
+class Found(NamedTuple):
+    """A partition of a fetch with its share-partition, None where there is an error, or where it is not loaded yet."""
+
+    request: ShareFetchPartition
+    leader: LeadSharePartition | None
+    error: RaykaError | None = None
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether records can be acquired here."""
+        return self.leader is not None and self.request.is_fetched
+
+
+class SharePartitions:
+    """Implements `PartitionUsers` of the replica server. `group_config` gives the newest settings of a group."""
+
+    def __init__(
+        self, replicas: Replicas, persister: Persister, group_config: Callable[[str], ShareGroupConfig]
+    ) -> None:
+        self._replicas = replicas
+        self._persister = persister
+        self._group_config = group_config
+        self._leaders: dict[tuple[str, TopicPartition], LeadSharePartition] = {}
+        self._members: dict[str, dict[str, float]] = {}
+        self._waiters = Waiters()
+        self._background = BackgroundTasks("share-partitions")
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._leaders)
+
+    def ask(self, request: ShareFetch | EndShareSession, done: Done) -> None:
+        """Carry out a request; `done` gets the answer later."""
+        if isinstance(request, ShareFetch):
+            self._background.start("share fetch", self._fetch(request, done))
+        else:
+            self._background.start("end of a share session", self._end_session(request, done))
+
+    def more_bytes(self, topic_partition: TopicPartition) -> None:
+        """There is more to read."""
+        self._waiters.wake(topic_partition)
+
+    def released(self, topic_partition: TopicPartition) -> None:
+        """The partition changed its role, left or failed: forget what its groups have in flight."""
+        for key in [key for key in self._leaders if key[1] == topic_partition]:
+            self._leaders.pop(key).close()
+        self._waiters.wake(topic_partition)
+
+    async def stop(self) -> None:
+        """Forget everything."""
+        for leader in self._leaders.values():
+            leader.close()
+        self._leaders.clear()
+        await self._background.stop()
+
+    # Fetching.
+
+    async def _fetch(self, request: ShareFetch, done: Done) -> None:
+        params = request.params
+        self._members.setdefault(params.group_id, {})[params.member_id] = self._loop.time()
+        try:
+            found = await self._find(request)
+            acknowledged = [self._acknowledge(request, one) for one in found]
+            results = await self._read(request, found)
+            answers = [
+                await self._with_acknowledgement(result, future)
+                for result, future in zip(results, acknowledged, strict=True)
+            ]
+            done(ShareFetched(self._group_config(params.group_id).record_lock_duration_ms, tuple(answers)))
+        except RaykaError as error:
+            done(error)
+        except Exception as error:
+            done(RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+            raise
+
+    async def _find(self, request: ShareFetch) -> list[Found]:
+        """The share-partitions, loaded."""
+        found = [self._open(request.params.group_id, partition) for partition in request.partitions]
+        loading = [one.leader.loaded() for one in found if one.leader is not None and not one.leader.is_loaded]
+        if not loading:
+            return found
+        has_acknowledgements = any(partition.acknowledgement_batches for partition in request.partitions)
+        timeout_s = _LOAD_TIMEOUT_S if has_acknowledgements else max(request.params.max_wait_s, 0.0)
+        await asyncio.wait([asyncio.ensure_future(load) for load in loading], timeout=timeout_s)
+        return [self._check_loaded(request.params.group_id, one) for one in found]
+
+    def _open(self, group_id: str, request: ShareFetchPartition) -> Found:
+        key = group_id, request.topic_partition
+        try:
+            partition = self._replicas.get(request.topic_partition)
+            if partition.leader_epoch == NO_LEADER_EPOCH:
+                raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{request.topic_partition} is not led here")
+            if partition.topic_id.bytes != request.topic_id:
+                raise RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{request.topic_partition} has another topic id")
+        except RaykaError as error:
+            return Found(request, None, error)
+        leader = self._leaders.get(key)
+        if leader is None or leader.partition is not partition or leader.leader_epoch != partition.leader_epoch:
+            self._forget(key)
+            leader = self._leaders[key] = LeadSharePartition(
+                group_id,
+                partition,
+                self._persister,
+                partial(self._group_config, group_id),
+                partial(self._waiters.wake, request.topic_partition),
+                partial(self._forget, key),
+            )
+        return Found(request, leader)
+
+    def _check_loaded(self, group_id: str, found: Found) -> Found:
+        """Leave out what is not loaded. What could not be loaded is forgotten, so that the next fetch tries again."""
+        leader = found.leader
+        if leader is None or leader.is_loaded:
+            return found
+        error = leader.load_error
+        if error is None:
+            return found._replace(leader=None)
+        logger.warning("%s of group %s was not loaded: %s", found.request.topic_partition, group_id, error)
+        if self._leaders.get((group_id, found.request.topic_partition)) is leader:
+            self._forget((group_id, found.request.topic_partition))
+        return found._replace(leader=None, error=None if error.code in _NOT_YET else persister_error(error))
+
+    def _forget(self, key: tuple[str, TopicPartition]) -> None:
+        leader = self._leaders.pop(key, None)
+        if leader is not None:
+            leader.close()
+
+    async def _read(self, request: ShareFetch, found: Sequence[Found]) -> list[ShareFetchResult]:
+        """Acquire records as soon as there are enough, or when the time is over."""
+        params = request.params
+        until = self._loop.time() + params.max_wait_s
+        member = params.group_id, params.member_id
+        fetched = [one.request.topic_partition for one in found if one.is_fetched]
+        is_last = not fetched or params.max_records <= 0
+        while True:
+            is_last = is_last or self._loop.time() >= until
+            results = self._acquire(request, found, is_last=is_last)
+            if is_last or any(result.error or result.acquired for result in results):
+                return results
+            if request.is_wait and self._has_enough(request, found):
+                return results
+            if not await self._waiters.wait(member, fetched, until):
+                return results
+
+    def _acquire(self, request: ShareFetch, found: Sequence[Found], *, is_last: bool) -> list[ShareFetchResult]:
+        """One attempt, over the partitions in order."""
+        params = request.params
+        is_enough = not request.is_wait and (is_last or self._has_enough(request, found))
+        records_left, bytes_left = (params.max_records, params.max_bytes) if is_enough else (0, 0)
+        results = []
+        for one in found:
+            limits = AcquireParams(
+                params.member_id, records_left, max(1, params.batch_size), AcquireMode(params.acquire_mode)
+            )
+            result = self._acquire_from(one, limits, bytes_left)
+            records_left -= result.acquired_count
+            bytes_left -= result.size
+            results.append(result)
+        return results
+
+    def _acquire_from(self, found: Found, limits: AcquireParams, max_bytes: int) -> ShareFetchResult:
+        if found.error is not None and found.request.is_fetched:
+            return ShareFetchResult(found.error.code, found.error.message)
+        if found.leader is None or not found.is_fetched or limits.max_records <= 0 or max_bytes <= 0:
+            return ShareFetchResult()
+        try:
+            acquired, records = found.leader.acquire(limits, max_bytes)
+        except RaykaError as error:
+            return ShareFetchResult(error.code, error.message)
+        return ShareFetchResult(acquired=acquired, records=records)
+
+    def _has_enough(self, request: ShareFetch, found: Sequence[Found]) -> bool:
+        """Whether `min_bytes` can be read now, or there is an error to tell of."""
+        size = 0
+        for one in found:
+            if one.leader is None or not one.is_fetched:
+                continue
+            try:
+                readable = one.leader.readable(request.params.max_bytes)
+            except RaykaError:
+                return True
+            size += readable.size if readable is not None else 0
+        return size >= max(1, request.params.min_bytes)
+
+    # Acknowledging.
+
+    def _acknowledge(self, request: ShareFetch, found: Found) -> asyncio.Future[None] | RaykaError | None:
+        batches = found.request.acknowledgement_batches
+        if not batches:
+            return None
+        if found.leader is None:
+            return found.error or RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the share-partition is not loaded")
+        params = request.params
+        config = self._group_config(params.group_id)
+        renew_allowed = params.is_renew_ack and config.renew_acknowledge_enable
+        try:
+            return found.leader.acknowledge(params.member_id, batches, renew_allowed=renew_allowed)
+        except RaykaError as error:
+            return error
+
+    async def _with_acknowledgement(
+        self, result: ShareFetchResult, acknowledged: asyncio.Future[None] | RaykaError | None
+    ) -> ShareFetchResult:
+        try:
+            if isinstance(acknowledged, RaykaError):
+                raise acknowledged
+            if acknowledged is not None:
+                await acknowledged
+        except RaykaError as error:
+            return result._replace(acknowledge_error=error.code, acknowledge_error_message=error.message)
+        return result
+
+    # Ending.
+
+    async def _end_session(self, request: EndShareSession, done: Done) -> None:
+        """Give back what a member holds; with the last member of a group its share-partitions go."""
+        self._waiters.supersede((request.group_id, request.member_id))
+        keys = [key for key in self._leaders if key[0] == request.group_id]
+        releases = [await_ for key in keys if (await_ := self._release(key, request)) is not None]
+        await asyncio.gather(*releases, return_exceptions=True)
+        self._left(request.group_id, request.member_id)
+        done(len(releases))
+
+    def _release(self, key: tuple[str, TopicPartition], request: EndShareSession) -> asyncio.Future[None] | None:
+        try:
+            return self._leaders[key].release(request.member_id, were_delivered=request.is_lost)
+        except RaykaError:
+            return None
+
+    def _left(self, group_id: str, member_id: str) -> None:
+        members = self._members.get(group_id, {})
+        members.pop(member_id, None)
+        before = self._loop.time() - _FORGOTTEN_AFTER_S
+        if any(last_seen > before for last_seen in members.values()):
+            return
+        self._members.pop(group_id, None)
+        for key in [key for key, leader in self._leaders.items() if key[0] == group_id and leader.is_idle]:
+            self._forget(key)

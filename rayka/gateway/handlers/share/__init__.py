@@ -1,0 +1,1 @@
+"""ShareFetch and ShareAcknowledge, and share sessions (KIP-932)."""

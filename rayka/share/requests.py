@@ -1,0 +1,58 @@
+"""What a member of a share group asks of the leaders of partitions, and their answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rayka.share.acknowledge import AcknowledgementBatch
+from rayka.share.acquire import AcquiredRecords
+from rayka.types import FileSlice, TopicPartition
+
+
+class ShareFetchPartition(NamedTuple):
+    """A partition to acknowledge records of, and to acquire records from if `is_fetched`. `topic_id` is 16 bytes."""
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    is_fetched: bool = True
+    acknowledgement_batches: tuple[AcknowledgementBatch, ...] = ()
+
+
+class ShareFetchParams(NamedTuple):
+    """Who asks, and for how much. `acquire_mode` is the number of an `AcquireMode`.
+
+    The request waits up to `max_wait_s` seconds until `min_bytes` can be read.
+    """
+
+    group_id: str
+    member_id: str
+    max_wait_s: float = 0.0
+    min_bytes: int = 0
+    max_bytes: int = 0
+    max_records: int = 0
+    batch_size: int = 1
+    acquire_mode: int = 0
+    is_renew_ack: bool = False
+
+
+class ShareFetchResult(NamedTuple):
+    """What became of one partition. The error of its acknowledgements is apart from that of the fetch."""
+
+    error: int = 0
+    error_message: str | None = None
+    acknowledge_error: int = 0
+    acknowledge_error_message: str | None = None
+    acquired: tuple[AcquiredRecords, ...] = ()
+    records: FileSlice | bytes | None = None
+
+    @property
+    def acquired_count(self) -> int:
+        """How many records were acquired."""
+        return sum(last_offset - first_offset + 1 for first_offset, last_offset, _ in self.acquired)
+
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        if self.records is None:
+            return 0
+        return self.records.size if isinstance(self.records, FileSlice) else len(self.records)
