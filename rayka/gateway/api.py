@@ -10,7 +10,17 @@ from typing import Final
 
 from rayka.gateway.handlers import api_versions, cluster, configs, metadata, offsets, producers, records, topics
 from rayka.gateway.handlers.fetch import handler as fetch
-from rayka.gateway.handlers.groups import classic, consumer, describe, find_coordinator, offset_commit, offset_fetch
+from rayka.gateway.handlers.groups import (
+    classic,
+    consumer,
+    describe,
+    find_coordinator,
+    offset_commit,
+    offset_fetch,
+    share,
+    share_offsets,
+    share_state,
+)
 from rayka.gateway.handlers.produce import handler as produce
 from rayka.gateway.server.request import Api
 from rayka.gateway.wire.schema import ApiKey
@@ -55,4 +65,14 @@ APIS: Final = table(
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer.handle_describe),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0, configs.handle_list_resources),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0, cluster.handle_describe_topic_partitions),
+    Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0, share.handle_heartbeat),
+    Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, share.handle_describe),
+    Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, 0, share_state.handle_initialize),
+    Api(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, 0, share_state.handle_read),
+    Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0, share_state.handle_write),
+    Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, 0, share_state.handle_delete),
+    Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, 0, share_state.handle_read_summary),
+    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0, share_offsets.handle_describe),
+    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0, share_offsets.handle_alter),
+    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0, share_offsets.handle_delete),
 )

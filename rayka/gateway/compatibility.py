@@ -36,12 +36,13 @@ REMARKS = {
     ApiKey.OFFSET_COMMIT: "0 stores offsets where all others do; by topic id from 10 on",
     ApiKey.OFFSET_FETCH: "many groups from 8 on; by topic id from 10 on",
     ApiKey.FIND_COORDINATOR: (
-        "of groups, many at once from 4 on; a transactional id is answered with UNSUPPORTED_VERSION, "
-        "a share group with INVALID_REQUEST"
+        "of groups, many at once from 4 on, of share-partitions from 6 on; a transactional id is answered with "
+        "UNSUPPORTED_VERSION"
     ),
     ApiKey.DESCRIBE_GROUPS: "classic groups; one that is not there is Dead before 6",
-    ApiKey.LIST_GROUPS: "by state from 4 on, by type (classic, consumer) from 5 on",
+    ApiKey.LIST_GROUPS: "by state from 4 on, by type (classic, consumer, share) from 5 on",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "topics by pattern from 1 on (KIP-848)",
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "with the lag from 1 on (KIP-1226)",
     ApiKey.API_VERSIONS: "a version above these is answered in version 0 with UNSUPPORTED_VERSION",
     ApiKey.INIT_PRODUCER_ID: "idempotent producers; a transactional id is answered with UNSUPPORTED_VERSION",
     ApiKey.DESCRIBE_CONFIGS: "of topics, brokers and groups",

@@ -148,6 +148,22 @@ class ShareLeaders(Protocol):
         """
 
 
+class Shares(Protocol):
+    """The share coordinators, wherever they are. A key is that of a share-partition (`coordinator.shares.keys`)."""
+
+    async def coordinator_of(self, coordinator_key: str) -> BrokerImage:
+        """The node of the coordinator; the state topic is created when it is first needed.
+
+        Raises COORDINATOR_NOT_AVAILABLE while there is none.
+        """
+
+    async def execute(self, request: Request[R]) -> R:
+        """Carry out a request of `coordinator.shares.requests` at its coordinator.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+        """
+
+
 class Broker(Protocol):
     """What a handler gets: this node, the current image of the cluster, and the ways to the rest."""
 
@@ -178,6 +194,10 @@ class Broker(Protocol):
     @property
     def share_leaders(self) -> ShareLeaders:
         """The share-partitions."""
+
+    @property
+    def shares(self) -> Shares:
+        """The share coordinators."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch."""

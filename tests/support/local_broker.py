@@ -52,6 +52,7 @@ from rayka.types import (
     TopicPartition,
 )
 from tests.support.local_groups import LocalGroups
+from tests.support.local_shares import LocalShares
 
 NODE_ID = 1
 
@@ -209,6 +210,7 @@ class LocalBroker:
         self.partitions = LocalPartitions(directory)
         self.controller = LocalController(self)
         self.groups = LocalGroups(self)
+        self.shares = LocalShares(self)
 
     @property
     def image(self) -> MetadataImage:
@@ -230,6 +232,7 @@ class LocalBroker:
             self.core.replay(result.records)
             self.partitions.follow(self.image, self.config)
             self.groups.follow(self.image)
+            self.shares.follow(self.image)
         return result.response
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ OURS = {
     "gateways.per.node",
     "group.consumer.unsettled.heartbeat.interval.ms",
     "group.initial.rebalance.quiet.ms",
+    "group.share.unsettled.heartbeat.interval.ms",
 }
 
 DELIBERATE = {

@@ -33,8 +33,8 @@ from tests.unit.gateway.wire_client import WireClient, connected, versions
 
 @pytest.mark.parametrize(("key", "version"), versions(ApiKey.FIND_COORDINATOR))
 def test_find_coordinator(key: ApiKey, version: int, tmp_path: Path) -> None:
-    async def find(client: WireClient, kind: int = 0) -> list[Any]:
-        response = await ask(client, key, version, key="g", key_type=kind, coordinator_keys=("g", "h"))
+    async def find(client: WireClient, kind: int = 0, keys: tuple[str, ...] = ("g", "h")) -> list[Any]:
+        response = await ask(client, key, version, key=keys[0], key_type=kind, coordinator_keys=keys)
         return list(response.coordinators) if version >= 4 else [response]
 
     async def check(client: WireClient, broker: LocalBroker) -> None:
@@ -46,6 +46,8 @@ def test_find_coordinator(key: ApiKey, version: int, tmp_path: Path) -> None:
             for kind, error in ((1, ErrorCode.UNSUPPORTED_VERSION), (2, ErrorCode.INVALID_REQUEST)):
                 missing = await find(client, kind)
                 assert {(one.error_code, one.node_id, one.host, one.port) for one in missing} == {(error, -1, "", -1)}
+            found = await find(client, 2, ("g:Q6EoSfSITFmqHHeQqdcOrg:0",))
+            assert [one.error_code for one in found] == [0 if version >= 6 else ErrorCode.INVALID_REQUEST]
 
     run(tmp_path, check)
 

@@ -15,6 +15,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.groups.find_coordinator import answers_by_group
 from rayka.gateway.handlers.responses import GROUP_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, message_of
 from rayka.gateway.server.request import Call
+from rayka.gateway.share_groups import ShareGroups
 
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 
@@ -85,12 +86,24 @@ async def handle_list(call: Call) -> Any:
 
 
 async def handle_delete(call: Call) -> Any:
-    """Delete empty groups with their offsets."""
-    answers = await answers_by_group(call.broker.groups, DeleteGroupsRequest, call.request.groups_names)
+    """Delete empty groups with their offsets. Share groups are refused until their state is deleted."""
+    groups, names = call.broker.groups, call.request.groups_names
+    answers = dict(await answers_by_group(groups, DeleteGroupsRequest, names))
+    refused = [group_id for group_id, answer in answers.items() if answer is ErrorCode.NON_EMPTY_GROUP]
+    deleted = [group_id for group_id in refused if await _delete_share_state(call, group_id)]
+    answers |= await answers_by_group(groups, DeleteGroupsRequest, deleted)
     return call.types.DeleteGroupsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(_deleted(call, group_id, answer) for group_id, answer in answers.items()),
     )
+
+
+async def _delete_share_state(call: Call, group_id: str) -> bool:
+    """Whether it was a share group without members, whose state is now deleted."""
+    try:
+        return await ShareGroups(call.broker).delete_state(group_id) is ErrorCode.NONE
+    except RaykaError:
+        return False
 
 
 def _deleted(call: Call, group_id: str, answer: ErrorCode | RaykaError) -> Any:

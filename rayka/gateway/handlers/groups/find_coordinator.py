@@ -1,7 +1,7 @@
 """FindCoordinator 0-6, and how a request about many groups is spread over their coordinators.
 
-Version 0 knows groups only; from version 4 on one request asks for many keys. Transactions and share groups
-have no coordinators here. Their clients get an error that they do not retry.
+Version 0 knows groups only; from version 4 on one request asks for many keys, from version 6 on for share-partitions.
+Transactions have no coordinators here. Their clients get an error that they do not retry.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from rayka.coordinator.groups.requests import DeleteGroupsResponse
 from rayka.coordinator.request import Request
+from rayka.coordinator.shares.keys import parse_coordinator_key
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.ports import Groups
@@ -21,6 +22,8 @@ from rayka.metadata.image import BrokerImage
 _FIRST_OF_MANY = 4
 _GROUP = 0
 _TRANSACTION = 1
+_SHARE = 2
+_FIRST_WITH_SHARE = 6
 _NOBODY = BrokerImage(broker_id=-1, host="", port=-1, rack=None, fenced=True, node_id="", epoch=-1)
 
 
@@ -39,8 +42,7 @@ async def _find(call: Call, key: str) -> dict[str, Any]:
     """The fields of a coordinator, or of the error that there is none."""
     node, error, message = _NOBODY, ErrorCode.NONE, None
     try:
-        _check_key_type(call.field("key_type", _GROUP))
-        node = await call.broker.groups.coordinator_of(key)
+        node = await _coordinator_of(call, call.field("key_type", _GROUP), key)
     except RaykaError as refusal:
         error, message = refusal.code, refusal.message
     return {
@@ -52,11 +54,15 @@ async def _find(call: Call, key: str) -> dict[str, Any]:
     }
 
 
-def _check_key_type(key_type: int) -> None:
+async def _coordinator_of(call: Call, key_type: int, key: str) -> BrokerImage:
+    if key_type == _GROUP:
+        return await call.broker.groups.coordinator_of(key)
     if key_type == _TRANSACTION:
         raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served")
-    if key_type != _GROUP:
-        raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are no coordinators of key type {key_type}")
+    if key_type != _SHARE or call.version < _FIRST_WITH_SHARE:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"{key_type} is no type of coordinator in version {call.version}")
+    parse_coordinator_key(key)
+    return await call.broker.shares.coordinator_of(key)
 
 
 async def answers_by_group(
