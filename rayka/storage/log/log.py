@@ -98,9 +98,9 @@ class Log:
         """Open the log in `directory`, or make an empty one there; after an unclean stop, recover it.
 
         `same_boot` says that the kernel has not gone down since, `was_cleaned` that compaction may have left gaps. With
-        `flush.messages=1` the log is flushed, so that records which were visible before a restart are visible after it.
-        Raises INCONSISTENT_TOPIC_ID,
-        UNSUPPORTED_FOR_MESSAGE_FORMAT (messages of magic 0 or 1) and KAFKA_STORAGE_ERROR.
+        `flush.messages=1` records that may not be on the device are flushed, so that those which were visible before a
+        restart are visible after it. Raises INCONSISTENT_TOPIC_ID, UNSUPPORTED_FOR_MESSAGE_FORMAT (messages of magic 0
+        or 1) and KAFKA_STORAGE_ERROR.
         """
         last_run = LastRun(recovery_point, log_start_offset, clean_shutdown, same_boot, was_cleaned)
         disk = disk or DiskState(directory)
@@ -123,7 +123,7 @@ class Log:
         return log
 
     def _begin(self, high_watermark: int) -> None:
-        if self.flush_before_visible:
+        if self.flush_before_visible and self.log_end_offset > self.recovery_point:
             self.flush()
         self.update_high_watermark(min(high_watermark, self.log_end_offset))
         self.validate_state()

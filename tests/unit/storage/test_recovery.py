@@ -284,6 +284,32 @@ def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_p
     assert (retried.is_duplicate, retried.base_offset) == (True, 2)
 
 
+class CountingSyncs(RealFiles):
+    """Counts how often somebody waits for the device."""
+
+    count = 0
+
+    def sync(self, descriptor: int) -> None:
+        self.count += 1
+        super().sync(descriptor)
+
+
+def test_opening_waits_for_the_device_only_if_there_are_records_that_may_not_be_on_it(tmp_path: Path) -> None:
+    files = CountingSyncs()
+    open_log(tmp_path, files=files, flush_messages=1).release()
+    assert files.count == 0
+    log = open_log(tmp_path, files=files, flush_messages=1)
+    append(log, b"value")
+    log.release()
+    log = reopen(tmp_path, files=files, flush_messages=1)
+    assert (files.count > 0, log.recovery_point, read_values(log)) == (True, 1, {0: b"value"})
+    log.release()
+    files.count = 0
+    log = open_log(tmp_path, files=files, flush_messages=1, recovery_point=1)
+    assert (files.count, log.recovery_point) == (0, 1)
+    log.release()
+
+
 @pytest.mark.parametrize("count", [0, 5])
 def test_a_log_that_could_not_be_opened_keeps_no_descriptor(tmp_path: Path, count: int) -> None:
     for number in range(1, 1000):
