@@ -88,11 +88,54 @@ class AppendParams(NamedTuple):
 
     With `acks` -1 the leader answers when all in-sync replicas have the batches, or REQUEST_TIMED_OUT after
     `timeout_ms`. With 0 nobody reads the answer. Only the admin client may write to internal topics.
+    The `transactional_id` of a producer with transactions, and what the version of its request lets the leader do.
     """
 
     acks: int
     timeout_ms: int
     internal_topics_allowed: bool = False
+    transactional_id: str | None = None
+    transaction_support: int = 0
+
+
+class TransactionSupport(enum.IntEnum):
+    """What the version of a request says of its client's transactions (KIP-890)."""
+
+    VERIFY = 0
+    """The client adds partitions by itself; the leader verifies that it did."""
+    ABORTABLE_ERRORS = 1
+    """As before; the client knows TRANSACTION_ABORTABLE."""
+    ADD_PARTITIONS = 2
+    """The leader adds the partition."""
+
+
+class TxnMarker(NamedTuple):
+    """The end of one producer's transaction, to be written to the partitions."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_committed: bool
+    transaction_version: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class ActiveProducer(NamedTuple):
+    """What a partition remembers of a producer. The start offset of its open transaction is -1 if it has none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+class ActiveProducers(NamedTuple):
+    """The producers of one partition, or an `ErrorCode` value."""
+
+    error: int
+    producers: tuple[ActiveProducer, ...] = ()
 
 
 class RecordError(NamedTuple):

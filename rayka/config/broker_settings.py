@@ -9,6 +9,7 @@ from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue,
 from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
 from rayka.config.shares import SHARE_COORDINATOR_CONFIGS, SHARE_GROUP_BROKER_CONFIGS
 from rayka.config.topic import TOPIC_CONFIGS
+from rayka.config.transactions import TRANSACTION_COORDINATOR_CONFIGS
 from rayka.config.unused import UNUSED_CONFIGS, with_reason
 
 BOOLEAN, INT, SHORT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG
@@ -24,6 +25,7 @@ METADATA = "The controller"
 ACTORS = "Actors"
 GROUPS = "Groups"
 SHARE_GROUPS = "Share groups"
+TRANSACTIONS = "Transactions"
 UNUSED = "Accepted, but not in use"
 
 
@@ -237,7 +239,8 @@ BROKER_CONFIGS: Mapping[str, ConfigDef] = {
         (LISTENING, _listening), (STORING, _storing), (TOPICS, _topics), (DEFAULTS, _defaults),
         (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing),
         (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (SHARE_GROUPS, SHARE_GROUP_BROKER_CONFIGS.values),
-        (SHARE_GROUPS, SHARE_COORDINATOR_CONFIGS.values), (ACTORS, _actors), (UNUSED, UNUSED_CONFIGS.values),
+        (SHARE_GROUPS, SHARE_COORDINATOR_CONFIGS.values), (TRANSACTIONS, TRANSACTION_COORDINATOR_CONFIGS.values),
+        (ACTORS, _actors), (UNUSED, UNUSED_CONFIGS.values),
     )
     for definition in group()
 }  # fmt: skip

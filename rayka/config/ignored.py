@@ -40,9 +40,6 @@ IGNORED_CONFIGS: Mapping[str, tuple[str, ...]] = {
     "The parts of share groups can't be exchanged.": (
         "group.share.persister.class.name", "group.share.dlq.manager.class.name", "group.share.assignor.offload.enable",
     ),
-    "Transactions are not served yet.": (
-        "transaction.*", "transactional.*", "add.partitions.to.txn.*",
-    ),
     "Compaction is not served yet.": (
         "log.cleaner.enable",
     ),

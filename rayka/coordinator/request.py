@@ -5,6 +5,8 @@ from __future__ import annotations
 import typing
 from typing import Any, Generic, TypeVar
 
+from rayka.errors import ErrorCode
+
 R = TypeVar("R")
 
 
@@ -43,6 +45,21 @@ class GroupsRequest(Request[R]):
     def coordinator_key(self) -> str:
         """The id of the first group."""
         return self.group_ids[0] if self.group_ids else ""
+
+
+class TransactionalRequest(Request[R]):
+    """A request whose records belong to a producer's transaction, which the shell verifies beforehand (KIP-890)."""
+
+    __slots__ = ()
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    transaction_support: int
+
+    def refused(self, error: ErrorCode) -> R:
+        """The response if the transaction is not open."""
+        raise NotImplementedError
 
 
 def response_type(request_type: type[Request[Any]]) -> type[Any]:

@@ -31,12 +31,20 @@ class Completion(NamedTuple):
     response: Any
 
 
+class Producer(NamedTuple):
+    """A producer with a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Result(Generic[R]):
     """Records to append, the response, and the responses to requests that waited until now.
 
     `step` is a value of the core's own: what follows once the records are in the log. Records that are not atomic are
     written in as many batches as they need; those that were written count even if a later batch fails.
+    With a `producer` they belong to its transaction.
     """
 
     response: R | Pending
@@ -44,6 +52,7 @@ class Result(Generic[R]):
     completions: tuple[Completion, ...] = ()
     step: object | None = None
     is_atomic: bool = True
+    producer: Producer | None = None
 
 
 APPEND_ERRORS = {

@@ -11,7 +11,7 @@ treating each result like that of a command. Deadlines use the monotonic clock (
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -85,6 +85,7 @@ class CoordinatorSpec(Generic[C]):
     Router, shell and codec read `commands` and `queries`: methods of the core by the type of their request.
     `is_compacted`: of the records of one key only the newest counts. Otherwise all count from the core's
     `first_needed_offset` on.
+    `take_effects` gives what the core wants done outside of its partition once its log is durable.
     """
 
     name: str
@@ -96,6 +97,7 @@ class CoordinatorSpec(Generic[C]):
     commands: Mapping[type[Request[Any]], Command[C]]
     queries: Mapping[type[Request[Any]], Query[C]]
     is_compacted: bool = True
+    take_effects: Callable[[C], Sequence[Any]] | None = None
 
     def message_types(self) -> Iterator[type[Any]]:
         """All requests and responses, each once."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rayka.gateway.handlers import api_versions, cluster, configs, metadata, offsets, producers, records, topics
+from rayka.gateway.handlers import api_versions, cluster, configs, metadata, offsets, records, topics
 from rayka.gateway.handlers.fetch import handler as fetch
 from rayka.gateway.handlers.groups import (
     classic,
@@ -22,6 +22,10 @@ from rayka.gateway.handlers.groups import (
     share_state,
 )
 from rayka.gateway.handlers.produce import handler as produce
+from rayka.gateway.handlers.transactions import describe as describe_transactions
+from rayka.gateway.handlers.transactions import offsets as transaction_offsets
+from rayka.gateway.handlers.transactions import partitions as transactions
+from rayka.gateway.handlers.transactions import producer_ids
 from rayka.gateway.server.request import Api
 from rayka.gateway.wire.schema import ApiKey
 
@@ -51,8 +55,13 @@ APIS: Final = table(
     Api(ApiKey.CREATE_TOPICS, 0, 7, 5, topics.handle_create),
     Api(ApiKey.DELETE_TOPICS, 0, 6, 4, topics.handle_delete),
     Api(ApiKey.DELETE_RECORDS, 0, 2, 2, records.handle_delete_records),
-    Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, producers.handle),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 6, 2, producer_ids.handle),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, 4, offsets.handle_offset_for_leader_epoch),
+    Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, 3, transactions.handle_add_partitions),
+    Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3, transactions.handle_add_offsets),
+    Api(ApiKey.END_TXN, 0, 5, 3, transactions.handle_end),
+    Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1, describe_transactions.handle_write_markers),
+    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 6, 3, transaction_offsets.handle),
     Api(ApiKey.DESCRIBE_CONFIGS, 0, 4, 4, configs.handle_describe),
     Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, configs.handle_alter),
     Api(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, 2, records.handle_describe_log_dirs),
@@ -61,6 +70,9 @@ APIS: Final = table(
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, configs.handle_incremental_alter),
     Api(ApiKey.OFFSET_DELETE, 0, 0, 1, offset_commit.handle_delete),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, cluster.handle_describe_cluster),
+    Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0, describe_transactions.handle_producers),
+    Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0, describe_transactions.handle_describe),
+    Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0, describe_transactions.handle_list),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer.handle_heartbeat),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer.handle_describe),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0, configs.handle_list_resources),

@@ -24,7 +24,7 @@ advertised, and a request for it closes the connection, as in Kafka.
 REMARKS = {
     ApiKey.PRODUCE: (
         "0-2 carry message formats 0 and 1, which are stored as record batches; "
-        "a transactional id is answered with UNSUPPORTED_VERSION"
+        "a transaction is verified with its coordinator, and begun by the produce itself from 12 on (KIP-890)"
     ),
     ApiKey.FETCH: (
         "0-3 get records converted to message formats 0 and 1, without headers; "
@@ -35,16 +35,17 @@ REMARKS = {
     ApiKey.METADATA: "by topic id from 12 on; creates topics as `auto.create.topics.enable` and the request say",
     ApiKey.OFFSET_COMMIT: "0 stores offsets where all others do; by topic id from 10 on",
     ApiKey.OFFSET_FETCH: "many groups from 8 on; by topic id from 10 on",
-    ApiKey.FIND_COORDINATOR: (
-        "of groups, many at once from 4 on, of share-partitions from 6 on; a transactional id is answered with "
-        "UNSUPPORTED_VERSION"
-    ),
+    ApiKey.FIND_COORDINATOR: ("of groups and transactional ids, many at once from 4 on, of share-partitions from 6 on"),
     ApiKey.DESCRIBE_GROUPS: "classic groups; one that is not there is Dead before 6",
     ApiKey.LIST_GROUPS: "by state from 4 on, by type (classic, consumer, share) from 5 on",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "topics by pattern from 1 on (KIP-848)",
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "with the lag from 1 on (KIP-1226)",
     ApiKey.API_VERSIONS: "a version above these is answered in version 0 with UNSUPPORTED_VERSION",
-    ApiKey.INIT_PRODUCER_ID: "idempotent producers; a transactional id is answered with UNSUPPORTED_VERSION",
+    ApiKey.INIT_PRODUCER_ID: "keeping a prepared transaction (6) is answered with UNSUPPORTED_VERSION, as in Kafka 4.4",
+    ApiKey.ADD_PARTITIONS_TO_TXN: "several transactions at once, and verification, from 4 on",
+    ApiKey.END_TXN: "a new epoch for each transaction from 5 on (KIP-890)",
+    ApiKey.TXN_OFFSET_COMMIT: "by topic id from 6 on",
+    ApiKey.LIST_TRANSACTIONS: "by duration from 1 on, by pattern from 2 on",
     ApiKey.DESCRIBE_CONFIGS: "of topics, brokers and groups",
     ApiKey.LIST_CONFIG_RESOURCES: "0 lists client metrics, of which there are none",
 }

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from rayka.config import BrokerConfig
 from rayka.coordinator.request import Request
+from rayka.errors import ErrorCode
 from rayka.metadata.commands import (
     ConfigAlteration,
     ConfigReplacement,
@@ -24,6 +25,7 @@ from rayka.metadata.commands import (
 from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
+    ActiveProducers,
     AppendParams,
     AppendRequest,
     AppendResult,
@@ -37,6 +39,7 @@ from rayka.types import (
     OffsetAnswer,
     OffsetQuery,
     TopicPartition,
+    TxnMarker,
 )
 
 R = TypeVar("R")
@@ -75,6 +78,12 @@ class Partitions(Protocol):
         self, offsets: Mapping[TopicPartition, int], timeout_ms: int
     ) -> dict[TopicPartition, DeleteRecordsResult]:
         """Move log start offsets up; -1 stands for the high watermark."""
+
+    async def write_txn_marker(self, marker: TxnMarker) -> list[ErrorCode]:
+        """Write the end of a transaction to its partitions; an error for each, NONE when it is durable."""
+
+    async def describe_producers(self, partitions: Sequence[TopicPartition]) -> list[ActiveProducers]:
+        """What partitions remember of their producers (KIP-664)."""
 
     async def describe_log_dirs(self) -> list[LogDirDescription]:
         """The log directories of this node with every replica in them."""
@@ -198,6 +207,10 @@ class Broker(Protocol):
     @property
     def shares(self) -> Shares:
         """The share coordinators."""
+
+    @property
+    def transactions(self) -> Groups:
+        """The transaction coordinators, by transactional id instead of group id."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch."""

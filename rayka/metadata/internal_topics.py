@@ -40,9 +40,25 @@ def _share_state_topic(config: BrokerConfig) -> NewTopic:
     )
 
 
+def _transaction_state_topic(config: BrokerConfig) -> NewTopic:
+    return NewTopic(
+        "__transaction_state",
+        num_partitions=int(config["transaction.state.log.num.partitions"]),
+        replication_factor=int(config["transaction.state.log.replication.factor"]),
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": str(config["transaction.state.log.segment.bytes"]),
+            "unclean.leader.election.enable": "false",
+            MIN_ISR: str(config["transaction.state.log.min.isr"]),
+        },
+    )
+
+
 _TOPICS: Mapping[str, Callable[[BrokerConfig], NewTopic]] = {
     "__consumer_offsets": _offsets_topic,
     "__share_group_state": _share_state_topic,
+    "__transaction_state": _transaction_state_topic,
 }
 
 

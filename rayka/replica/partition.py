@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.batch import Buffer, read_header
 from rayka.storage.format.record_checks import RecordValidationError
+from rayka.storage.log.appender import AppendInfo
 from rayka.storage.log.log import Log
+from rayka.storage.producers.verification import Verification
 from rayka.types import (
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
+    ActiveProducer,
+    ActiveProducers,
     AppendParams,
     AppendRequest,
     AppendResult,
@@ -81,8 +86,10 @@ class Partition:
         """Stop leading: every later request is refused."""
         self.leader_epoch = NO_LEADER_EPOCH
 
-    def append(self, request: AppendRequest, params: AppendParams, now_ms: int) -> Appended:
-        """Append a client's batches.
+    def append(
+        self, request: AppendRequest, params: AppendParams, now_ms: int, verification: Verification | None = None
+    ) -> Appended:
+        """Append a client's batches; those that begin a transaction have a `verification`.
 
         Raises RaykaError as `Log.append_as_leader`, and NOT_LEADER_OR_FOLLOWER, INVALID_TOPIC_EXCEPTION,
         NOT_ENOUGH_REPLICAS.
@@ -95,22 +102,67 @@ class Partition:
             raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
         if params.acks == ALL_ACKS and self._in_sync_count < self._replica_count:
             self._check_in_sync_replicas()
-        return self._append(request.records, now_ms, True)
+        log = self.log
+        info = log.append_as_leader(request.records, leader_epoch, now_ms, verification=verification)
+        return self._appended(info, len(request.records))
 
-    def append_as_coordinator(self, records: memoryview, now_ms: int) -> Appended:
-        """Append batches of the broker's own making. Raises RaykaError as `append`."""
+    def append_as_coordinator(
+        self,
+        records: memoryview,
+        now_ms: int,
+        verification: Verification | None = None,
+        transaction_version: int = 0,
+    ) -> Appended:
+        """Append batches of the broker's own making, markers of a `transaction_version` too.
+
+        Raises RaykaError as `append`, and TRANSACTION_COORDINATOR_FENCED.
+        """
         if self.leader_epoch == NO_LEADER_EPOCH:
             raise self._not_leader(NO_LEADER_EPOCH)
-        return self._append(records, now_ms, False)
+        info = self.log.append_as_leader(
+            records,
+            self.leader_epoch,
+            now_ms,
+            origin_is_client=False,
+            verification=verification,
+            transaction_version=transaction_version,
+        )
+        return self._appended(info, len(records))
 
-    def _append(self, records: memoryview, now_ms: int, origin_is_client: bool) -> Appended:
+    def begin_verification(self, records: Buffer, now_ms: int) -> Verification | None:
+        """What appending this batch needs if it may begin a transaction here; None if the transaction is open.
+
+        Raises NOT_LEADER_OR_FOLLOWER and, for what is no batch, CORRUPT_MESSAGE.
+        """
+        if self.leader_epoch == NO_LEADER_EPOCH:
+            raise self._not_leader(NO_LEADER_EPOCH)
+        header = read_header(records)
+        if not header.is_transactional:
+            return None
+        return self.log.begin_verification(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
+
+    def active_producers(self) -> tuple[ActiveProducer, ...]:
+        """What the log remembers of its producers (KIP-664). Raises NOT_LEADER_OR_FOLLOWER."""
+        self._check_epoch(NO_LEADER_EPOCH)
+        return tuple(
+            ActiveProducer(
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.last_sequence,
+                entry.last_seen_ms,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+            for entry in self.log.producers.values()
+        )
+
+    def _appended(self, info: AppendInfo, appended_bytes: int) -> Appended:
         log = self.log
-        info = log.append_as_leader(records, self.leader_epoch, now_ms, origin_is_client=origin_is_client)
         if not log.flush_due:
             log.update_high_watermark(log.log_end_offset)
         result = AppendResult(0, info.base_offset, info.log_append_time_ms, log.log_start_offset)
         required_offset = info.last_offset + 1
-        size = 0 if info.is_duplicate else len(records)
+        size = 0 if info.is_duplicate else appended_bytes
         return Appended(result, required_offset, log.high_watermark >= required_offset, size)
 
     def _not_leader(self, leader_epoch: int) -> RaykaError:
@@ -254,10 +306,12 @@ class Replicas:
             raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_partition} is not held here")
         return partition
 
-    def append(self, request: AppendRequest, params: AppendParams, now_ms: int) -> Appended:
+    def append(
+        self, request: AppendRequest, params: AppendParams, now_ms: int, verification: Verification | None = None
+    ) -> Appended:
         """Append to one partition; an error is in the result."""
         try:
-            return self.get(request.topic_partition).append(request, params, now_ms)
+            return self.get(request.topic_partition).append(request, params, now_ms, verification)
         except RecordValidationError as error:
             return Appended(self._rejected(request.topic_partition, error))
         except RaykaError as error:
@@ -306,6 +360,16 @@ class Replicas:
     def epoch_end_offsets(self, queries: Sequence[EpochQuery]) -> list[EpochEndOffset]:
         """Find where leader epochs ended."""
         return self._each(queries, Partition.epoch_end_offset, EpochEndOffset)
+
+    def active_producers(self, topic_partitions: Sequence[TopicPartition]) -> list[ActiveProducers]:
+        """What the partitions remember of their producers."""
+        answers = []
+        for topic_partition in topic_partitions:
+            try:
+                answers.append(ActiveProducers(0, self.get(topic_partition).active_producers()))
+            except RaykaError as error:
+                answers.append(ActiveProducers(int(error.code)))
+        return answers
 
     def delete_records(self, queries: Sequence[tuple[TopicPartition, int]]) -> list[DeleteRecordsResult]:
         """Move log start offsets up."""

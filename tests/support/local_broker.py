@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from rayka.config import BrokerConfig
 from rayka.config.groups import GROUP_CONFIGS
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     ActorRegistration,
     BrokerRegistration,
@@ -36,6 +37,7 @@ from rayka.replica.partition import Partition, Replicas
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.types import (
+    ActiveProducers,
     AppendParams,
     AppendRequest,
     AppendResult,
@@ -50,9 +52,11 @@ from rayka.types import (
     OffsetQuery,
     ReplicaDescription,
     TopicPartition,
+    TxnMarker,
 )
 from tests.support.local_groups import LocalGroups
 from tests.support.local_shares import LocalShares
+from tests.support.local_transactions import LocalTransactions, write_marker
 
 NODE_ID = 1
 
@@ -70,7 +74,8 @@ class WaitingFetch(NamedTuple):
 class LocalPartitions:
     """`ports.Partitions` over replicas in this process."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, broker: LocalBroker, directory: str) -> None:
+        self._broker = broker
         self.directory = directory
         self.replicas = Replicas()
         self._waiting: dict[Future[Any], WaitingFetch] = {}
@@ -79,13 +84,26 @@ class LocalPartitions:
     def append(self, requests: Sequence[AppendRequest], params: AppendParams) -> Future[list[AppendResult]]:
         future: Future[list[AppendResult]] = self._loop.create_future()
         now_ms = time.time_ns() // 1_000_000
-        future.set_result([self.replicas.append(request, params, now_ms).result for request in requests])
+        future.set_result([self._append(request, params, now_ms) for request in requests])
         if self._waiting:
             appended = {request.topic_partition for request in requests}
             for fetch in list(self._waiting.values()):
                 if not appended.isdisjoint(partition.topic_partition for partition in fetch.partitions):
                     self._try(fetch)
         return future
+
+    def _append(self, request: AppendRequest, params: AppendParams, now_ms: int) -> AppendResult:
+        try:
+            verification = self._broker.transactions.verify(request, params)
+        except RaykaError as error:
+            return AppendResult(int(error.code))
+        return self.replicas.append(request, params, now_ms, verification).result
+
+    async def write_txn_marker(self, marker: TxnMarker) -> list[ErrorCode]:
+        return write_marker(self._broker, marker)
+
+    async def describe_producers(self, partitions: Sequence[TopicPartition]) -> list[ActiveProducers]:
+        return self.replicas.active_producers(partitions)
 
     def fetch(
         self,
@@ -207,10 +225,11 @@ class LocalBroker:
         self.node_id = NODE_ID
         self.config = BrokerConfig.parse(texts)
         self.core = Controller(MetadataImage(), texts, GROUP_CONFIGS)
-        self.partitions = LocalPartitions(directory)
+        self.partitions = LocalPartitions(self, directory)
         self.controller = LocalController(self)
         self.groups = LocalGroups(self)
         self.shares = LocalShares(self)
+        self.transactions = LocalTransactions(self)
 
     @property
     def image(self) -> MetadataImage:

@@ -14,6 +14,7 @@ import msgspec
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
+    ActiveProducers,
     AppendParams,
     AppendResult,
     DeleteRecordsResult,
@@ -26,6 +27,7 @@ from rayka.types import (
     OffsetAnswer,
     OffsetQuery,
     TopicPartition,
+    TxnMarker,
 )
 
 
@@ -118,8 +120,28 @@ class EndShareSession(NamedTuple):
     is_lost: bool
 
 
+class WriteTxnMarkers(NamedTuple):
+    """Write the ends of transactions. Answered with an `ErrorCode` value for each partition of each marker."""
+
+    markers: tuple[TxnMarker, ...]
+
+
+class DescribeProducers(NamedTuple):
+    """Ask what partitions remember of their producers."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
 LeaderRequest: TypeAlias = (
-    ListOffsets | FindEpochEnds | DeleteRecords | DescribeLogDir | Coordinate | ShareFetch | EndShareSession
+    ListOffsets
+    | FindEpochEnds
+    | DeleteRecords
+    | DescribeLogDir
+    | Coordinate
+    | ShareFetch
+    | EndShareSession
+    | WriteTxnMarkers
+    | DescribeProducers
 )
 
 
@@ -142,6 +164,8 @@ OPERATIONS: Final = (
     Operation(8, Coordinate, bytes),
     Operation(9, ShareFetch, ShareFetched),
     Operation(10, EndShareSession, int),
+    Operation(11, WriteTxnMarkers, tuple[tuple[int, ...], ...]),
+    Operation(12, DescribeProducers, tuple[ActiveProducers, ...]),
 )
 NUMBERS: Final = {operation.request: operation.number for operation in OPERATIONS}
 

@@ -20,14 +20,17 @@ from rayka.actors.channel.requests import (
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
+    DescribeProducers,
     FindEpochEnds,
     LeaderRequest,
     ListOffsets,
+    WriteTxnMarkers,
 )
 from rayka.actors.channel.routed_fetch import RoutedFetch
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.types import (
+    ActiveProducers,
     AppendParams,
     AppendRequest,
     AppendResult,
@@ -41,6 +44,7 @@ from rayka.types import (
     OffsetAnswer,
     OffsetQuery,
     TopicPartition,
+    TxnMarker,
 )
 
 NO_EPOCH = -1
@@ -266,6 +270,26 @@ class Router:
         answers = await self._ask_leaders(list(offsets.items()), DeleteRecords, DeleteRecordsResult)
         return dict(zip(offsets, answers, strict=True))
 
+    async def describe_producers(self, partitions: Sequence[TopicPartition]) -> list[ActiveProducers]:
+        """What partitions remember of their producers (KIP-664)."""
+        return await self._ask_leaders(
+            [(partition,) for partition in partitions],
+            lambda part: DescribeProducers(tuple(partition for (partition,) in part)),
+            ActiveProducers,
+        )
+
+    async def write_txn_marker(self, marker: TxnMarker) -> list[ErrorCode]:
+        """Write the end of a transaction to its partitions; an error for each, NONE when it is durable."""
+
+        def request(part: tuple[tuple[TopicPartition], ...]) -> WriteTxnMarkers:
+            partitions = tuple(partition for (partition,) in part)
+            return WriteTxnMarkers((marker._replace(partitions=partitions),))
+
+        answers: list[Any] = await self._ask_leaders(
+            [(partition,) for partition in marker.partitions], request, ErrorCode, unwrap=lambda answer: answer[0]
+        )
+        return [ErrorCode(answer) for answer in answers]
+
     async def describe_log_dirs(self) -> list[LogDirDescription]:
         """The log directories of this node's actors."""
         image = self._image()
@@ -302,6 +326,7 @@ class Router:
         queries: Sequence[Q],
         request_of: Callable[[tuple[Q, ...]], LeaderRequest],
         answer_type: Callable[[int], R],
+        unwrap: Callable[[Any], Sequence[R]] = lambda answer: answer,
     ) -> list[R]:
         """Put each query, whose first field is its partition, to its leader."""
         results: list[Any] = [None] * len(queries)
@@ -311,7 +336,7 @@ class Router:
             answer = await self.ask(actor_name, request_of(tuple([queries[index] for index in indexes])))
             for position, index in enumerate(indexes):
                 failed = isinstance(answer, Exception)
-                results[index] = answer_type(_loss(answer)) if failed else answer[position]
+                results[index] = answer_type(_loss(answer)) if failed else unwrap(answer)[position]
 
         await asyncio.gather(*(ask(name, [index for index, _ in entries]) for name, entries in groups.items()))
         return results

@@ -12,12 +12,14 @@ from rayka.actors.channel.requests import (
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
+    DescribeProducers,
     EndShareSession,
     FetchParams,
     FindEpochEnds,
     ListOffsets,
     ShareFetch,
     ShareFetched,
+    WriteTxnMarkers,
     decode_request,
     encode_failure,
     encode_value,
@@ -29,6 +31,16 @@ from rayka.storage.log.reader import SegmentReader
 from rayka.types import AppendRequest, FetchResult, FileSlice
 
 R = TypeVar("R", FetchResult, ShareFetchResult)
+_ASKED = (
+    ListOffsets,
+    FindEpochEnds,
+    DeleteRecords,
+    DescribeLogDir,
+    Coordinate,
+    EndShareSession,
+    WriteTxnMarkers,
+    DescribeProducers,
+)
 
 
 class ReceivedRequest(Protocol):
@@ -88,9 +100,7 @@ class FrameService:
             FetchParams: self._fetch,
             CancelFetch: self._cancel_fetch,
             ShareFetch: self._share_fetch,
-            **dict.fromkeys(
-                (ListOffsets, FindEpochEnds, DeleteRecords, DescribeLogDir, Coordinate, EndShareSession), self._ask
-            ),
+            **dict.fromkeys(_ASKED, self._ask),
         }
 
     def serve(self, request: ReceivedRequest) -> None:

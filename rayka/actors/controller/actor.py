@@ -40,6 +40,7 @@ from rayka.metadata.commands import (
     TopicResult,
 )
 from rayka.metadata.controller import Changes, Controller, HistoryLost, Position
+from rayka.metadata.features import NEW_CLUSTER_FEATURES
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord
 from rayka.metadata.topics import INTERNAL_TOPICS
@@ -102,7 +103,7 @@ class ControllerActor:
         """Give a new cluster its id. In an old one, no actor of before is alive if Ray itself was restarted."""
         if not self._image.cluster_id:
             self._check_new()
-            self._commit(self._core.create_cluster(str(uuid.uuid4())).records)
+            self._commit(self._core.create_cluster(str(uuid.uuid4()), NEW_CLUSTER_FEATURES).records)
         elif self._registered_broker() is None:
             for known in list(self._image.brokers):
                 self._commit(self._core.broker_died(known).records)

@@ -15,18 +15,20 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from rayka.actors.background import BackgroundTasks, StopLoop
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
+from rayka.actors.coordinator.outside import NO_OUTSIDE, OnceOnly, Outside, Verified
 from rayka.coordinator.clock import Now
-from rayka.coordinator.request import Request
+from rayka.coordinator.request import Request, TransactionalRequest
 from rayka.coordinator.result import Completion, Pending, Result, append_error
 from rayka.coordinator.spec import C, CoordinatorConfigs, CoordinatorSpec
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import NO_PRODUCER_ID
+from rayka.storage.producers.verification import Verification
+from rayka.types import NO_PRODUCER_ID, TxnMarker
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ _PAUSED_MS = 100
 _LONGEST_GRACE_MS = 5_000
 _LOGGED_RECORDS = 10
 _TURN_S = 0.01
+_EFFECT_RETRY_S = 0.5
 
 T = TypeVar("T")
 Respond = Callable[[Any], None]
@@ -65,13 +68,16 @@ class CoordinatorContext(Generic[C]):
         log: CoordinatorLog,
         topics: Callable[[], Topics],
         configs: Callable[[], CoordinatorConfigs],
+        outside: Callable[[], Outside] = lambda: NO_OUTSIDE,
     ) -> None:
         self._spec = spec
         self._log = log
         self._topics = topics
         self._configs = configs
+        self._outside = outside
         self._core = spec.create(configs())
         self._waiting: dict[int, Respond] = {}
+        self._verifying: dict[OnceOnly, None] = {}
         self._delayed: dict[DelayedResponse, None] = {}
         self._loop = asyncio.get_running_loop()
         self._background = BackgroundTasks(self._name)
@@ -105,6 +111,7 @@ class CoordinatorContext(Generic[C]):
         self.on_new_configs()
         self.on_new_metadata_image()
         self._core.on_loaded(_now())
+        self._begin_effects()
         self._schedule()
         if count:
             duration_s = time.monotonic() - started
@@ -135,14 +142,37 @@ class CoordinatorContext(Generic[C]):
             self._timer = None
         self._deliver(self._core.unload(error))
         delayed = [one.respond for one in self._delayed if one.respond is not None]
-        unanswered = [*delayed, *self._waiting.values()]
+        unanswered: list[Respond] = [*delayed, *self._waiting.values(), *self._verifying]
         self._delayed.clear()
         self._waiting.clear()
+        self._verifying.clear()
         for respond in unanswered:
             respond(RaykaError(error))
 
     def execute(self, request: Request[Any], respond: Respond) -> None:
         """Carry out a request; `respond` gets the response, or a RaykaError, when it may leave."""
+        if self._error is None and isinstance(request, TransactionalRequest):
+            verified = self._outside().verified(self._log.partition, request)
+            self._background.start("verification", self._execute_verified(request, verified, respond))
+        else:
+            self._execute(request, respond)
+
+    async def _execute_verified(
+        self, request: TransactionalRequest[Any], verified: Awaitable[Verified], respond: Respond
+    ) -> None:
+        """Carry out a request if its transaction is open."""
+        answer = OnceOnly(respond)
+        self._verifying[answer] = None
+        try:
+            error, verification = await verified
+        finally:
+            self._verifying.pop(answer, None)
+        if error is not ErrorCode.NONE:
+            answer(request.refused(error))
+        else:
+            self._execute(request, answer, verification)
+
+    def _execute(self, request: Request[Any], respond: Respond, verification: Verification | None = None) -> None:
         query = self._spec.queries.get(type(request))
         command = self._spec.commands.get(type(request))
         if self._error is not None:
@@ -155,7 +185,7 @@ class CoordinatorContext(Generic[C]):
             if isinstance(result, RaykaError):
                 respond(result)
             else:
-                self._carry_out(result, respond)
+                self._carry_out(result, respond, verification)
         else:
             reason = f"a {self._spec.name} coordinator has no request {type(request).__name__}"
             respond(RaykaError(ErrorCode.INVALID_REQUEST, reason))
@@ -186,17 +216,20 @@ class CoordinatorContext(Generic[C]):
         if not isinstance(result, RaykaError):
             self._carry_out(result, None)
 
-    def _carry_out(self, result: Result[Any], respond: Respond | None) -> None:
-        result = self._append(result)
+    def _carry_out(
+        self, result: Result[Any], respond: Respond | None, verification: Verification | None = None
+    ) -> None:
+        result = self._append(result, verification)
         if isinstance(result.response, Pending):
             if respond is not None:
                 self._waiting[result.response.request_id] = respond
             respond = None
         if respond is not None or result.completions:
             self._answer_when_durable(DelayedResponse(respond, result.response, result.completions))
+        self._begin_effects()
         self._schedule()
 
-    def _append(self, result: Result[Any]) -> Result[Any]:
+    def _append(self, result: Result[Any], verification: Verification | None) -> Result[Any]:
         """Append, replay, commit; or roll back. The result says what to answer."""
         now = _now()
         try:
@@ -205,7 +238,7 @@ class CoordinatorContext(Generic[C]):
             logger.exception("%s: records can't be encoded", self._name)
             return self._core.rollback(result.step, ErrorCode.UNKNOWN_SERVER_ERROR, now) or result
         try:
-            self._write(result, entries)
+            self._write(result, entries, verification)
             completions = self._core.commit(result.step, now) if result.step is not None else ()
         except RaykaError as error:
             logger.error("%s: %s", self._name, error)
@@ -217,14 +250,51 @@ class CoordinatorContext(Generic[C]):
             return Result(RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return dataclasses.replace(result, completions=(*result.completions, *completions)) if completions else result
 
-    def _write(self, result: Result[Any], entries: Sequence[tuple[bytes, bytes | None]]) -> None:
+    def _write(
+        self, result: Result[Any], entries: Sequence[tuple[bytes, bytes | None]], verification: Verification | None
+    ) -> None:
         """Append the records and replay each batch. A RaykaError comes before the first replay of an atomic result."""
         batches = [entries] if result.is_atomic else self._log.split(entries)
         records = iter(result.records)
         for batch in filter(None, batches):
-            base_offset = self._log.append(batch)
+            base_offset = self._log.append(batch, result.producer, verification)
+            producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
             for offset in range(base_offset, base_offset + len(batch)):
-                self._core.replay(next(records), offset, NO_PRODUCER_ID)
+                self._core.replay(next(records), offset, producer_id)
+
+    def write_marker(self, marker: TxnMarker, done: Callable[[ErrorCode], None]) -> None:
+        """Write the end of a transaction to the log and apply it; `done` gets NONE when it is durable."""
+        if self._error is not None:
+            done(self._error)
+            return
+        try:
+            self._log.append_marker(marker)
+        except RaykaError as error:
+            done(error.code)
+            return
+        self._core.end_transaction(marker.producer_id, marker.is_committed)
+        self._log.when_durable(done)
+
+    def _begin_effects(self) -> None:
+        """Do what the core wants done outside, once everything appended so far is durable."""
+        effects = self._spec.take_effects(self._core) if self._spec.take_effects is not None else ()
+        if effects:
+            self._log.when_durable(lambda error: None if error else self._start_effects(effects))
+
+    def _start_effects(self, effects: Sequence[Any]) -> None:
+        for effect in effects if self._error is None else ():
+            self._background.start("effect", self._carry_out_effect(effect))
+
+    async def _carry_out_effect(self, effect: Any) -> None:
+        """Do one thing outside, and tell the core; again until it is told."""
+        request = await self._outside().perform(effect, self._log.partition.leader_epoch)
+        while self._error is None:
+            told: asyncio.Future[Any] = self._loop.create_future()
+            self._execute(request, OnceOnly(told.set_result))
+            answer = await told
+            if not isinstance(answer, RaykaError) and answer.error is ErrorCode.NONE:
+                return
+            await asyncio.sleep(_EFFECT_RETRY_S)
 
     def _answer_when_durable(self, delayed: DelayedResponse) -> None:
         self._delayed[delayed] = None

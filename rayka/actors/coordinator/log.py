@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from rayka.actors.replica.markers import write_marker
 from rayka.actors.replica.server import ReplicaServer
+from rayka.coordinator.result import Producer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
@@ -22,7 +24,8 @@ from rayka.storage.format.builder import build_batches
 from rayka.storage.format.control import ControlType, read_control_type
 from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.log.reader import SegmentReader
-from rayka.types import NO_PRODUCER_ID
+from rayka.storage.producers.verification import Verification
+from rayka.types import NO_PRODUCER_ID, TxnMarker
 
 _READ_BYTES = 1024 * 1024
 _SMALLEST_BYTES = 16 * 1024 * 1024
@@ -113,14 +116,38 @@ class CoordinatorLog:
         if batch:
             yield batch
 
-    def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> int:
-        """Append one batch and return its base offset. Raises RaykaError if nothing was appended."""
+    def append(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        producer: Producer | None = None,
+        verification: Verification | None = None,
+    ) -> int:
+        """Append one batch, to a producer's transaction if there is one, and return its base offset.
+
+        Raises RaykaError if nothing was appended.
+        """
         now_ms = time.time_ns() // 1_000_000
-        batch = build_batch([Record(0, now_ms, key, value) for key, value in records])
-        base_offset = self._server.append_own(self.partition, memoryview(batch), now_ms)
+        entries = [Record(0, now_ms, key, value) for key, value in records]
+        if producer is None:
+            batch = build_batch(entries)
+        else:
+            batch = build_batch(
+                entries,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                base_sequence=0,
+                is_transactional=True,
+            )
+        base_offset = self._server.append_own(self.partition, memoryview(batch), now_ms, verification)
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         for key, value in records:
-            self._remember(key, value)
+            self._take(Entry(base_offset, key, value, producer_id))
         return base_offset
+
+    def append_marker(self, marker: TxnMarker) -> None:
+        """Append the end of a transaction. Raises RaykaError if it was not appended."""
+        write_marker(self._server, self.partition, marker)
+        self._take(Marker(marker.producer_id, marker.is_committed))
 
     def when_durable(self, done: Callable[[ErrorCode], None]) -> None:
         """Call `done` with NONE when everything appended so far is as safe as the topic asks for, else with an error.

@@ -8,6 +8,7 @@ from typing import Any, Generic
 from rayka.actors.channel.messages import MessageCodec
 from rayka.actors.coordinator.context import CoordinatorContext, Respond
 from rayka.actors.coordinator.log import CoordinatorLog
+from rayka.actors.coordinator.outside import NO_OUTSIDE
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
 from rayka.config.definition import ConfigValue
@@ -19,6 +20,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.replica.partition import Partition
+from rayka.types import TxnMarker
 
 
 class CoordinatorRuntime(Generic[C]):
@@ -35,6 +37,7 @@ class CoordinatorRuntime(Generic[C]):
         self._configs = CoordinatorConfigs(config)
         self._coordinators: dict[int, CoordinatorContext[C]] = {}
         self._epochs: dict[int, int] = {}
+        self.outside = NO_OUTSIDE
 
     def leads(self, partition: Partition) -> None:
         """A partition of the topic is led here, from a new epoch on."""
@@ -44,7 +47,9 @@ class CoordinatorRuntime(Generic[C]):
         self.leaves(number)
         self._epochs[number] = partition.leader_epoch
         log = CoordinatorLog(partition, self._server, self._spec.is_compacted)
-        coordinator = CoordinatorContext(self._spec, log, lambda: self._topics, lambda: self._configs)
+        coordinator = CoordinatorContext(
+            self._spec, log, lambda: self._topics, lambda: self._configs, lambda: self.outside
+        )
         self._coordinators[number] = coordinator
         coordinator.start()
 
@@ -71,6 +76,14 @@ class CoordinatorRuntime(Generic[C]):
             self._configs = CoordinatorConfigs(broker, group_configs(after))
             for coordinator in list(self._coordinators.values()):
                 coordinator.on_new_configs()
+
+    def write_marker(self, number: int, marker: TxnMarker, done: Callable[[ErrorCode], None]) -> None:
+        """Write the end of a transaction to a partition of the topic; `done` gets NONE when it is durable."""
+        coordinator = self._coordinators.get(number)
+        if coordinator is None:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            coordinator.write_marker(marker, done)
 
     def execute(self, number: int, message: bytes | Request[Any], respond: Callable[[Any], None]) -> None:
         """Carry out a request of one coordinator. A caller in another process sends bytes and gets bytes.

@@ -8,5 +8,6 @@ from typing import Any
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.shares.spec import SHARES
 from rayka.coordinator.spec import CoordinatorSpec
+from rayka.coordinator.transactions.spec import TRANSACTIONS
 
-COORDINATORS: Mapping[str, CoordinatorSpec[Any]] = {spec.topic: spec for spec in (GROUPS, SHARES)}
+COORDINATORS: Mapping[str, CoordinatorSpec[Any]] = {spec.topic: spec for spec in (GROUPS, SHARES, TRANSACTIONS)}

@@ -22,6 +22,7 @@ from rayka.actors.share.router import ShareRouter
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.shares.spec import SHARES
+from rayka.coordinator.transactions.spec import TRANSACTIONS
 from rayka.metadata.image import MetadataImage
 
 
@@ -47,6 +48,9 @@ class ClusterView:
         )
         self.shares = CoordinatorRouter(
             SHARES, self.partitions, self.controller, lambda: watch.image, lambda: self.config
+        )
+        self.transactions = CoordinatorRouter(
+            TRANSACTIONS, self.partitions, self.controller, lambda: watch.image, lambda: self.config
         )
 
         self.share_leaders = ShareRouter(self.partitions)

@@ -27,6 +27,7 @@ from rayka.actors.controller.client import execute_until_heard
 from rayka.actors.controller.watch import ImageWatch, find_controller
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.coordinator.specs import COORDINATORS
+from rayka.actors.coordinator.transactions import TransactionLinks
 from rayka.actors.node.gc import tune_garbage_collection
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
@@ -95,6 +96,7 @@ class PartitionActor:
         }
         for topic, coordinator in self._coordinators.items():
             self._server.offer(COORDINATORS[topic].name, coordinator.execute)
+            self._server.offer_markers(topic, coordinator.write_marker)
         self._assignments = DirectoryAssignments(registration, self._directory, self._disk, controller)
         self._roles = roles = ReplicaRoles(
             self._name,
@@ -107,6 +109,8 @@ class PartitionActor:
             config,
         )
         self._watch = ImageWatch(controller, self._name, self._image_changed, die_after=FAILURES_BEFORE_EXIT)
+        self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
+        self._link_transactions()
         self._monitor = DiskMonitor(
             self._directory, self._disk, lambda: roles.open_again(self._watch.image), self._went_offline
         )
@@ -118,7 +122,6 @@ class PartitionActor:
         await self._channel.start()
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._disk, self._server, config)
         self._upkeep.start()
-        self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
         self._share_partitions = SharePartitions(
             self._replicas, CoordinatorPersister(self._view.shares), ShareGroupConfigs(self._view).of
         )
@@ -141,6 +144,14 @@ class PartitionActor:
             self._directory.opened()
         except RaykaError as error:
             logger.error("%s", error)
+
+    def _link_transactions(self) -> None:
+        """Give the partitions a way to the coordinators of their transactions, and those a way to the partitions."""
+        view = self._view
+        links = TransactionLinks(view.transactions, view.partitions, lambda: view.config)
+        self._server.verify_with(links.verify)
+        for coordinator in self._coordinators.values():
+            coordinator.outside = links.outside
 
     def _resign_coordinators(self) -> None:
         for coordinator in self._coordinators.values():

@@ -11,6 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol, TypeVar
 
 from rayka.actors.background import BackgroundTasks
@@ -19,20 +20,25 @@ from rayka.actors.channel.requests import (
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
+    DescribeProducers,
     EndShareSession,
     FetchParams,
     FindEpochEnds,
     LeaderRequest,
     ListOffsets,
     ShareFetch,
+    WriteTxnMarkers,
 )
 from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.group_commit import GroupCommit
+from rayka.actors.replica.markers import MarkerAppends, WriteMarker
+from rayka.actors.replica.transactional_appends import TransactionalAppends, Verify
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Appended, Partition, Replicas
 from rayka.replica.purgatory import DelayedFetch, DelayedProduce, Purgatory
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.producers.verification import Verification
 from rayka.types import (
     AppendParams,
     AppendRequest,
@@ -79,19 +85,44 @@ class ReplicaServer:
         self._unflushed_bytes: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, Callable[..., None]] = {}
         self.share_partitions: PartitionUsers | None = None
+        self._marker_appends = MarkerAppends(replicas, self)
+        self._transactional_appends = TransactionalAppends(replicas, self._append, self._background)
 
     def offer(self, coordinator: str, service: Callable[..., None]) -> None:
         """Serve the requests to a kind of coordinator: `service(partition, message, done)` may answer later."""
         self._coordinators[coordinator] = service
 
+    def offer_markers(self, topic: str, write: WriteMarker) -> None:
+        """Let the coordinators on a topic write the markers of its partitions, since they must know of them."""
+        self._marker_appends.coordinators[topic] = write
+
+    def verify_with(self, verify: Verify) -> None:
+        """How to ask transaction coordinators."""
+        self._transactional_appends.verify = verify
+
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
-        """Append; answer at once, or after the flush that a topic asks for. Then wake readers that wait for records."""
+        """Append; answer at once, or after the flush that a topic asks for. Then wake readers that wait for records.
+
+        A batch that begins a transaction in its partition is appended when the coordinator has been asked.
+        """
+        if params.transactional_id is None:
+            self._append(requests, params, done)
+        else:
+            self._transactional_appends.append(requests, params, done)
+
+    def _append(
+        self,
+        requests: Sequence[AppendRequest],
+        params: AppendParams,
+        done: AppendDone,
+        verifications: Sequence[Verification | None] = (),
+    ) -> None:
         now_ms = time.time_ns() // 1_000_000
         appended = []
         results = []
         are_visible = True
-        for request in requests:
-            one = self._replicas.append(request, params, now_ms)
+        for request, verification in zip_longest(requests, verifications):
+            one = self._replicas.append(request, params, now_ms, verification)
             appended.append(one)
             results.append(one.result)
             are_visible = are_visible and one.is_visible
@@ -153,9 +184,16 @@ class ReplicaServer:
         logger.error("%s: %s", partition.topic_partition, error)
         self.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def append_own(self, partition: Partition, records: memoryview, now_ms: int) -> int:
+    def append_own(
+        self,
+        partition: Partition,
+        records: memoryview,
+        now_ms: int,
+        verification: Verification | None = None,
+        transaction_version: int = 0,
+    ) -> int:
         """Append batches that this process made; returns the base offset. Raises RaykaError."""
-        appended = partition.append_as_coordinator(records, now_ms)
+        appended = partition.append_as_coordinator(records, now_ms, verification, transaction_version)
         self._announce(partition.topic_partition, appended)
         if not appended.is_visible:
             self._group_commit.flush((partition,))
@@ -269,6 +307,12 @@ class ReplicaServer:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the actor is starting")
         self.share_partitions.ask(request, done)
 
+    def _write_txn_markers(self, request: WriteTxnMarkers, done: Done) -> None:
+        self._marker_appends.append(request.markers, done)
+
+    def _describe_producers(self, request: DescribeProducers, done: Done) -> None:
+        done(self._replicas.active_producers(request.partitions))
+
     def _list_offsets(self, request: ListOffsets, done: Done) -> None:
         done(self._replicas.list_offsets(request.queries, request.isolation))
 
@@ -319,4 +363,6 @@ _ASK: dict[type, Callable[[ReplicaServer, Any, Done], None]] = {
     Coordinate: ReplicaServer._coordinate,
     ShareFetch: ReplicaServer._share,
     EndShareSession: ReplicaServer._share,
+    WriteTxnMarkers: ReplicaServer._write_txn_markers,
+    DescribeProducers: ReplicaServer._describe_producers,
 }

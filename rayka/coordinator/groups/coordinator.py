@@ -8,6 +8,7 @@ a consumer group, or one about to become the other. A group without members beco
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -52,6 +53,7 @@ from rayka.coordinator.groups.requests import (
     OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
+    TxnOffsetCommitRequest,
 )
 from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings, ShareSettings
 from rayka.coordinator.groups.share.group import ShareGroup
@@ -69,7 +71,7 @@ from rayka.coordinator.groups.steps import (
     StoreAssignment,
     UpdateClassicGroup,
 )
-from rayka.coordinator.result import Completion, Pending, Result, append_error
+from rayka.coordinator.result import Completion, Pending, Producer, Result, append_error
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
@@ -318,9 +320,17 @@ class GroupCoordinator:
     def offset_commit(
         self, request: OffsetCommitRequest, now: Now, is_transactional: bool = False
     ) -> Result[OffsetCommitResponse]:
-        """OffsetCommit and TxnOffsetCommit; the records of the latter belong to its producer's transaction."""
+        """OffsetCommit, and with the rules for transactions what `txn_offset_commit` needs."""
         check = self._check_commit(request, now, is_transactional)
         return self.state.offsets.commit(request, check, now.wall_ms, is_transactional)
+
+    def txn_offset_commit(self, request: TxnOffsetCommitRequest, now: Now) -> Result[OffsetCommitResponse]:
+        """TxnOffsetCommit; its records belong to its producer's transaction."""
+        commit = OffsetCommitRequest(
+            request.group_id, request.offsets, request.generation_id, request.member_id, request.group_instance_id
+        )
+        result = self.offset_commit(commit, now, is_transactional=True)
+        return dataclasses.replace(result, producer=Producer(request.producer_id, request.producer_epoch))
 
     def _check_commit(self, request: OffsetCommitRequest, now: Now, is_transactional: bool) -> CommitCheck:
         group = self.state.groups.get(request.group_id)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.records import TargetPartitions
-from rayka.coordinator.request import GroupRequest, GroupsRequest, Request
+from rayka.coordinator.request import GroupRequest, GroupsRequest, Request, TransactionalRequest
 from rayka.errors import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -172,6 +172,30 @@ class OffsetCommitRequest(GroupRequest[OffsetCommitResponse]):
     group_instance_id: str | None = None
     retention_time_ms: int = -1
     knows_member_epochs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommitRequest(TransactionalRequest[OffsetCommitResponse]):
+    """Offsets that count when the producer's transaction commits (KIP-98, KIP-447)."""
+
+    group_id: str
+    offsets: tuple[CommittedOffset, ...]
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    transaction_support: int = 0
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+    @property
+    def coordinator_key(self) -> str:
+        """The id of the group."""
+        return self.group_id
+
+    def refused(self, error: ErrorCode) -> OffsetCommitResponse:
+        """The same error for all."""
+        return OffsetCommitResponse((error,) * len(self.offsets))
 
 
 class OffsetPartition(NamedTuple):

@@ -20,6 +20,7 @@ from rayka.coordinator.groups.requests import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
+    TxnOffsetCommitRequest,
 )
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.groups.share import commands
@@ -44,6 +45,7 @@ COMMANDS: Mapping[type[Request[Any]], Command[GroupCoordinator]] = {
     LeaveGroupRequest: GroupCoordinator.leave_group,
     ConsumerGroupHeartbeatRequest: GroupCoordinator.consumer_group_heartbeat,
     OffsetCommitRequest: GroupCoordinator.offset_commit,
+    TxnOffsetCommitRequest: GroupCoordinator.txn_offset_commit,
     OffsetDeleteRequest: GroupCoordinator.offset_delete,
     DeleteGroupsRequest: GroupCoordinator.delete_groups,
     ShareGroupHeartbeatRequest: commands.heartbeat,

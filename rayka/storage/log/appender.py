@@ -12,6 +12,7 @@ from rayka.storage.log.leader_epochs import LeaderEpochs
 from rayka.storage.log.local_log import LocalLog
 from rayka.storage.log.validator import BatchValidator, ValidatedRecords
 from rayka.storage.producers.state import ProducerState
+from rayka.storage.producers.verification import Verification
 from rayka.types import NO_TIMESTAMP, TopicPartition
 
 SNAPSHOT_BYTES = 32 << 20
@@ -63,26 +64,28 @@ class Appender:
         now_ms: int,
         log_start_offset: int,
         from_client: bool,
+        verification: Verification | None = None,
+        transaction_version: int = 0,
     ) -> AppendInfo:
         """Append all batches or none; for a batch that was appended before, the offsets of then."""
         records, headers = batches = self._validator.validate(records, now_ms, from_client=from_client)
-        duplicate = self._producers.check(headers, from_client=from_client)
+        duplicate = self._producers.check(headers, from_client=from_client, verification=verification)
         if duplicate is not None:
             first_offset, last_offset = duplicate.first_offset, duplicate.last_offset
             return AppendInfo(first_offset, last_offset, log_start_offset=log_start_offset, is_duplicate=True)
         if not from_client:
-            self._check_markers(batches)
+            self._check_markers(batches, transaction_version)
         base_offset = self._local.log_end_offset
         last_offset = self._write(batches, base_offset, leader_epoch, now_ms)
         return AppendInfo(base_offset, last_offset, self._validator.log_append_time(now_ms), log_start_offset)
 
-    def _check_markers(self, batches: ValidatedRecords) -> None:
+    def _check_markers(self, batches: ValidatedRecords, transaction_version: int) -> None:
         records, headers = batches
         position = 0
         for header in headers:
             if header.attributes & CONTROL_FLAG and header.producer_id >= 0:
                 coordinator_epoch = read_coordinator_epoch(records, position, header)
-                self._producers.check_marker(header, coordinator_epoch)
+                self._producers.check_marker(header, coordinator_epoch, transaction_version)
             position += header.size_in_bytes
 
     def _write(self, batches: ValidatedRecords, base_offset: int, leader_epoch: int, now_ms: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import uuid
+from collections.abc import Mapping
 
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -28,8 +29,10 @@ from rayka.storage.log.recovery import LastRun, LoadedLog, LogLoader
 from rayka.storage.log.replacement import CleanedSegment, Replacement
 from rayka.storage.log.search import offset_for_timestamp, offset_of_max_timestamp
 from rayka.storage.log.segment import Segment
+from rayka.storage.producers.entry import ProducerEntry
 from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS, ProducerState
+from rayka.storage.producers.verification import Verification
 from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, TopicPartition
 
 
@@ -201,8 +204,30 @@ class Log:
 
     # -- appending ------------------------------------------------------------------------------
 
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, now_ms: int
+    ) -> Verification | None:
+        """What an append needs that may begin a transaction; None if the producer's transaction is open here."""
+        return self._producers.begin_verification(producer_id, producer_epoch, base_sequence, now_ms)
+
+    def end_verification(self, producer_id: int, verification: Verification) -> None:
+        """The producer has no such transaction: forget that it was asked about."""
+        self._producers.end_verification(producer_id, verification)
+
+    @property
+    def producers(self) -> Mapping[int, ProducerEntry]:
+        """What the log remembers of each producer, by id."""
+        return self._producers.entries
+
     def append_as_leader(
-        self, records: bytearray | memoryview, leader_epoch: int, now_ms: int, *, origin_is_client: bool = True
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        origin_is_client: bool = True,
+        verification: Verification | None = None,
+        transaction_version: int = 0,
     ) -> AppendInfo:
         """Append batches, which get the next offsets. All of them or, with an error, none.
 
@@ -215,7 +240,15 @@ class Log:
             self._disk.check_appendable()
         self._now_ms = now_ms
         try:
-            return self._appender.append(records, leader_epoch, now_ms, self.log_start_offset, origin_is_client)
+            return self._appender.append(
+                records,
+                leader_epoch,
+                now_ms,
+                self.log_start_offset,
+                origin_is_client,
+                verification,
+                transaction_version,
+            )
         except OSError as error:
             raise self.failed(error) from error
 

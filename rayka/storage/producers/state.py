@@ -19,6 +19,7 @@ from rayka.storage.log.segment import SNAPSHOT_SUFFIX, file_name
 from rayka.storage.log.transaction_index import AbortedTxn
 from rayka.storage.producers import snapshot as producer_snapshot
 from rayka.storage.producers.entry import BatchMetadata, ProducerEntry
+from rayka.storage.producers.verification import Verification
 from rayka.types import NO_OFFSET
 
 DEFAULT_EXPIRATION_MS = 86_400_000
@@ -37,6 +38,8 @@ class ProducerState:
         """First offset of each open transaction -> its producer id, in the order of the offsets."""
         self._unreplicated: dict[int, int] = {}
         """First offset of each ended transaction -> its marker's offset, until the high watermark is above that."""
+        self.verifications: dict[int, Verification] = {}
+        """By producer id, until the transaction begins or a marker ends it."""
         self.snapshots: list[int] = []
         """Offsets of the snapshots, rising."""
         self._unwritten: dict[int, bytes | None] = {}
@@ -46,15 +49,40 @@ class ProducerState:
 
     # -- appending ------------------------------------------------------------------------------
 
-    def check(self, headers: Sequence[BatchHeader], *, from_client: bool) -> BatchMetadata | None:
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, now_ms: int
+    ) -> Verification | None:
+        """What a batch needs that may begin a transaction; None if the producer's transaction is open here."""
+        entry = self.entries.get(producer_id)
+        if entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch:
+            return None
+        known = self.verifications.get(producer_id)
+        if known is None:
+            known = self.verifications[producer_id] = Verification(producer_epoch, base_sequence, now_ms)
+        else:
+            known.seen(producer_epoch, base_sequence, now_ms)
+        return known
+
+    def end_verification(self, producer_id: int, verification: Verification) -> None:
+        """The producer has no such transaction: forget that it was asked about."""
+        if self.verifications.get(producer_id) is verification:
+            del self.verifications[producer_id]
+
+    def check(
+        self, headers: Sequence[BatchHeader], *, from_client: bool, verification: Verification | None = None
+    ) -> BatchMetadata | None:
         """Whether the batches may be appended; the batch of before if one was appended already.
 
-        Raises as `ProducerEntry.check`. Changes nothing.
+        `verification`: the coordinator has confirmed that the transaction is open and has this partition.
+        Raises as `ProducerEntry.check`, and INVALID_TXN_STATE. Changes nothing.
         """
         tried: dict[int, ProducerEntry] = {}
         for header in headers:
             entry = tried.get(header.producer_id) or self.entries.get(header.producer_id)
-            if header.producer_id < 0 or not from_client:
+            if header.producer_id < 0 or header.attributes & CONTROL_FLAG:
+                continue
+            if not from_client:
+                self._check_own(header, entry, verification)
                 continue
             if entry is not None:
                 if header.base_sequence != entry.last_sequence + 1 or header.producer_epoch != entry.producer_epoch:
@@ -62,26 +90,51 @@ class ProducerState:
                     if duplicate is not None:
                         return duplicate
                 entry.check(header)
-            if header.attributes & TRANSACTIONAL_FLAG and (entry is None or entry.current_txn_first_offset < 0):
-                raise RaykaError(
-                    ErrorCode.INVALID_TXN_STATE,
-                    f"A batch of producer {header.producer_id} is not part of an ongoing transaction",
-                )
+            if header.attributes & TRANSACTIONAL_FLAG:
+                self._check_transaction(header, entry, verification)
             if len(headers) > 1:
                 entry = ProducerEntry(header.producer_id) if entry is None else entry.copy()
                 entry.append(header, NO_OFFSET, entry.last_seen_ms)
                 tried[header.producer_id] = entry
         return None
 
-    def check_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
+    def _check_own(self, header: BatchHeader, entry: ProducerEntry | None, verification: Verification | None) -> None:
+        """A batch of a coordinator on behalf of a producer has no sequence; the epoch and the transaction count."""
+        if entry is not None and header.producer_epoch < entry.producer_epoch:
+            raise RaykaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch {header.producer_epoch} of producer {header.producer_id} is older than the last seen epoch"
+                f" {entry.producer_epoch}",
+            )
+        if verification is not None:
+            self._check_transaction(header, entry, verification)
+
+    def _check_transaction(
+        self, header: BatchHeader, entry: ProducerEntry | None, verification: Verification | None
+    ) -> None:
+        """Whether the transaction is open here, or may begin with this batch (KIP-890)."""
+        if entry is not None and entry.current_txn_first_offset >= 0:
+            return
+        if verification is None or self.verifications.get(header.producer_id) is not verification:
+            raise RaykaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"A batch of producer {header.producer_id} is not part of an ongoing transaction",
+            )
+        if entry is None or not entry.batches:
+            verification.check_sequence(header)
+
+    def check_marker(self, header: BatchHeader, coordinator_epoch: int, transaction_version: int = 0) -> None:
         """Whether a marker may be appended: neither its producer nor its coordinator was replaced.
 
+        With transaction version 2 a marker has a new epoch. One that has the present epoch while a transaction is open
+        is an old one that was delayed; without an open transaction it is a repeat, which does no harm (KIP-1228).
         Raises INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
         """
         entry = self.entries.get(header.producer_id)
         if entry is None:
             return
-        if header.producer_epoch < entry.producer_epoch:
+        is_old = transaction_version >= 2 and entry.current_txn_first_offset >= 0
+        if header.producer_epoch < entry.producer_epoch + is_old:
             raise RaykaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"The marker for producer {header.producer_id} is of epoch {header.producer_epoch},"
@@ -108,6 +161,7 @@ class ProducerState:
             return self._end_transaction(entry, header, base_offset, records, position, seen_ms)
         entry.append(header, base_offset + header.last_offset_delta, seen_ms)
         if header.attributes & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
+            self.verifications.pop(producer_id, None)
             entry.current_txn_first_offset = base_offset
             self.ongoing[base_offset] = producer_id
         return None
@@ -118,6 +172,7 @@ class ProducerState:
         control_type = read_control_type(records, position, header)
         if control_type not in (ControlType.ABORT, ControlType.COMMIT):
             return None
+        self.verifications.pop(entry.producer_id, None)
         entry.move_to_epoch(header.producer_epoch)
         entry.coordinator_epoch = read_coordinator_epoch(records, position, header)
         entry.last_seen_ms = seen_ms
@@ -149,6 +204,11 @@ class ProducerState:
             producer_id: entry
             for producer_id, entry in self.entries.items()
             if entry.current_txn_first_offset >= 0 or entry.last_seen_ms > limit
+        }
+        self.verifications = {
+            producer_id: verification
+            for producer_id, verification in self.verifications.items()
+            if verification.last_seen_ms > limit
         }
 
     def validate_state(self, log_end_offset: int) -> None:

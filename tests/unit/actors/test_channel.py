@@ -23,12 +23,14 @@ from rayka.actors.channel.requests import (
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
+    DescribeProducers,
     EndShareSession,
     FetchParams,
     FindEpochEnds,
     ListOffsets,
     ShareFetch,
     ShareFetched,
+    WriteTxnMarkers,
     decode_answer,
     decode_request,
     encode_value,
@@ -41,6 +43,8 @@ from rayka.share.acquire import AcquiredRecords
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     AbortedTransaction,
+    ActiveProducer,
+    ActiveProducers,
     AppendParams,
     AppendRequest,
     AppendResult,
@@ -57,6 +61,7 @@ from rayka.types import (
     RecordError,
     ReplicaDescription,
     TopicPartition,
+    TxnMarker,
 )
 from tests.unit.actors.test_coordinator_log import open_partition
 
@@ -94,6 +99,8 @@ EXAMPLES: list[tuple[Any, Any]] = [
         ),
     ),
     (EndShareSession("g", "m", True), 3),
+    (WriteTxnMarkers((TxnMarker(7, 1, 3, True, 2, (PARTITION, PARTITION)),)), ((0, 6),)),
+    (DescribeProducers((PARTITION,)), (ActiveProducers(0, (ActiveProducer(7, 1, 5, 1_000, 3, -1),)),)),
 ]
 
 

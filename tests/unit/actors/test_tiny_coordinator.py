@@ -356,10 +356,10 @@ def test_a_result_that_is_not_atomic_may_be_larger_than_a_batch(tmp_path: Path) 
 def test_half_of_a_result_counts_if_the_rest_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append = CoordinatorLog.append
 
-    def fail_second(log: CoordinatorLog, records: Any) -> int:
+    def fail_second(log: CoordinatorLog, records: Any, *transaction: Any) -> int:
         if log.partition.log.log_end_offset:
             raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
-        return append(log, records)
+        return append(log, records, *transaction)
 
     async def set_all(running: Running) -> None:
         monkeypatch.setattr(CoordinatorLog, "append", fail_second)

@@ -18,7 +18,7 @@ from kio.serial import entity_reader as kio_reader
 from kio.serial import entity_writer as kio_writer
 
 from rayka.gateway.api import APIS
-from rayka.gateway.wire.codec import entity_reader, entity_writer
+from rayka.gateway.wire.codec import EPOCH, entity_reader, entity_writer
 from rayka.gateway.wire.reader import MalformedFrame, Reader
 from rayka.gateway.wire.schema import ApiKey, schema
 
@@ -36,6 +36,7 @@ SAMPLES: dict[str, list[Any]] = {
     "bytes": [b"", b"\0\1", b"x" * 300],
     "uuid": [uuid.UUID(int=5), uuid.UUID(int=2**127), uuid.UUID(int=9)],
     "timedelta_i64": [datetime.timedelta(milliseconds=ms) for ms in (0, -1, 10**12)],
+    "datetime_i64": [EPOCH + datetime.timedelta(milliseconds=ms) for ms in (0, 1_795_327_589_123)],
     "timedelta_i32": [datetime.timedelta(milliseconds=ms) for ms in (0, 1500, 60_000)],
 }
 

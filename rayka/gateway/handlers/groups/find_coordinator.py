@@ -1,7 +1,6 @@
 """FindCoordinator 0-6, and how a request about many groups is spread over their coordinators.
 
 Version 0 knows groups only; from version 4 on one request asks for many keys, from version 6 on for share-partitions.
-Transactions have no coordinators here. Their clients get an error that they do not retry.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ async def _coordinator_of(call: Call, key_type: int, key: str) -> BrokerImage:
     if key_type == _GROUP:
         return await call.broker.groups.coordinator_of(key)
     if key_type == _TRANSACTION:
-        raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served")
+        return await call.broker.transactions.coordinator_of(key)
     if key_type != _SHARE or call.version < _FIRST_WITH_SHARE:
         raise RaykaError(ErrorCode.INVALID_REQUEST, f"{key_type} is no type of coordinator in version {call.version}")
     parse_coordinator_key(key)

@@ -24,7 +24,7 @@ _FIRST_BY_ID = 10
 _FIRST_WITH_MEMBER_EPOCHS = 9
 
 
-class _Requested(NamedTuple):
+class RequestedPartition(NamedTuple):
     """A partition of the request and, if there are such, its topic and error NONE."""
 
     topic: TopicImage | None
@@ -34,8 +34,10 @@ class _Requested(NamedTuple):
 
 async def handle(call: Call) -> Any:
     """Commit offsets, each of which may be refused on its own."""
-    requested = list(_requested(call))
-    existing = [_offset(one.topic, one.partition) for one in requested if one.topic is not None and not one.error]
+    requested = list(requested_partitions(call, by_id=call.version >= _FIRST_BY_ID))
+    existing = [
+        committed_offset(one.topic, one.partition) for one in requested if one.topic is not None and not one.error
+    ]
     committed = iter(await _commit(call, existing))
     errors = iter([one.error or next(committed) for one in requested])
     types = call.types
@@ -57,21 +59,23 @@ async def handle(call: Call) -> Any:
     )
 
 
-def _requested(call: Call) -> Iterator[_Requested]:
-    by_id, image = call.version >= _FIRST_BY_ID, call.broker.image
+def requested_partitions(call: Call, *, by_id: bool) -> Iterator[RequestedPartition]:
+    """The partitions of a commit, by topic id or by name."""
+    image = call.broker.image
     missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for one in call.request.topics:
         topic = image.topic_by_id(one.topic_id) if by_id else image.topics.get(one.name)
         for partition in one.partitions:
             if topic is None:
-                yield _Requested(None, partition, missing)
+                yield RequestedPartition(None, partition, missing)
             elif 0 <= partition.partition_index < len(topic.partitions):
-                yield _Requested(topic, partition, ErrorCode.NONE)
+                yield RequestedPartition(topic, partition, ErrorCode.NONE)
             else:
-                yield _Requested(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                yield RequestedPartition(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _offset(topic: TopicImage, partition: Any) -> CommittedOffset:
+def committed_offset(topic: TopicImage, partition: Any) -> CommittedOffset:
+    """One partition of a commit, for the coordinator."""
     return CommittedOffset(
         topic.name,
         partition.partition_index,

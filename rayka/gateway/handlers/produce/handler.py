@@ -31,7 +31,7 @@ def handle(context: Context, pending: PendingRequest) -> None:
     """
     template = None if pending.connection.lost_batches else pending.connection.produce_template
     records = template.match(pending, context.broker.image) if template else None
-    if template is None or records is None or record_fault(records, pending.version) is not None:
+    if template is None or records is None or record_fault(records, pending.version, template.params) is not None:
         _append_decoded(context, pending)
     else:
         _append_templated(context, pending, template, records)
@@ -88,8 +88,6 @@ def _refuse(request: ProduceRequest) -> None:
     acks = request.params.acks
     if acks not in _ACKS:
         request.fail_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks} is not -1, 0 or 1")
-    elif request.transactional_id is not None:
-        request.fail_all(ErrorCode.UNSUPPORTED_VERSION, "this broker has no transactions")
     elif any(fault.error == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED for fault in request.faults.values()):
         request.fail_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 

@@ -15,11 +15,13 @@ from rayka.gateway.server.request import PendingRequest
 from rayka.gateway.wire.reader import Reader
 from rayka.metadata.image import MetadataImage
 from rayka.storage.format.legacy.message import has_old_magic
-from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
+from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition, TransactionSupport
 
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_MAGIC_2: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_ABORTABLE: Final = 11
+_FIRST_THAT_ADDS: Final = 12
 _FIRST_WITH_TOPIC_ID: Final = 13
 _ADMIN_CLIENT_ID: Final = "__admin_client"
 """Kafka lets only this client id write to internal topics."""
@@ -41,10 +43,9 @@ class ProduceRequest:
     in `partitions`. `size_position` is where the frame has the size of the last partition's records.
     """
 
-    __slots__ = ("appends", "faults", "indexes", "params", "partitions", "size_position", "topics", "transactional_id")
+    __slots__ = ("appends", "faults", "indexes", "params", "partitions", "size_position", "topics")
 
-    def __init__(self, transactional_id: str | None, params: AppendParams) -> None:
-        self.transactional_id = transactional_id
+    def __init__(self, params: AppendParams) -> None:
         self.params = params
         self.topics: list[tuple[bytes, int]] = []
         self.partitions: list[TopicPartition | int] = []
@@ -71,8 +72,14 @@ def parse(pending: PendingRequest, image: MetadataImage) -> ProduceRequest:
     reader = Reader(pending.frame, pending.position)
     view = memoryview(pending.frame)
     transactional_id = reader.string(flexible) if version >= FIRST_WITH_MAGIC_2 else None
-    params = AppendParams(reader.int16(), reader.int32(), pending.client_id == _ADMIN_CLIENT_ID)
-    request = ProduceRequest(transactional_id, params)
+    params = AppendParams(
+        reader.int16(),
+        reader.int32(),
+        pending.client_id == _ADMIN_CLIENT_ID,
+        transactional_id,
+        transaction_support(version),
+    )
+    request = ProduceRequest(params)
     for _ in range(reader.required_array_size(flexible)):
         begin = reader.position
         topic, unknown = _topic(reader, version, flexible, image)
@@ -120,7 +127,7 @@ def _parse_partition(
     else:
         request.partitions.append(TopicPartition(topic, partition))
     records = view[begin : begin + max(size, 0)]
-    fault = unknown or record_fault(records, version)
+    fault = unknown or record_fault(records, version, request.params)
     if fault is not None or topic is None:
         request.faults[index] = fault or AppendResult(ErrorCode.UNKNOWN_TOPIC_ID)
         return
@@ -128,7 +135,14 @@ def _parse_partition(
     request.appends.append(AppendRequest(TopicPartition(topic, partition), records))
 
 
-def record_fault(records: memoryview, version: int) -> AppendResult | None:
+def transaction_support(version: int) -> TransactionSupport:
+    """What the leader may do for a producer that speaks this version (KIP-890)."""
+    if version >= _FIRST_THAT_ADDS:
+        return TransactionSupport.ADD_PARTITIONS
+    return TransactionSupport.ABORTABLE_ERRORS if version >= _FIRST_WITH_ABORTABLE else TransactionSupport.VERIFY
+
+
+def record_fault(records: memoryview, version: int, params: AppendParams) -> AppendResult | None:
     """The error if this version of the protocol does not allow these records, or no producer may send them."""
     if version < FIRST_WITH_MAGIC_2 and has_old_magic(records):
         return None
@@ -141,7 +155,7 @@ def record_fault(records: memoryview, version: int) -> AppendResult | None:
         return _fault(ErrorCode.INVALID_RECORD, f"Produce v{version} takes one record batch for each partition")
     if attributes & 7 == _ZSTD and version < _FIRST_WITH_ZSTD:
         return _fault(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v7 or later, not v{version}")
-    if attributes & _TRANSACTIONAL_FLAG:
+    if attributes & _TRANSACTIONAL_FLAG and params.transactional_id is None:
         return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
 

@@ -1,0 +1,1 @@
+"""The transaction coordinator (pure): transactional ids, producers and transactions (KIP-98, KIP-890)."""

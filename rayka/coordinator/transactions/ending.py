@@ -1,0 +1,82 @@
+"""What EndTxn may do in each state, and which requests are repeats of one that was carried out (KIP-890).
+
+With transaction version 2 the epoch tells one transaction from the next: a request with the epoch before is a repeat,
+and one with the present epoch belongs to a transaction that has not been ended.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rayka.coordinator.transactions.metadata import FIRST_WITH_EPOCH_BUMP, MAX_EPOCH, TransactionMetadata
+from rayka.coordinator.transactions.requests import EndTxnRequest
+from rayka.coordinator.transactions.state import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, ONGOING, PREPARE_COMMIT
+from rayka.errors import ErrorCode, RaykaError
+
+_OUTCOMES = {True: COMPLETE_COMMIT, False: COMPLETE_ABORT}
+
+
+class Repeat(NamedTuple):
+    """Whether the request was carried out before: the epoch was bumped since, or the producer id replaced."""
+
+    of_epoch: bool
+    of_producer_id: bool
+
+    @classmethod
+    def of(cls, metadata: TransactionMetadata, request: EndTxnRequest) -> Repeat:
+        """Of a request to a transactional id whose last transaction had an epoch of its own."""
+        if not metadata.has_epoch_bump:
+            return cls(False, False)
+        same_id = metadata.producer_id == request.producer_id
+        was_replaced = metadata.previous_producer_id == request.producer_id and metadata.producer_epoch == 0
+        return cls(
+            same_id and metadata.producer_epoch == request.producer_epoch + 1,
+            not same_id and was_replaced and request.producer_epoch == MAX_EPOCH - 1,
+        )
+
+
+def begins_to_end(metadata: TransactionMetadata, request: EndTxnRequest) -> bool:
+    """Whether the outcome is to be decided now; False for the repeat of a request that has been carried out.
+
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while markers are written, and
+    INVALID_TXN_STATE.
+    """
+    repeat = Repeat.of(metadata, request)
+    _check_producer(metadata, request, repeat)
+    if metadata.state is ONGOING:
+        return True
+    if metadata.state.is_prepared:
+        if (metadata.state is PREPARE_COMMIT) is not request.is_committed:
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE)
+        raise RaykaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return _begins_when_idle(metadata, request, is_repeat=any(repeat))
+
+
+def _check_producer(metadata: TransactionMetadata, request: EndTxnRequest, repeat: Repeat) -> None:
+    if metadata.producer_id != request.producer_id and not repeat.of_producer_id:
+        raise RaykaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    has_epoch = metadata.producer_epoch == request.producer_epoch
+    if not metadata.has_epoch_bump or metadata.state in (ONGOING, EMPTY):
+        is_valid = has_epoch
+    elif metadata.state.is_prepared:
+        is_valid = repeat.of_epoch
+    else:
+        is_valid = any(repeat) or has_epoch
+    if not is_valid or (metadata.producer_epoch == MAX_EPOCH and not metadata.state.is_prepared):
+        raise RaykaError(ErrorCode.PRODUCER_FENCED)
+
+
+def _begins_when_idle(metadata: TransactionMetadata, request: EndTxnRequest, *, is_repeat: bool) -> bool:
+    """Without a transaction: a repeat has its answer, and a producer with version 2 may abort nothing."""
+    has_outcome = metadata.state is _OUTCOMES[request.is_committed]
+    if metadata.has_epoch_bump and metadata.state is not EMPTY:
+        if is_repeat and has_outcome:
+            return False
+        if not is_repeat and not request.is_committed:
+            return True
+    elif metadata.state is EMPTY:
+        if request.transaction_version >= FIRST_WITH_EPOCH_BUMP and not request.is_committed:
+            return True
+    elif has_outcome:
+        return False
+    raise RaykaError(ErrorCode.INVALID_TXN_STATE)

@@ -1,0 +1,154 @@
+"""What a coordinator knows of one transactional id, as an immutable value with its transitions.
+
+A transition returns the next value and changes nothing; what may happen in which state is for the coordinator to say.
+
+Producer epochs end at 32767, which only fences: no client is ever given it. With transaction version 2 (KIP-890) each
+end of a transaction moves to the next epoch. Where that would be the last, the markers are written with it, and the
+producer goes on with a new id, which was chosen beforehand, from epoch 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rayka.coordinator.transactions.state import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    VALID_PREVIOUS_STATES,
+    TransactionState,
+)
+from rayka.errors import ErrorCode, RaykaError
+from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+
+MAX_EPOCH = 0x7FFF
+FIRST_WITH_EPOCH_BUMP = 2
+"""The transaction version from which on every transaction has an epoch of its own (KIP-890)."""
+
+
+def is_epoch_exhausted(producer_epoch: int) -> bool:
+    """Whether a producer id has no epoch left after this one."""
+    return producer_epoch >= MAX_EPOCH - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMetadata:
+    """Times are wall-clock milliseconds, -1 for none.
+
+    `last_producer_epoch` is not stored: it lets a producer repeat an InitProducerId that was carried out.
+    `previous_producer_id` is the id before the last transition, `next_producer_id` the one after the present markers.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    last_update_ms: int
+    state: TransactionState = EMPTY
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = NO_TIMESTAMP
+    client_transaction_version: int = 0
+
+    @property
+    def has_epoch_bump(self) -> bool:
+        """Whether the last transaction was of a client that gets a new epoch with each."""
+        return self.client_transaction_version >= FIRST_WITH_EPOCH_BUMP
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """Whether the producer needs a new id next."""
+        return is_epoch_exhausted(self.producer_epoch)
+
+    def increment_epoch(self, timeout_ms: int, expected_epoch: int, now_ms: int) -> TransactionMetadata:
+        """A producer begins, or goes on after an error with the epoch that it had (KIP-360), else -1.
+
+        A producer that repeats its request gets the same epoch. Raises PRODUCER_FENCED for any other epoch.
+        """
+        epoch, last = self.producer_epoch + 1, NO_PRODUCER_EPOCH
+        if expected_epoch != NO_PRODUCER_EPOCH and self.producer_epoch != NO_PRODUCER_EPOCH:
+            if expected_epoch == self.producer_epoch:
+                last = self.producer_epoch
+            elif expected_epoch == self.last_producer_epoch:
+                epoch, last = self.producer_epoch, self.last_producer_epoch
+            else:
+                raise RaykaError(ErrorCode.PRODUCER_FENCED)
+        return self._begin(self.producer_id, epoch, last, timeout_ms, now_ms)
+
+    def rotate_producer_id(
+        self, producer_id: int, timeout_ms: int, now_ms: int, *, keeps_last_epoch: bool
+    ) -> TransactionMetadata:
+        """A producer begins with a new id, since the epochs of the old one are used up."""
+        last = self.producer_epoch if keeps_last_epoch else NO_PRODUCER_EPOCH
+        return self._begin(producer_id, 0, last, timeout_ms, now_ms)
+
+    def _begin(
+        self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
+    ) -> TransactionMetadata:
+        return self._move(
+            EMPTY,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            last_producer_epoch=last_epoch,
+            next_producer_id=NO_PRODUCER_ID,
+            timeout_ms=timeout_ms,
+            partitions=frozenset(),
+            start_ms=NO_TIMESTAMP,
+            last_update_ms=now_ms,
+        )
+
+    def add_partitions(
+        self, partitions: frozenset[TopicPartition], transaction_version: int, now_ms: int
+    ) -> TransactionMetadata:
+        """Partitions, the first of which begin the transaction."""
+        return self._move(
+            ONGOING,
+            partitions=self.partitions | partitions,
+            start_ms=self.start_ms if self.state is ONGOING else now_ms,
+            client_transaction_version=transaction_version,
+            last_update_ms=now_ms,
+        )
+
+    def decide(
+        self, *, is_committed: bool, transaction_version: int, next_producer_id: int, now_ms: int
+    ) -> TransactionMetadata:
+        """The outcome, as the client asked. `next_producer_id` if the epochs of this id are used up, else -1."""
+        bumps = transaction_version >= FIRST_WITH_EPOCH_BUMP
+        return self._move(
+            PREPARE_COMMIT if is_committed else PREPARE_ABORT,
+            producer_epoch=self.producer_epoch + 1 if bumps else self.producer_epoch,
+            last_producer_epoch=self.producer_epoch if bumps else self.last_producer_epoch,
+            next_producer_id=next_producer_id,
+            start_ms=self.start_ms if self.state is ONGOING else now_ms,
+            client_transaction_version=transaction_version,
+            last_update_ms=now_ms,
+        )
+
+    def fence(self, now_ms: int) -> TransactionMetadata:
+        """Abort against the producer's will: it has another epoch from now on, which nobody is told."""
+        return self._move(
+            PREPARE_ABORT,
+            producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH),
+            last_producer_epoch=NO_PRODUCER_EPOCH,
+            last_update_ms=now_ms,
+        )
+
+    def complete(self, now_ms: int) -> TransactionMetadata:
+        """All markers are written."""
+        rotates = self.next_producer_id != NO_PRODUCER_ID
+        return self._move(
+            COMPLETE_COMMIT if self.state is PREPARE_COMMIT else COMPLETE_ABORT,
+            producer_id=self.next_producer_id if rotates else self.producer_id,
+            producer_epoch=0 if rotates else self.producer_epoch,
+            next_producer_id=NO_PRODUCER_ID,
+            partitions=frozenset(),
+            last_update_ms=now_ms,
+        )
+
+    def _move(self, state: TransactionState, **changes: object) -> TransactionMetadata:
+        assert self.state in VALID_PREVIOUS_STATES[state], (self.state, state)
+        return replace(self, state=state, previous_producer_id=self.producer_id, **changes)  # type: ignore[arg-type]

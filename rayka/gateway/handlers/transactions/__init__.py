@@ -1,0 +1,1 @@
+"""Transactions: producer ids, the partitions and offsets of a transaction, its end, and what tools ask."""

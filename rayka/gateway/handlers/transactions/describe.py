@@ -1,0 +1,156 @@
+"""ListTransactions 0-2, DescribeTransactions 0, DescribeProducers 0 and WriteTxnMarkers 1-2, for tools (KIP-664)."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rayka.coordinator.transactions.requests import (
+    DescribedTransaction,
+    DescribeTransactionRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.handlers.responses import NO_THROTTLE
+from rayka.gateway.server.request import Call
+from rayka.gateway.wire.codec import EPOCH
+from rayka.types import ActiveProducers, TopicPartition, TxnMarker
+
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+
+
+async def handle_list(call: Call) -> Any:
+    """The transactional ids of all coordinators, by state, producer id, age and pattern."""
+    request = ListTransactionsRequest(
+        tuple(call.request.state_filters),
+        tuple(call.request.producer_id_filters),
+        call.field("duration_filter", -1),
+        call.field("transactional_id_pattern", None),
+        call.broker.now_ms(),
+    )
+    error, answers = ErrorCode.NONE, []
+    try:
+        answers = await call.broker.transactions.execute_all(request)
+    except RaykaError as refusal:
+        error = refusal.code
+    return call.types.ListTransactionsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        unknown_state_filters=answers[0].unknown_states if answers else (),
+        transaction_states=tuple(_listed(call, answers)),
+    )
+
+
+def _listed(call: Call, answers: Iterable[ListTransactionsResponse]) -> Iterable[Any]:
+    for answer in answers:
+        for one in answer.transactions:
+            yield call.types.TransactionState(
+                transactional_id=one.transactional_id, producer_id=one.producer_id, transaction_state=one.state
+            )
+
+
+async def handle_describe(call: Call) -> Any:
+    """Transactional ids, each with its open transaction."""
+    transactional_ids = dict.fromkeys(call.request.transactional_ids)
+    described = await asyncio.gather(*(_describe(call, each) for each in transactional_ids))
+    return call.types.DescribeTransactionsResponse(
+        throttle_time=NO_THROTTLE, transaction_states=tuple(_state(call, one) for one in described)
+    )
+
+
+async def _describe(call: Call, transactional_id: str) -> DescribedTransaction:
+    try:
+        return (await call.broker.transactions.execute(DescribeTransactionRequest(transactional_id))).transaction
+    except RaykaError as error:
+        return DescribedTransaction(transactional_id, error.code)
+
+
+def _state(call: Call, one: DescribedTransaction) -> Any:
+    types = call.types
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in one.partitions:
+        topics[topic].append(partition)
+    return types.TransactionState(
+        error_code=one.error,
+        transactional_id=one.transactional_id,
+        transaction_state=one.state,
+        transaction_timeout=one.timeout_ms * _MILLISECOND,
+        transaction_start_time=EPOCH + one.start_ms * _MILLISECOND,
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        topics=tuple(types.TopicData(topic=topic, partitions=tuple(numbers)) for topic, numbers in topics.items()),
+    )
+
+
+async def handle_producers(call: Call) -> Any:
+    """What the leaders of partitions remember of their producers."""
+    types = call.types
+    partitions = [
+        TopicPartition(topic.name, number) for topic in call.request.topics for number in topic.partition_indexes
+    ]
+    answers = dict(zip(partitions, await call.broker.partitions.describe_producers(partitions), strict=True))
+    return types.DescribeProducersResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            types.TopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _producers(call, number, answers[TopicPartition(topic.name, number)])
+                    for number in topic.partition_indexes
+                ),
+            )
+            for topic in call.request.topics
+        ),
+    )
+
+
+def _producers(call: Call, partition: int, answer: ActiveProducers) -> Any:
+    return call.types.PartitionResponse(
+        partition_index=partition,
+        error_code=answer.error,
+        error_message=None,
+        active_producers=tuple(call.types.ProducerState(**producer._asdict()) for producer in answer.producers),
+    )
+
+
+async def handle_write_markers(call: Call) -> Any:
+    """End transactions in partitions; an operator ends with it those that no coordinator knows any more."""
+    types = call.types
+    answers = await asyncio.gather(*(_write_marker(call, one) for one in call.request.markers))
+    return types.WriteTxnMarkersResponse(
+        markers=tuple(
+            types.WritableTxnMarkerResult(
+                producer_id=one.producer_id,
+                topics=tuple(
+                    types.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            types.WritableTxnMarkerPartitionResult(
+                                partition_index=number, error_code=errors[TopicPartition(topic.name, number)]
+                            )
+                            for number in topic.partition_indexes
+                        ),
+                    )
+                    for topic in one.topics
+                ),
+            )
+            for one, errors in zip(call.request.markers, answers, strict=True)
+        )
+    )
+
+
+async def _write_marker(call: Call, one: Any) -> dict[TopicPartition, ErrorCode]:
+    partitions = tuple(TopicPartition(topic.name, number) for topic in one.topics for number in topic.partition_indexes)
+    marker = TxnMarker(
+        one.producer_id,
+        one.producer_epoch,
+        one.coordinator_epoch,
+        one.transaction_result,
+        getattr(one, "transaction_version", 0),
+        partitions,
+    )
+    return dict(zip(partitions, await call.broker.partitions.write_txn_marker(marker), strict=True))
