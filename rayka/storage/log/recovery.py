@@ -1,6 +1,6 @@
 """Opening a log: what a crash left is put in order, in the sequence of Kafka's loader.
 
-1. Files in transit: what was being deleted, cleaned or swapped in.
+1. Files in transit: what was being deleted, cleaned or swapped in. Segments of magic 0 and 1 are converted.
 2. The segments, with their indexes.
 3. After an unclean stop, from the recovery point on: cut at the first damage, drop the segments after it,
    rebuild the indexes. While the kernel has not gone down since (`same_boot`), every byte that a write took
@@ -20,6 +20,7 @@ from rayka.config.log import LogConfig
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import LOG_OVERHEAD
 from rayka.storage.log.leader_epochs import EpochEntry, LeaderEpochs
+from rayka.storage.log.old_segments import OldSegments
 from rayka.storage.log.scan import intact_batches, iter_batches
 from rayka.storage.log.segment import (
     CLEANED_SUFFIX,
@@ -83,8 +84,13 @@ class LogLoader:
         self._replay: ProducerReplay | None = None
 
     def load(self, producers: ProducerState) -> LoadedLog:
-        """Put the directory in order and read it. Raises OSError, and UNSUPPORTED_FOR_MESSAGE_FORMAT for old logs."""
+        """Put the directory in order and read it.
+
+        Raises OSError. Raises UNSUPPORTED_FOR_MESSAGE_FORMAT for messages of magic 0 or 1 behind record batches, and
+        as `OldSegments.convert` for old segments.
+        """
         names = self._settle_files_in_transit(set(self._files.list(self._directory)))
+        names -= OldSegments(self._files, self._directory).convert(names)
         producers.snapshots = sorted(_offset(name) for name in names if _is_of(name, SNAPSHOT_SUFFIX))
         self._open_segments(names)
         if not self._is_clean:

@@ -198,15 +198,16 @@ def test_epochs_are_found_in_the_batches_when_their_file_is_gone(tmp_path: Path)
         assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == written
 
 
-def test_old_formats_are_refused_and_kept(tmp_path: Path) -> None:
+def test_old_messages_behind_a_batch_are_refused_and_kept(tmp_path: Path) -> None:
+    """Segments that begin with one are converted. No version of Kafka went back within a segment by itself."""
     body = b"\x01" + bytes(9) + b"\xff\xff\xff\xff" + (40).to_bytes(4) + b"v" * 40
-    message = bytes(8) + (len(body) + 4).to_bytes(4) + zlib.crc32(body).to_bytes(4) + body
+    message = (1).to_bytes(8) + (len(body) + 4).to_bytes(4) + zlib.crc32(body).to_bytes(4) + body
     path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(message)
+    path.write_bytes(batch(b"v") + message)
     with pytest.raises(RaykaError) as refused:
         open_log(tmp_path)
     assert refused.value.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
-    assert path.read_bytes() == message
+    assert path.read_bytes() == batch(b"v") + message
 
 
 def test_preallocated_segments(tmp_path: Path) -> None:
