@@ -22,6 +22,8 @@ from rayka.gateway.handlers.groups import (
     share_state,
 )
 from rayka.gateway.handlers.produce import handler as produce
+from rayka.gateway.handlers.share import acknowledge as share_acknowledge
+from rayka.gateway.handlers.share import fetch as share_fetch
 from rayka.gateway.handlers.transactions import describe as describe_transactions
 from rayka.gateway.handlers.transactions import offsets as transaction_offsets
 from rayka.gateway.handlers.transactions import partitions as transactions
@@ -79,6 +81,8 @@ APIS: Final = table(
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0, cluster.handle_describe_topic_partitions),
     Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0, share.handle_heartbeat),
     Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0, share.handle_describe),
+    Api(ApiKey.SHARE_FETCH, 1, 2, 0, handle_frame=share_fetch.handle),
+    Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, 0, share_acknowledge.handle),
     Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, 0, share_state.handle_initialize),
     Api(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, 0, share_state.handle_read),
     Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0, share_state.handle_write),

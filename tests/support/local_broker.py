@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from asyncio import Future
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rayka.config import BrokerConfig
@@ -55,6 +55,7 @@ from rayka.types import (
     TxnMarker,
 )
 from tests.support.local_groups import LocalGroups
+from tests.support.local_share_leaders import LocalShareLeaders
 from tests.support.local_shares import LocalShares
 from tests.support.local_transactions import LocalTransactions, write_marker
 
@@ -78,6 +79,7 @@ class LocalPartitions:
         self._broker = broker
         self.directory = directory
         self.replicas = Replicas()
+        self.more_bytes: Callable[[TopicPartition], None] = lambda _: None
         self._waiting: dict[Future[Any], WaitingFetch] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -85,6 +87,9 @@ class LocalPartitions:
         future: Future[list[AppendResult]] = self._loop.create_future()
         now_ms = time.time_ns() // 1_000_000
         future.set_result([self._append(request, params, now_ms) for request in requests])
+        future.set_result([self.replicas.append(request, params, now_ms).result for request in requests])
+        for request in requests:
+            self.more_bytes(request.topic_partition)
         if self._waiting:
             appended = {request.topic_partition for request in requests}
             for fetch in list(self._waiting.values()):
@@ -230,6 +235,7 @@ class LocalBroker:
         self.groups = LocalGroups(self)
         self.shares = LocalShares(self)
         self.transactions = LocalTransactions(self)
+        self.share_leaders = LocalShareLeaders(self)
 
     @property
     def image(self) -> MetadataImage:
@@ -257,6 +263,7 @@ class LocalBroker:
     def close(self) -> None:
         """Close the logs."""
         self.groups.close()
+        self.share_leaders.partitions.close()
         for partition in self.partitions.replicas:
             partition.log.close(self.now_ms())
 

@@ -227,7 +227,7 @@ class PartitionActor:
         """Close the logs cleanly: the next start recovers nothing."""
         await self._started
         await self._listener.stop(_CLIENT_GRACE_S)
-        await self._share_partitions.stop()
+        self._share_partitions.close()
         self._resign_coordinators()
         await self._channel.stop()
         self._is_stopped = True

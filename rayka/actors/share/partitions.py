@@ -83,12 +83,11 @@ class SharePartitions:
             self._leaders.pop(key).close()
         self._waiters.wake(topic_partition)
 
-    async def stop(self) -> None:
-        """Forget everything."""
-        for leader in self._leaders.values():
-            leader.close()
-        self._leaders.clear()
-        await self._background.stop()
+    def close(self) -> None:
+        """Forget everything; requests under way get no answer."""
+        for key in list(self._leaders):
+            self._forget(key)
+        self._background.cancel()
 
     # Fetching.
 

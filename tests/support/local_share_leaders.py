@@ -1,0 +1,43 @@
+"""The real share-partitions behind the gateway's port, over a local broker's replicas and share coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rayka.actors.channel.requests import EndShareSession, ShareFetch
+from rayka.actors.share.configs import ShareGroupConfigs
+from rayka.actors.share.partitions import SharePartitions
+from rayka.actors.share.persister import CoordinatorPersister
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.support.local_broker import LocalBroker
+
+
+class LocalShareLeaders:
+    """`ports.ShareLeaders`."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.partitions = SharePartitions(
+            broker.partitions.replicas, CoordinatorPersister(broker.shares), ShareGroupConfigs(broker).of
+        )
+        broker.partitions.more_bytes = self.partitions.more_bytes
+
+    async def fetch(
+        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+    ) -> tuple[int, list[ShareFetchResult]]:
+        answer = await self._ask(ShareFetch(params, tuple(partitions)))
+        return answer.lock_duration_ms, list(answer.results)
+
+    async def end_session(
+        self, group_id: str, member_id: str, topic_partitions: Sequence[TopicPartition], *, is_lost: bool
+    ) -> None:
+        await self._ask(EndShareSession(group_id, member_id, is_lost))
+
+    async def _ask(self, request: ShareFetch | EndShareSession) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.partitions.ask(request, lambda answer: None if future.done() else future.set_result(answer))
+        return await future

@@ -1,0 +1,294 @@
+"""ShareFetch and ShareAcknowledge on the wire, over the real share-partitions and share coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.wire.schema import ApiKey
+from rayka.metadata.commands import NewTopic
+from rayka.storage.format.batch import iter_headers
+from rayka.types import TopicPartition
+from tests.support.local_broker import LocalBroker
+from tests.unit.gateway.asking import append, create, make, run
+from tests.unit.gateway.wire_client import WireClient
+
+FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
+NONE = ErrorCode.NONE
+ACCEPT, RELEASE, RENEW = 1, 2, 4
+
+
+class Member:
+    """A member of group `g` on one connection, reading partition 0 of topic `t`."""
+
+    def __init__(self, client: WireClient, broker: LocalBroker, member_id: str = "m", version: int = 2) -> None:
+        self._client = client
+        self._broker = broker
+        self._member_id = member_id
+        self._version = version
+        self.epoch = 0
+
+    async def fetch(self, *acknowledged: tuple[int, int, int], **values: Any) -> Any:
+        """The response to a fetch that acknowledges (first offset, last offset, type)."""
+        request = self._request(FETCH, "Fetch", acknowledged, values)
+        response = await self._client.call(FETCH, self._version, request)
+        self.epoch += 1
+        return response
+
+    async def acknowledge(self, *acknowledged: tuple[int, int, int], **values: Any) -> Any:
+        request = self._request(ACKNOWLEDGE, "Acknowledge", acknowledged, values)
+        response = await self._client.call(ACKNOWLEDGE, self._version, request)
+        self.epoch += 1
+        return response
+
+    def _request(self, key: ApiKey, kind: str, acknowledged: Any, values: dict[str, Any]) -> Any:
+        def of(name: str, **fields: Any) -> Any:
+            return make(key, self._version, name, **fields)
+
+        batches = tuple(
+            of("AcknowledgementBatch", first_offset=first, last_offset=last, acknowledge_types=(said,))
+            for first, last, said in acknowledged
+        )
+        topic_id = values.pop("topic_id", self._broker.image.topics["t"].topic_id)
+        partition = of(f"{kind}Partition", partition_index=0, acknowledgement_batches=batches)
+        fields = {
+            "group_id": "g",
+            "member_id": self._member_id,
+            "share_session_epoch": self.epoch,
+            "max_wait": datetime.timedelta(milliseconds=values.pop("wait_ms", 0)),
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 500,
+            "batch_size": 500,
+            "topics": (of(f"{kind}Topic", topic_id=topic_id, partitions=(partition,)),),
+            "forgotten_topics_data": (),
+            **values,
+        }
+        return of(f"Share{kind}Request", **fields)
+
+
+def records_of(response: Any) -> list[tuple[int, int, int]]:
+    """What was acquired, which the records in the response contain."""
+    acquired = []
+    for topic in response.responses:
+        for partition in topic.partitions:
+            assert (partition.error_code, partition.acknowledge_error_code) == (NONE, NONE), partition
+            headers = [header for _, header in iter_headers(bytes(partition.records or b""))]
+            for one in partition.acquired_records:
+                assert headers[0].base_offset <= one.first_offset <= one.last_offset <= headers[-1].last_offset
+                acquired.append((one.first_offset, one.last_offset, one.delivery_count))
+    return acquired
+
+
+def check(path: Path, body: Callable[[WireClient, LocalBroker], Coroutine[Any, Any, None]], **configs: str) -> None:
+    """Run `body` against a broker that has topic `t`, which group `g` reads from the beginning."""
+
+    async def begin(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("t", num_partitions=1))
+        topic_id = broker.image.topics["t"].topic_id
+        answer = await broker.shares.execute(InitializeShareGroupStateRequest("g", topic_id, 0, 1, 0))
+        assert answer.error is NONE
+        await body(client, broker)
+
+    run(path, begin, **{"group_share_min_record_lock_duration_ms": "1000", **configs})
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_records_are_acquired_and_acknowledged_with_the_next_fetch(tmp_path: Path, version: int) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2, 3)
+        member = Member(client, broker, version=version)
+        first = await member.fetch()
+        assert first.acquisition_lock_timeout == datetime.timedelta(seconds=30)
+        assert records_of(first) == [(0, 2, 1)]
+        append(broker, "t", 4)
+        assert records_of(await member.fetch((0, 2, ACCEPT))) == [(3, 3, 1)]
+        (state,) = broker.shares.core.states.values()
+        assert [tuple(batch) for batch in state.state_batches] == [(0, 2, 2, 1)]
+
+    check(tmp_path, body)
+
+
+def test_a_fetch_waits_for_records(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        member = Member(client, broker)
+        await member.fetch()
+        waiting = asyncio.ensure_future(member.fetch(wait_ms=20_000))
+        await asyncio.sleep(0)
+        append(broker, "t", 1)
+        broker.partitions.more_bytes(TopicPartition("t", 0))
+        assert records_of(await waiting) == [(0, 0, 1)]
+        begun = time.monotonic()
+        empty = await member.fetch((0, 0, ACCEPT), wait_ms=200)
+        assert time.monotonic() - begun >= 0.19
+        assert records_of(empty) == []
+
+    check(tmp_path, body)
+
+
+def test_released_records_go_to_another_member_that_waits(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2)
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 1, 1)]
+        port = client.writer.get_extra_info("peername")[1]
+        neighbour = await WireClient.connect(port)
+        other = Member(neighbour, broker, "other")
+        waiting = asyncio.ensure_future(other.fetch(wait_ms=20_000))
+        answer = await member.acknowledge((0, 0, ACCEPT), (1, 1, RELEASE))
+        assert answer.responses[0].partitions[0].error_code == NONE
+        assert records_of(await waiting) == [(1, 1, 2)]
+        await neighbour.close()
+
+    check(tmp_path, body)
+
+
+@pytest.mark.parametrize("ending", ["final fetch", "final acknowledgement", "connection"])
+def test_records_come_back_when_a_session_ends(tmp_path: Path, ending: str) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2)
+        leaving = await WireClient.connect(client.writer.get_extra_info("peername")[1])
+        member = Member(leaving, broker, "leaving")
+        assert records_of(await member.fetch()) == [(0, 1, 1)]
+        waiting = asyncio.ensure_future(Member(client, broker).fetch(wait_ms=20_000))
+        if ending == "final fetch":
+            await member.fetch((0, 0, ACCEPT), share_session_epoch=-1)
+        elif ending == "final acknowledgement":
+            await member.acknowledge((0, 0, ACCEPT), share_session_epoch=-1)
+        await leaving.close()
+        # A member that leaves has not given the rest to its program; whether one that was lost has, nobody knows.
+        assert records_of(await waiting) == ([(0, 1, 2)] if ending == "connection" else [(1, 1, 1)])
+
+    check(tmp_path, body)
+
+
+def test_a_lock_that_is_renewed_outlasts_the_others(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2)
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 1, 1)]
+        await asyncio.sleep(0.6)
+        answer = await member.acknowledge((0, 0, RENEW), is_renew_ack=True)
+        assert answer.acquisition_lock_timeout == datetime.timedelta(seconds=1)
+        assert answer.responses[0].partitions[0].error_code == NONE
+        assert records_of(await member.fetch(wait_ms=900)) == [(1, 1, 2)]
+
+    check(tmp_path, body, group_share_record_lock_duration_ms="1000")
+
+
+def test_without_room_for_more_records_in_flight_nothing_is_acquired(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", *range(150))
+        member = Member(client, broker)
+        assert records_of(await member.fetch()) == [(0, 99, 1)]
+        assert records_of(await member.fetch(wait_ms=50)) == []
+        assert records_of(await member.fetch((0, 9, ACCEPT), wait_ms=20_000)) == [(100, 109, 1)]
+
+    check(tmp_path, body, group_share_partition_max_record_locks="100")
+
+
+def test_record_limit_mode_gives_no_more_than_asked_for(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", *range(10))
+        member = Member(client, broker)
+        assert records_of(await member.fetch(max_records=3, share_acquire_mode=1)) == [(0, 2, 1)]
+        assert records_of(await member.fetch(max_records=3, share_acquire_mode=1)) == [(3, 5, 1)]
+        answer = await member.fetch(share_acquire_mode=9)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    check(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"group_id": None}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"share_session_epoch": 5}, ErrorCode.SHARE_SESSION_NOT_FOUND),
+        ({"share_session_epoch": -1}, ErrorCode.SHARE_SESSION_NOT_FOUND),
+    ],
+)
+def test_a_fetch_that_fits_no_session_is_refused(tmp_path: Path, values: dict[str, Any], error: ErrorCode) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        answer = await Member(client, broker).fetch(**values)
+        assert answer.error_code == error
+        assert answer.error_message
+
+    check(tmp_path, body)
+
+
+def test_a_request_that_opens_a_session_acknowledges_nothing(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        answer = await Member(client, broker).fetch((0, 0, ACCEPT))
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    check(tmp_path, body)
+
+
+def test_an_unknown_topic_id_is_an_error_of_its_partition(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        answer = await Member(client, broker).fetch(topic_id=uuid.uuid4())
+        (topic,) = answer.responses
+        assert [partition.error_code for partition in topic.partitions] == [ErrorCode.UNKNOWN_TOPIC_ID]
+
+    check(tmp_path, body)
+
+
+def test_records_that_a_member_does_not_hold_are_not_acknowledged(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2)
+        member = Member(client, broker)
+        await member.fetch()
+        codes = []
+        for acknowledged in ((0, 0, ACCEPT), (0, 0, ACCEPT), (1, 7, ACCEPT), (1, 1, 9)):
+            answer = await member.acknowledge(acknowledged)
+            codes.append(answer.responses[0].partitions[0].error_code)
+        assert codes == [NONE, NONE, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
+
+    check(tmp_path, body)
+
+
+def test_nothing_is_acknowledged_before_it_is_durable(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1)
+        member = Member(client, broker)
+        await member.fetch()
+        broker.shares.failures.append(RaykaError(ErrorCode.FENCED_STATE_EPOCH))
+        answer = await member.acknowledge((0, 0, ACCEPT))
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert records_of(await member.fetch(wait_ms=1000)) == [(0, 0, 1)], "state is loaded again after the fence"
+
+    check(tmp_path, body)
+
+
+def test_a_coordinator_that_is_away_for_a_moment_is_asked_again(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1)
+        member = Member(client, broker)
+        await member.fetch()
+        broker.shares.failures += [RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 2
+        answer = await member.acknowledge((0, 0, ACCEPT))
+        assert answer.responses[0].partitions[0].error_code == NONE
+
+    check(tmp_path, body)
+
+
+def test_no_record_is_delivered_before_the_group_has_state(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1)
+        member = Member(client, broker)
+        assert records_of(await member.fetch(group_id="another")) == []
+        topic_id = broker.image.topics["t"].topic_id
+        await broker.shares.execute(InitializeShareGroupStateRequest("another", topic_id, 0, 1, 0))
+        assert records_of(await member.fetch(group_id="another")) == [(0, 0, 1)]
+
+    check(tmp_path, body)
