@@ -35,6 +35,7 @@ MODULES = {
         ("topics", "topics", "create, list, describe, alter and delete topics, delete records"),
         ("configs", "configs", "show and change settings of topics, brokers and groups"),
         ("groups", "groups", "show consumer groups and their lag, move offsets, delete"),
+        ("share-groups", "share_groups", "show share groups, their lag and records, move offsets, delete"),
         ("produce", "produce", "write lines to a topic"),
         ("consume", "consume", "print the records of topics"),
         ("log", "log", "look into log directories on disk"),

@@ -129,6 +129,11 @@ def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: 
     return _complete(ctx, incomplete, "groups")
 
 
+def complete_share_groups(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Share groups whose names begin like this, for the shell."""
+    return _complete(ctx, incomplete, "share groups")
+
+
 def _complete(ctx: click.Context, incomplete: str, what: str) -> list[str]:
     """The shell waits, so a broker that does not answer soon has no names."""
     from rayka.cli.attached import kafka
@@ -142,7 +147,8 @@ def _complete(ctx: click.Context, incomplete: str, what: str) -> list[str]:
             else:
                 from rayka.client.kafka.groups import KafkaGroupAdmin
 
-                names = [group.group_id for group in KafkaGroupAdmin(cluster).list_groups()]
+                types = ("Share",) if what == "share groups" else ()
+                names = [group.group_id for group in KafkaGroupAdmin(cluster).list_groups(types=types)]
     except (CliError, RaykaError):
         return []
     return sorted(name for name in names if name.startswith(incomplete))

@@ -52,10 +52,14 @@ class GroupAdmin:
     async def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = (), *, timeout_ms: int = _TIMEOUT_MS
     ) -> list[ListedGroup]:
-        """The groups of the cluster in order of their names, of these states and types if any are given."""
+        """The groups of the cluster in order of their names, of these states and types if any are given.
+
+        Share groups are listed only if that type is given: they have no committed offsets.
+        """
         request = ListGroupsRequest(tuple(states), tuple(types))
         parts = await _patiently(lambda: self._broker.groups.execute_all(request), timeout_ms)
-        return sorted(_listed(group) for part in parts for group in part.groups)
+        groups = (group for part in parts for group in part.groups if request.types or group.group_type != "share")
+        return sorted(map(_listed, groups))
 
     @at_home
     async def describe_group(self, group_id: str, *, timeout_ms: int = _TIMEOUT_MS) -> GroupDescription:

@@ -16,6 +16,7 @@ TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
 _BACKOFF_S = 0.05
 _GROUP_KEY = 0
+_SHARE_KEY = 2
 _FINAL = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.BROKER_NOT_AVAILABLE)
 """Errors that Kafka calls retriable, and after which a command does not wait for the topic or the broker to appear."""
 
@@ -71,11 +72,18 @@ class KafkaCluster:
         """The broker that coordinates the group."""
         from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 
-        request = entity(FindCoordinatorRequest, _GROUP_KEY, (group_id,))
+        return self._coordinator(entity(FindCoordinatorRequest, _GROUP_KEY, (group_id,)), f"group {group_id}")
 
+    def share_coordinator(self, key: str) -> BrokerNode:
+        """The broker that coordinates a share-partition, by `group:topicId:partition`."""
+        from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+
+        return self._coordinator(entity(FindCoordinatorRequest, _SHARE_KEY, (key,)), f"share-partition {key}")
+
+    def _coordinator(self, request: Any, what: str) -> BrokerNode:
         def find() -> BrokerNode:
             (found,) = self._bootstrap.request(request).coordinators
-            raise_for(found.error_code, found.error_message or f"group {group_id}")
+            raise_for(found.error_code, found.error_message or what)
             return BrokerNode(found.node_id, found.host, found.port)
 
         return self.patiently(find)

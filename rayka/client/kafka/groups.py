@@ -29,15 +29,20 @@ class KafkaGroupAdmin:
         self._admin = KafkaAdmin(cluster)
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
-        """The groups of all brokers, of these states and types if any are given, in order of their names."""
+        """The groups of all brokers, of these states and types if any are given, in order of their names.
+
+        Share groups are listed only if that type is given: they have no committed offsets.
+        """
         from kio.schema.list_groups.v5.request import ListGroupsRequest
 
-        request = entity(ListGroupsRequest, tuple(states), tuple(types))
-        return sorted(
+        wanted = tuple(types)
+        request = entity(ListGroupsRequest, tuple(states), wanted)
+        found = (
             GroupListing(one.group_id, one.protocol_type, one.group_state, one.group_type.capitalize())
             for broker in self._cluster.metadata().brokers.values()
             for one in self._cluster.patiently(lambda broker=broker: self._listed(broker, request))  # type: ignore[misc]
         )
+        return sorted(group for group in found if wanted or group.group_type != "Share")
 
     def _listed(self, broker: Any, request: Any) -> Any:
         response = self._cluster.broker(broker).request(request)
