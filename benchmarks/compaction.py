@@ -53,7 +53,7 @@ def main(megabytes: int) -> None:
             for batch in batches(megabytes, *shape):
                 log.append_as_leader(batch, 0, NOW_MS)
             log.update_high_watermark(log.log_end_offset)
-            log._appender.roll(NOW_MS)
+            log.roll(NOW_MS)
             log.flush()
             dirtiness = measure(log, None, NOW_MS)
             plan = plan_of(dirtiness, aborted_transactions(dirtiness), NOW_MS)

@@ -12,7 +12,9 @@ from rayka.config.topic import TOPIC_CONFIGS
 from rayka.config.transactions import TRANSACTION_COORDINATOR_CONFIGS
 from rayka.config.unused import UNUSED_CONFIGS, with_reason
 
-BOOLEAN, INT, SHORT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG
+BOOLEAN, INT, SHORT, LONG, DOUBLE = (
+    ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE,
+)  # fmt: skip
 STRING, LIST = ConfigType.STRING, ConfigType.LIST
 CLUSTER_WIDE, PER_BROKER = UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER
 
@@ -26,6 +28,7 @@ ACTORS = "Actors"
 GROUPS = "Groups"
 SHARE_GROUPS = "Share groups"
 TRANSACTIONS = "Transactions"
+CLEANING = "The log cleaner"
 UNUSED = "Accepted, but not in use"
 
 
@@ -139,6 +142,41 @@ def _storing() -> Iterator[ConfigDef]:
     )  # fmt: skip
 
 
+def _cleaning() -> Iterator[ConfigDef]:
+    yield ConfigDef(
+        "log.cleaner.enable", BOOLEAN, "true",
+        "Whether compacted topics, `__consumer_offsets` among them, are compacted. Without that they grow for ever.",
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.cleaner.threads", INT, "1",
+        "How many logs of a node are compacted at a time, each by a process of its own.",
+        lower=0, update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.cleaner.backoff.ms", LONG, "15000", "How often the logs are looked through for one to compact.",
+        lower=0, update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.cleaner.dedupe.buffer.size", LONG, "134217728",
+        "The memory for the keys of the part of a log that is compacted in one round, for all of `log.cleaner.threads` "
+        "together; a key takes 24 bytes.", update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.cleaner.io.buffer.size", INT, "524288",
+        "How much of a segment is read at once, for all of `log.cleaner.threads` together.",
+        lower=0, update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.cleaner.io.buffer.load.factor", DOUBLE, "0.9",
+        "How full the memory for keys may become, 0 to 1. A fuller one holds more keys and is slower.",
+        update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+    yield ConfigDef(
+        "log.cleaner.io.max.bytes.per.second", DOUBLE, "1.7976931348623157E308",
+        "How fast compaction may read and write, all of `log.cleaner.threads` together.", update_mode=CLUSTER_WIDE,
+    )  # fmt: skip
+
+
 def _topics() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "num.partitions", INT, "1", "How many partitions a topic gets that is created without saying.", lower=1,
@@ -236,7 +274,7 @@ def _actors() -> Iterator[ConfigDef]:
 BROKER_CONFIGS: Mapping[str, ConfigDef] = {
     definition.name: replace(definition, group=title, doc=with_reason(definition))
     for title, group in (
-        (LISTENING, _listening), (STORING, _storing), (TOPICS, _topics), (DEFAULTS, _defaults),
+        (LISTENING, _listening), (STORING, _storing), (CLEANING, _cleaning), (TOPICS, _topics), (DEFAULTS, _defaults),
         (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing),
         (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (SHARE_GROUPS, SHARE_GROUP_BROKER_CONFIGS.values),
         (SHARE_GROUPS, SHARE_COORDINATOR_CONFIGS.values), (TRANSACTIONS, TRANSACTION_COORDINATOR_CONFIGS.values),

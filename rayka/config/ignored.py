@@ -40,9 +40,6 @@ IGNORED_CONFIGS: Mapping[str, tuple[str, ...]] = {
     "The parts of share groups can't be exchanged.": (
         "group.share.persister.class.name", "group.share.dlq.manager.class.name", "group.share.assignor.offload.enable",
     ),
-    "Compaction is not served yet.": (
-        "log.cleaner.enable",
-    ),
     "Segments stay on local disks: there is no tiered storage.": ("remote.*",),
     "Plug-ins of the Java broker can't be loaded.": (
         "alter.config.policy.class.name", "create.topic.policy.class.name", "metric.reporters",

@@ -37,8 +37,8 @@ def _no_tiers(value: ConfigValue) -> str | None:
 def _retention() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "cleanup.policy", LIST, "delete",
-        "What happens to old segments: `delete` removes them by time and size. `compact` is accepted and demands keys, "
-        "but there is no log cleaner yet, so every record is kept. Both can be given, separated by a comma. An empty "
+        "What happens to old segments: `delete` removes them by time and size, `compact` keeps the last record of each "
+        "key, and every record must have one. Both can be given, separated by a comma. An empty "
         "list keeps everything for ever.",
         valid_values=("compact", "delete"), synonyms=(Synonym("log.cleanup.policy"),),
     )  # fmt: skip

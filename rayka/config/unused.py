@@ -14,7 +14,6 @@ INT, LONG, SHORT, DOUBLE = ConfigType.INT, ConfigType.LONG, ConfigType.SHORT, Co
 STRING, LIST, PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
 
 _THREADS = "actors take the place of thread pools"
-_CLEANER = "there is no log cleaner yet"
 _SASL = "SASL is not served yet"
 _TIERED = "segments stay on local disks"
 
@@ -29,10 +28,6 @@ NOT_IN_USE: Mapping[str, str] = {
     "share.coordinator.append.linger.ms": "a coordinator appends at once",
     "share.coordinator.cached.buffer.max.bytes": "a coordinator keeps no buffers",
     "share.fetch.purgatory.purge.interval.requests": "a share fetch that has ended leaves nothing behind",
-    "delete.retention.ms": _CLEANER,
-    "min.compaction.lag.ms": _CLEANER,
-    "max.compaction.lag.ms": _CLEANER,
-    "min.cleanable.dirty.ratio": _CLEANER,
     "leader.replication.throttled.replicas": "replication is not throttled",
     "follower.replication.throttled.replicas": "replication is not throttled",
     "errors.deadletterqueue.group.enable": "share groups are not served yet",
@@ -51,15 +46,6 @@ def _threads() -> Iterator[ConfigDef]:
     for name, default in (("background.threads", "10"), ("num.io.threads", "8"), ("num.network.threads", "3")):
         yield _cluster_wide(name, INT, default, _THREADS, lower=1)
     yield _cluster_wide("num.replica.fetchers", INT, "1", "replication over several nodes is not served yet", lower=1)
-
-
-def _cleaner() -> Iterator[ConfigDef]:
-    yield _cluster_wide("log.cleaner.threads", INT, "1", _CLEANER, lower=0)
-    yield _cluster_wide("log.cleaner.backoff.ms", LONG, "15000", _CLEANER, lower=0)
-    yield _cluster_wide("log.cleaner.dedupe.buffer.size", LONG, "134217728", _CLEANER)
-    yield _cluster_wide("log.cleaner.io.buffer.size", INT, "524288", _CLEANER, lower=0)
-    yield _cluster_wide("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", _CLEANER)
-    yield _cluster_wide("log.cleaner.io.max.bytes.per.second", DOUBLE, "1.7976931348623157E308", _CLEANER)
 
 
 _SASL_SETTINGS: tuple[tuple[str, ConfigType, str | None], ...] = (
@@ -90,7 +76,7 @@ def _cluster_wide(name: str, kind: ConfigType, default: str, reason: str, lower:
 
 
 UNUSED_CONFIGS: Mapping[str, ConfigDef] = {
-    definition.name: definition for group in (_threads, _cleaner, _sasl) for definition in group()
+    definition.name: definition for group in (_threads, _sasl) for definition in group()
 }
 """Kafka's settings that can be changed at run time and that nothing of rayka reads."""
 

@@ -160,7 +160,7 @@ class CleanerMachine(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.log._appender.roll(self.now_ms)
+        self.log.roll(self.now_ms)
 
     @rule(step=st.integers(0, 2 * RETENTION_MS))
     def clean(self, step: int) -> None:

@@ -19,7 +19,7 @@ class PowerCut(CrashingFiles):
     """Power fails before the call number `cut_at` (from 1 on) that changes something; `calls` counts those.
 
     `crash` then loses what was not synced: contents as `CrashingFiles` has it, and for each directory that was not
-    synced since, the last of its new, renamed and removed names.
+    synced since, the last of its new, renamed and removed names. A file whose renaming is lost has its old name.
     """
 
     def __init__(self, cut_at: int = 0) -> None:
@@ -55,8 +55,17 @@ class PowerCut(CrashingFiles):
 
     def rename(self, source, target):
         self._step()
-        self._changed(target, _restore(target))
+        put_back = _restore(target) if os.path.exists(target) else None
         super().rename(source, target)
+        self._new_names = [name for name in self._new_names if name != target]
+
+        def undo() -> None:
+            if os.path.exists(target):
+                os.replace(target, source)
+            if put_back is not None:
+                put_back()
+
+        self._changed(target, undo)
 
     def remove(self, path):
         self._step()

@@ -42,8 +42,7 @@ from rayka.metadata.commands import (
 from rayka.metadata.controller import Changes, Controller, HistoryLost, Position
 from rayka.metadata.features import NEW_CLUSTER_FEATURES
 from rayka.metadata.image import MetadataImage
-from rayka.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord
-from rayka.metadata.topics import INTERNAL_TOPICS
+from rayka.metadata.records import MetadataRecord, PartitionRecord
 from rayka.storage.files import RealFiles
 
 logger = logging.getLogger(__name__)
@@ -245,7 +244,6 @@ class ControllerActor:
             await self._some_actor_online()
         result = _COMMANDS[type(request)](self._core, request)
         self._commit(result.records)
-        _warn_of_compaction(result.records)
         version = self._image.version
         if result.records:
             await self._watchers.notify()
@@ -313,15 +311,6 @@ class ControllerActor:
 def _may_pass(error: RaykaError | OSError) -> bool:
     """Whether the same call may succeed later: the disk was full, for example."""
     return isinstance(error, OSError) or error.code is ErrorCode.KAFKA_STORAGE_ERROR
-
-
-def _warn_of_compaction(records: Sequence[MetadataRecord]) -> None:
-    for record in records:
-        if not isinstance(record, ConfigRecord) or record.resource_name in INTERNAL_TOPICS:
-            continue
-        if record.name == "cleanup.policy" and "compact" in (record.value or ""):
-            logger.warning("topic %s has cleanup.policy=%s, but there is no log cleaner yet: it keeps every record",
-                           record.resource_name, record.value)  # fmt: skip
 
 
 def _create_topics(core: Controller, request: CreateTopics) -> ControllerResult[list[TopicResult]]:

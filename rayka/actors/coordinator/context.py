@@ -341,7 +341,7 @@ class CoordinatorContext(Generic[C]):
             return
         try:
             self._expire()
-            self._compact()
+            self._delete_old_records()
         finally:
             self._schedule()
 
@@ -357,19 +357,16 @@ class CoordinatorContext(Generic[C]):
             if self._loop.time() >= end_s:
                 return
 
-    def _compact(self) -> None:
-        """Keep the log short. If that fails, the coordinator goes on with the long one."""
-        if self._error is not None:
+    def _delete_old_records(self) -> None:
+        """Keep a log short that is not compacted. If that fails, the coordinator goes on with the long one."""
+        if self._error is not None or self._spec.is_compacted:
             return
         try:
-            if self._spec.is_compacted:
-                self._log.compact()
-            else:
-                self._log.delete_before(self._core.first_needed_offset())
+            self._log.delete_before(self._core.first_needed_offset())
         except RaykaError as error:
-            logger.error("%s: compaction failed: %s", self._name, error)
+            logger.error("%s: old records cannot be deleted: %s", self._name, error)
         except Exception:
-            logger.exception("%s: compaction failed", self._name)
+            logger.exception("%s: old records cannot be deleted", self._name)
 
     @property
     def _name(self) -> str:

@@ -1,9 +1,7 @@
-"""The log under a coordinator: an internal partition that this process leads, compacted by this process.
+"""The log under a coordinator: an internal partition that this process leads.
 
-Where only the newest record of each key counts, the log is compacted here: when it has grown to several times the size
-of what counts, all of that is appended again and flushed, and then everything before it is deleted, so that loading
-stays quick after months. A crash in between leaves both, which give the same state. In a log that is not compacted, the
-coordinator says where the records that count begin.
+Where only the newest record of each key counts, the topic is compacted, and the log cleaner keeps it short. In a log
+that is not compacted, the coordinator says where the records that count begin.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from rayka.coordinator.result import Producer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
-from rayka.storage.format.builder import build_batches
 from rayka.storage.format.control import ControlType, read_control_type
 from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.log.reader import SegmentReader
@@ -28,8 +25,6 @@ from rayka.storage.producers.verification import Verification
 from rayka.types import NO_PRODUCER_ID, TxnMarker
 
 _READ_BYTES = 1024 * 1024
-_SMALLEST_BYTES = 16 * 1024 * 1024
-_GROWTH = 4
 _BATCH_BYTES = 512 * 1024
 _RECORD_OVERHEAD_BYTES = 24
 
@@ -55,16 +50,11 @@ class Marker(NamedTuple):
 class CoordinatorLog:
     """Appends (key, value) pairs; a value of None deletes the key."""
 
-    def __init__(self, partition: Partition, server: ReplicaServer, is_compacted: bool = True) -> None:
+    def __init__(self, partition: Partition, server: ReplicaServer) -> None:
         self.partition = partition
         self._server = server
-        self._is_compacted = is_compacted
         self._reader = SegmentReader()
-        self._live: dict[bytes, bytes | None] = {}
-        self._live_bytes = 0
-        self._bytes = 0
-        self._open: dict[int, dict[bytes, bytes | None]] = {}
-        self._rewritten_from: int | None = None  # everything that counts is at or above it
+        self._needed_from: int | None = None  # everything that counts is at or above it
         self._is_flushing = False
         self.skipped_batches = 0
         """Batches that the last `read` could not parse."""
@@ -73,7 +63,7 @@ class CoordinatorLog:
         """All entries of the log, a slice of them at a time. Batches that can't be parsed are logged and skipped.
 
         Raises CORRUPT_MESSAGE where a batch does not end within the log, so that what follows it can't be found: a
-        coordinator without that would answer with old state, and its next compaction would delete the rest.
+        coordinator without that would answer with old state, and might delete the rest.
         """
         log = self.partition.log
         offset = log.log_start_offset
@@ -84,8 +74,6 @@ class CoordinatorLog:
             for position, header in iter_headers(buffer):
                 entries += self._entries(buffer, position, header, before)
                 offset = header.next_offset
-            for entry in entries:
-                self._take(entry)
             yield entries
             if offset == before:
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self._name} has no whole batch at offset {offset}")
@@ -138,16 +126,11 @@ class CoordinatorLog:
                 base_sequence=0,
                 is_transactional=True,
             )
-        base_offset = self._server.append_own(self.partition, memoryview(batch), now_ms, verification)
-        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
-        for key, value in records:
-            self._take(Entry(base_offset, key, value, producer_id))
-        return base_offset
+        return self._server.append_own(self.partition, memoryview(batch), now_ms, verification)
 
     def append_marker(self, marker: TxnMarker) -> None:
         """Append the end of a transaction. Raises RaykaError if it was not appended."""
         write_marker(self._server, self.partition, marker)
-        self._take(Marker(marker.producer_id, marker.is_committed))
 
     def when_durable(self, done: Callable[[ErrorCode], None]) -> None:
         """Call `done` with NONE when everything appended so far is as safe as the topic asks for, else with an error.
@@ -156,80 +139,29 @@ class CoordinatorLog:
         """
         self._server.when_visible(self.partition, self.partition.log.log_end_offset, done)
 
-    def compact(self) -> bool:
-        """Append what counts again if the log has grown enough, and delete the rest once that is on the device.
-
-        True if it was appended. If the flush fails nothing is deleted, and the next call flushes again. Not while a
-        transaction is open: its records do not count yet. Raises RaykaError if an append fails; what was appended
-        does no harm, and the next attempt comes when the log has grown as much again.
-        """
-        if self._rewritten_from is not None:
-            self._flush_rewritten()
-            return False
-        if self._open or self._bytes < max(_SMALLEST_BYTES, _GROWTH * self._live_bytes):
-            return False
-        start = self.partition.log.log_end_offset
-        self._bytes = self._live_bytes
-        self._rewrite(list(self._live.items()))
-        self._rewritten_from = start
-        self._flush_rewritten()
-        return True
-
     def delete_before(self, offset: int | None) -> None:
         """Delete what lies before an offset once all from there on is on the device; None: nothing.
 
         If the flush fails nothing is deleted, and the next call flushes again.
         """
-        if self._rewritten_from is None and offset is not None and offset > self.partition.log.log_start_offset:
-            self._rewritten_from = offset
-        if self._rewritten_from is not None:
-            self._flush_rewritten()
+        if self._needed_from is None and offset is not None and offset > self.partition.log.log_start_offset:
+            self._needed_from = offset
+        if self._needed_from is not None:
+            self._flush_needed()
 
-    def _flush_rewritten(self) -> None:
-        """Flush what was appended again, unless that is under way."""
+    def _flush_needed(self) -> None:
+        """Flush what counts, unless that is under way."""
         if not self._is_flushing:
             self._is_flushing = True
-            self._server.when_flushed(self.partition, self.partition.log.log_end_offset, self._rewritten_flushed)
+            self._server.when_flushed(self.partition, self.partition.log.log_end_offset, self._needed_flushed)
 
-    def _rewritten_flushed(self, error: ErrorCode) -> None:
+    def _needed_flushed(self, error: ErrorCode) -> None:
         self._is_flushing = False
         if error is not ErrorCode.NONE:
-            logger.error("%s: not compacted yet, since the flush failed: %s", self._name, error.name)
-        elif self._rewritten_from is not None:
-            self._server.delete_own(self.partition, self._rewritten_from)
-            self._rewritten_from = None
-
-    def _rewrite(self, live: Iterable[tuple[bytes, bytes | None]]) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        records = [Record(0, now_ms, key, value) for key, value in live]
-        for batch in build_batches(records, max_batch_size=_BATCH_BYTES):
-            self._server.append_own(self.partition, memoryview(batch), now_ms)
-
-    def _take(self, entry: Entry | Marker) -> None:
-        """Track what counts. A transaction's records count from its marker on, unless they were overwritten."""
-        if not self._is_compacted:
-            return
-        if isinstance(entry, Marker):
-            written = self._open.pop(entry.producer_id, {})
-            for key, value in written.items() if entry.is_committed else ():
-                self._remember(key, value)
-        elif entry.producer_id == NO_PRODUCER_ID:
-            for written in self._open.values():
-                written.pop(entry.key, None)
-            self._remember(entry.key, entry.value)
-        else:
-            self._open.setdefault(entry.producer_id, {})[entry.key] = entry.value
-
-    def _remember(self, key: bytes, value: bytes | None) -> None:
-        """Keys are in the order of their newest records, as after compaction."""
-        if not self._is_compacted:
-            return
-        self._bytes += len(key) + len(value or b"")
-        before = self._live.pop(key, None)
-        self._live_bytes -= len(key) + len(before) if before is not None else 0
-        if value is not None:
-            self._live[key] = value
-            self._live_bytes += len(key) + len(value)
+            logger.error("%s: nothing is deleted yet, since the flush failed: %s", self._name, error.name)
+        elif self._needed_from is not None:
+            self._server.delete_own(self.partition, self._needed_from)
+            self._needed_from = None
 
 
 def _entries(buffer: Buffer, position: int, header: BatchHeader, from_offset: int) -> Iterator[Entry | Marker]:

@@ -46,7 +46,7 @@ class CoordinatorRuntime(Generic[C]):
             return
         self.leaves(number)
         self._epochs[number] = partition.leader_epoch
-        log = CoordinatorLog(partition, self._server, self._spec.is_compacted)
+        log = CoordinatorLog(partition, self._server)
         coordinator = CoordinatorContext(
             self._spec, log, lambda: self._topics, lambda: self._configs, lambda: self.outside
         )

@@ -52,6 +52,11 @@ class NodeSpec:
         return os.path.join(self.socket_dir, "usage")
 
     @property
+    def cleaner_dir(self) -> str:
+        """Where the node's log cleaners lock their slots."""
+        return os.path.join(self.socket_dir, "cleaner")
+
+    @property
     def controller_dir(self) -> str:
         """Where the controller keeps the metadata log."""
         return os.path.join(self.data_dir, "controller")

@@ -23,6 +23,7 @@ from rayka.actors.channel.requests import encode_failure
 from rayka.actors.channel.router import handover_path, socket_path
 from rayka.actors.channel.service import CallRequest, FrameService
 from rayka.actors.channel.socket import ChannelServer
+from rayka.actors.cleaner.log_cleaner import LogCleaner
 from rayka.actors.controller.client import execute_until_heard
 from rayka.actors.controller.watch import ImageWatch, find_controller
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
@@ -122,6 +123,10 @@ class PartitionActor:
         await self._channel.start()
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._disk, self._server, config)
         self._upkeep.start()
+        self._cleaner = LogCleaner(
+            self._replicas, self._directory, self._disk, lambda: self._view.config, self._spec.cleaner_dir
+        )
+        self._cleaner.start()
         self._share_partitions = SharePartitions(
             self._replicas, CoordinatorPersister(self._view.shares), ShareGroupConfigs(self._view).of
         )
@@ -233,6 +238,7 @@ class PartitionActor:
         self._is_stopped = True
         await self._assignments.stop()
         await self._view.stop()
+        await self._cleaner.stop()
         await self._upkeep.stop()
         await self._roles.stop()
         await self._monitor.stop()

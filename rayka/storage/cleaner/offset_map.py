@@ -27,6 +27,7 @@ class OffsetMap:
     """At most `memory_bytes`, and no more than `max_records` need."""
 
     def __init__(self, memory_bytes: int, load_factor: float, secret: tuple[int, int], max_records: int) -> None:
+        load_factor = min(max(load_factor, 0.01), 1.0)
         slots = max(min(memory_bytes // SLOT_BYTES, int(max_records / load_factor) + 2, _MAX_SLOTS), 2)
         self.max_entries = min(int(slots * load_factor), slots - 1)
         self.table: Table = np.zeros((slots, 3), np.uint64)

@@ -25,6 +25,7 @@ from rayka.storage.files import RealFiles, storage_error, storing
 from rayka.storage.log.local_log import Removal, SegmentDeletion
 from rayka.storage.log.log import Log
 from rayka.storage.log.replacement import Replacement
+from rayka.storage.log.segment import CLEANED_SUFFIX
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS
 from rayka.types import TopicPartition
 
@@ -331,6 +332,14 @@ class LogDirectory:
         """Give the files of a cleaned segment their names; those of the old segments are removed later."""
         if self._open([log]):
             self._removals.append(replacement.finish(deletion))
+
+    @storing
+    def discard_cleaned(self, log: Log) -> None:
+        """Remove the cleaned segments that no replacement has taken up; nothing writes to them any more."""
+        if self._open([log]):
+            for name in self._files.list(log.directory):
+                if name.endswith(CLEANED_SUFFIX):
+                    self._files.remove_if_present(os.path.join(log.directory, name))
 
     def _open(self, logs: Iterable[Log]) -> list[Log]:
         """Without those that were deleted meanwhile: another topic of that name must not get their offsets."""

@@ -61,7 +61,8 @@ class Log:
         self._files = files
         self._jitter_ms = jitter_ms
         self._disk = disk or DiskState(directory)
-        self._is_released = False
+        self.is_released = False
+        """Whether the log was deleted or goes elsewhere; nothing may be done with it any more."""
         self._replacing: tuple[Segment, ...] = ()
         self._segments = loaded.segments
         self._producers = loaded.producers
@@ -440,6 +441,11 @@ class Log:
             self._high_watermark_place = self._local.place_of(end_offset)
         self._appender.plan_snapshot()
 
+    @storing
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment at the log end, unless the active one is empty."""
+        self._appender.roll(now_ms)
+
     # -- compaction -----------------------------------------------------------------------------
 
     @property
@@ -505,7 +511,7 @@ class Log:
 
         Of a log that was released meanwhile nothing is left to flush, and the job does nothing.
         """
-        return FlushJob(self._files) if self._is_released else self._begin_flush()
+        return FlushJob(self._files) if self.is_released else self._begin_flush()
 
     @storing
     def _begin_flush(self) -> FlushJob:
@@ -513,7 +519,7 @@ class Log:
 
     def finish_flush(self, job: FlushJob) -> None:
         """Move the recovery point to where the job got. Raises KAFKA_STORAGE_ERROR if it failed."""
-        if not self._is_released:
+        if not self.is_released:
             self._finish_flush(job)
 
     @storing
@@ -552,7 +558,7 @@ class Log:
 
     def release(self) -> None:
         """Give the descriptors back and write nothing: the log goes elsewhere. Later calls are refused."""
-        self._is_released = True
+        self.is_released = True
         self._disk = DiskState(self.directory)
         self._disk.failed(FileNotFoundError(errno.ENOENT, "the log was released", self.directory))
         self._local.release()

@@ -47,12 +47,23 @@ class Replacement:
         self._directory = directory
 
     def prepare(self) -> None:
-        """Step 1: the new files are complete from here on."""
-        for path in self.segment.paths:
-            if self._files.exists(path + CLEANED_SUFFIX):
-                self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
-        self._files.sync_path(self._directory)
-        self.segment.open_renamed(SWAP_SUFFIX)
+        """Step 1: the new files are complete from here on. If that fails, none of them is left."""
+        try:
+            for path in self.segment.paths:
+                if self._files.exists(path + CLEANED_SUFFIX):
+                    self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+            self._files.sync_path(self._directory)
+            self.segment.open_renamed(SWAP_SUFFIX)
+        except OSError:
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
+        """Remove the new files. The log goes last: without it an index would be taken for that of the old log."""
+        self.segment.close()
+        for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):
+            for path in reversed(self.segment.paths):
+                self._files.remove_if_present(path + suffix)
 
     def finish(self, deletion: SegmentDeletion) -> Removal:
         """Step 3: `deletion` has the old files; the removal of those is due later."""

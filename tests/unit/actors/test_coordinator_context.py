@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import pickle
 import socket
 import time
@@ -217,30 +215,6 @@ def test_a_hundred_thousand_offsets_expire_at_once(tmp_path: Path) -> None:
         expiring,
         [encode_record(CoordinatorRecord(OffsetCommitKey("g", "t", n), old)) for n in range(100_000)],
     )
-
-
-def test_sessions_expire_although_a_compaction_has_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def compacting(coordinator: Coordinator) -> None:
-        joined = await coordinator.join("i")
-        sync = SyncGroupRequest("g", 1, joined.member_id, assignments=((joined.member_id, b""),))
-        assert (await coordinator.send(sync)).error is ErrorCode.NONE
-        disk = coordinator.directory.disk
-        disk.failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-        monkeypatch.setattr("rayka.actors.coordinator.log._SMALLEST_BYTES", 1)
-        async with asyncio.timeout(10):
-            while "compaction failed" not in caplog.text:
-                await asyncio.sleep(0.01)
-        coordinator.directory.probe()
-
-        async def is_gone() -> bool:
-            return await coordinator.members() == 0
-
-        await until(is_gone)
-
-    offset = CoordinatorRecord(OffsetCommitKey("g", "t", 0), OffsetCommitValue(7, commit_timestamp=2**62))
-    check(tmp_path, compacting, [encode_record(offset)] * 100)
 
 
 def test_bad_requests_fail_alone_on_a_shared_channel(tmp_path: Path) -> None:

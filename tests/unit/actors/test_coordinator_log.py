@@ -1,26 +1,22 @@
-"""A coordinator's log keeps the newest record of each key, and is compacted only when most of it is outdated."""
+"""A coordinator's log keeps the newest record of each key when the cleaner has compacted it."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import uuid
 from pathlib import Path
-
-import pytest
 
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
-from rayka.errors import RaykaError
 from rayka.replica.partition import Partition, Replicas
-from rayka.storage.directory.log_directory import BOOT_ID_FILE, LOG_START_OFFSETS_FILE, LogDirectory
+from rayka.storage.directory.log_directory import BOOT_ID_FILE, LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch
 from rayka.types import TopicPartition
+from tests.support.compaction import compact
 from tests.support.faulty_files import CrashingFiles
 
 NAME = TopicPartition("__consumer_offsets", 0)
@@ -42,29 +38,20 @@ def lead(directory: LogDirectory, config: LogConfig) -> tuple[Partition, Replica
     return partition, ReplicaServer(replicas, directory, DiskThread())
 
 
-class FewDescriptors(CrashingFiles):
-    """Loses at a power cut what was not synced. While it `lacks` descriptors, no flush can begin."""
-
-    lacks = False
-
-    def duplicate(self, descriptor: int) -> int:
-        if self.lacks:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return super().duplicate(descriptor)
-
-
-async def compacted(partition: Partition) -> None:
-    """Wait until the old records are gone."""
-    async with asyncio.timeout(10):
-        while partition.log.log_start_offset == 0:
-            await asyncio.sleep(0.01)
+def compacted(partition: Partition, files: RealFiles | None = None) -> int:
+    """Let the cleaner take up everything that was written so far; returns how many records it has kept."""
+    partition.log.roll(0)
+    partition.log.flush()
+    end = compact(partition.log, 0, files or RealFiles())
+    assert end is not None
+    return end.records_kept
 
 
 def entries(log: CoordinatorLog) -> list[Entry]:
     return [entry for read in log.read() for entry in read if isinstance(entry, Entry)]
 
 
-def test_the_log_is_compacted_once_and_keeps_the_last_value_of_each_key(tmp_path: Path) -> None:
+def test_a_compacted_log_keeps_the_last_value_of_each_key(tmp_path: Path) -> None:
     async def check() -> None:
         partition, server = open_partition(tmp_path)
         log = CoordinatorLog(partition, server)
@@ -72,13 +59,13 @@ def test_the_log_is_compacted_once_and_keeps_the_last_value_of_each_key(tmp_path
         for number in range(300):
             log.append([(b"k%d" % (number % 3), b"%d:" % number + value)])
         log.append([(b"k0", None)])
-        assert log.compact()
-        assert not log.compact(), "nothing was written since"
-        await compacted(partition)
-        again = CoordinatorLog(partition, server)
-        read = [(key, value[:4]) for _, key, value, _ in entries(again) if value is not None]
+        assert compacted(partition) == 3
+        read = [
+            (key, value[:4]) for _, key, value, _ in entries(CoordinatorLog(partition, server)) if value is not None
+        ]
         assert read == [(b"k1", b"298:"), (b"k2", b"299:")]
-        assert not again.compact(), "a restart does not compact it once more"
+        log.append([(b"k1", b"new")])
+        assert entries(CoordinatorLog(partition, server))[-1] == Entry(301, b"k1", b"new")
 
     asyncio.run(check())
 
@@ -99,9 +86,6 @@ def test_offsets_of_a_transaction_count_after_its_commit(tmp_path: Path) -> None
             )
             partition.append_as_coordinator(memoryview(batch), 0)
 
-        filler = bytes(600_000)
-        for number in range(30):
-            write(-1, b"filler", b"%d" % number + filler)
         write(1, b"committed", b"1")
         write(1, b"written over", b"1")
         write(2, b"aborted", b"2")
@@ -110,17 +94,16 @@ def test_offsets_of_a_transaction_count_after_its_commit(tmp_path: Path) -> None
         log = CoordinatorLog(partition, server)
         read = [entry for entries in log.read() for entry in entries]
         assert read[-1] == Marker(1, True)
-        assert read[-4] == Entry(31, b"written over", b"1", 1)
-        assert not log.compact(), "a transaction is open"
+        assert read[-4] == Entry(1, b"written over", b"1", 1)
+        partition.log.roll(0)
+        partition.log.flush()
+        assert compact(partition.log, 0, RealFiles()) is None, "a transaction is open"
 
         end(2, ControlType.ABORT)
-        log = CoordinatorLog(partition, server)
-        assert len(entries(log)) == 34
-        assert log.compact()
-        await compacted(partition)
+        assert len(entries(CoordinatorLog(partition, server))) == 4
+        compacted(partition)
         kept = [(entry.key, entry.value) for entry in entries(CoordinatorLog(partition, server))]
-        assert kept[1:] == [(b"written over", b"3"), (b"committed", b"1")]
-        assert kept[0] == (b"filler", b"29" + filler)
+        assert kept == [(b"committed", b"1"), (b"written over", b"3")]
 
     asyncio.run(check())
 
@@ -137,66 +120,36 @@ def outdated(partition: Partition, server: ReplicaServer) -> CoordinatorLog:
 LIVE = [(b"group %d" % (number % 4), b"%d" % number) for number in range(196, 200)]
 
 
-def test_a_power_cut_after_a_compaction_loses_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rayka.actors.coordinator.log._SMALLEST_BYTES", 1)
-
+def test_a_power_cut_after_a_compaction_loses_no_group(tmp_path: Path) -> None:
     async def check() -> None:
         files = CrashingFiles()
         directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
-        partition, server = lead(directory, LogConfig())
+        partition, server = lead(directory, LogConfig(cleanup_policy=("compact",)))
         directory.opened()
-        log = outdated(partition, server)
+        outdated(partition, server)
         directory.checkpoint([partition.log])
-        assert log.compact()
-        async with asyncio.timeout(10):
-            while not (tmp_path / LOG_START_OFFSETS_FILE).read_text().endswith(" 0 200\n"):
-                await asyncio.sleep(0.01)
+        assert compacted(partition, files) == 4
         await server.stop()
         directory.release()
         files.lose_all()
         (tmp_path / BOOT_ID_FILE).write_text("that was another kernel\n")
-        again = CoordinatorLog(*open_partition(tmp_path))
+        again = CoordinatorLog(*open_partition(tmp_path, config=LogConfig(cleanup_policy=("compact",))))
         assert [(entry.key, entry.value) for entry in entries(again)] == LIVE
 
     asyncio.run(check())
 
 
-def test_a_compaction_that_cannot_be_flushed_deletes_nothing_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rayka.actors.coordinator.log._SMALLEST_BYTES", 1)
-
-    async def check() -> None:
-        files = FewDescriptors()
-        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
-        partition, server = lead(directory, LogConfig())
-        log = outdated(partition, server)
-        files.lacks = True
-        assert log.compact()
-        await server.stop()
-        assert partition.log.log_start_offset == 0
-        assert len(entries(CoordinatorLog(partition, server))) == 204
-        files.lacks = False
-        directory.probe()
-        assert not log.compact(), "the records are there already and only have to be flushed"
-        await compacted(partition)
-        assert partition.log.log_start_offset == 200
-
-    asyncio.run(check())
-
-
-def test_a_log_of_which_a_batch_is_cut_is_not_taken_for_the_whole_log(tmp_path: Path) -> None:
+def test_what_is_not_on_the_device_is_not_compacted(tmp_path: Path) -> None:
     async def check() -> None:
         partition, server = open_partition(tmp_path)
+        outdated(partition, server)
         log = CoordinatorLog(partition, server)
-        for number in range(3):
-            log.append([(b"key %d" % number, b"value")])
-        (segment,) = tmp_path.glob("*/*.log")
-        with segment.open("r+b") as file:
-            file.seek(8)
-            file.write((1 << 20).to_bytes(4, "big"))  # the length of the first batch
-        with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
-            entries(CoordinatorLog(partition, server))
-        await server.stop()
+        log.append([(b"group 0", b"new")])
+        partition.log.roll(0)
+        assert compact(partition.log, 0, RealFiles()) is None
+        assert len(entries(log)) == 201
+        partition.log.flush()
+        assert compact(partition.log, 0, RealFiles()) is not None
+        assert len(entries(log)) == 4
 
     asyncio.run(check())

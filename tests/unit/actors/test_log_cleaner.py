@@ -1,0 +1,169 @@
+"""The log cleaner of a partition actor: a real process cleans, while the log is served."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from rayka.actors.cleaner.log_cleaner import LogCleaner
+from rayka.actors.replica.disk import DiskThread
+from rayka.config import BrokerConfig, LogConfig
+from rayka.replica.partition import Partition, Replicas
+from rayka.storage.directory.log_directory import CLEANED_OFFSETS_FILE, LogDirectory
+from rayka.storage.files import RealFiles
+from rayka.storage.format.records import Record, build_batch
+from rayka.types import TopicPartition
+from tests.support.logs import read_values
+
+NAME = TopicPartition("compacted", 0)
+TOPIC_ID = uuid.uuid4()
+CONFIG = LogConfig(cleanup_policy=("compact",), internal_segment_bytes=20_000)
+
+
+class Cleaned:
+    """A compacted partition with its cleaner."""
+
+    def __init__(self, path: Path, *, is_internal: bool = False, **settings: str) -> None:
+        self.directory = LogDirectory.open(str(path / "logs"), RealFiles(), now_ms=0)
+        self.disk = DiskThread()
+        config = CONFIG if not is_internal else LogConfig(cleanup_policy=("compact",))
+        self.log = self.directory.open_log(NAME, TOPIC_ID, config, now_ms=0)
+        self.partition = Partition(self.log, TOPIC_ID, is_internal=is_internal)
+        self.partition.become_leader(0)
+        self.replicas = Replicas()
+        self.replicas.add(self.partition)
+        broker = BrokerConfig.parse(settings)
+        self.cleaner = LogCleaner(self.replicas, self.directory, self.disk, lambda: broker, str(path / "slots"))
+
+    def write(self, count: int, size: int = 100) -> dict[bytes, tuple[int, bytes]]:
+        """Updates of ten keys; the last offset and value of each."""
+        last = {}
+        for _ in range(count):
+            offset = self.log.log_end_offset
+            key, value = b"key %d" % (offset % 10), b"%d " % offset + bytes(size)
+            self.log.append_as_leader(build_batch([Record(0, 0, key, value)]), 0, 0)
+            last[key] = offset, value
+        self.log.update_high_watermark(self.log.log_end_offset)
+        self.log.flush()
+        return last
+
+    async def stop(self) -> None:
+        await self.cleaner.stop()
+        self.disk.stop()
+
+
+def check(cleaned: Callable[[], Cleaned], test: Callable[[Cleaned], Awaitable[None]]) -> None:
+    async def run() -> None:
+        subject = cleaned()
+        try:
+            await test(subject)
+        finally:
+            await subject.stop()
+
+    asyncio.run(run())
+
+
+def test_a_dirty_log_is_cleaned_and_serves_the_same_last_values(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        last = subject.write(1000)
+        size = subject.log.size
+        assert await subject.cleaner.clean_one()
+        assert subject.log.size < size / 3
+        values = read_values(subject.log)
+        assert {offset: values[offset] for offset, _ in last.values()} == dict(last.values())
+        assert not await subject.cleaner.clean_one(), "nothing is dirty any more"
+        checkpoint = (tmp_path / "logs" / CLEANED_OFFSETS_FILE).read_text()
+        assert checkpoint == f"0\n1\ncompacted 0 {subject.log.segments[-1].base_offset}\n"
+        more = subject.write(1000)
+        assert await subject.cleaner.clean_one()
+        values = read_values(subject.log)
+        assert {offset: values[offset] for offset, _ in more.values()} == dict(more.values())
+        assert not [name for name in os.listdir(subject.log.directory) if name.endswith((".cleaned", ".swap"))]
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"log.cleaner.enable": "false"}, {"log.cleaner.threads": "0"}], ids=["disabled", "no threads"]
+)
+def test_a_cleaner_that_is_turned_off_cleans_nothing(tmp_path: Path, settings: dict[str, str]) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(1000)
+        assert not await subject.cleaner.clean_one()
+        assert len(read_values(subject.log)) == 1000
+
+    check(lambda: Cleaned(tmp_path, **settings), test)
+
+
+def test_the_actors_of_a_node_share_the_slots(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(1000)
+        (tmp_path / "slots").mkdir()
+        files = RealFiles()
+        other = files.lock(str(tmp_path / "slots" / "cleaner-0.lock"))
+        assert not await subject.cleaner.clean_one()
+        files.close(other)
+        assert await subject.cleaner.clean_one()
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
+def test_a_log_with_a_damaged_batch_is_left_alone_and_the_next_one_is_cleaned(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(1000)
+        damaged = subject.log.segments[1].path
+        with open(damaged, "r+b") as file:
+            file.seek(100)
+            file.write(b"?")
+        name = TopicPartition("other", 0)
+        other = subject.directory.open_log(name, uuid.uuid4(), CONFIG, now_ms=0)
+        replica = Partition(other, uuid.uuid4())
+        replica.become_leader(0)
+        subject.replicas.add(replica)
+        size = subject.log.size
+        assert not await subject.cleaner.clean_one()
+        assert subject.log.size == size
+        assert not [entry for entry in os.listdir(subject.log.directory) if entry.endswith((".cleaned", ".swap"))]
+        for number in range(1000):
+            other.append_as_leader(build_batch([Record(0, 0, b"%d" % (number % 9), bytes(99))]), 0, 0)
+        other.update_high_watermark(1000)
+        other.flush()
+        assert await subject.cleaner.clean_one()
+        assert len(read_values(other)) < 300
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
+def test_a_deleted_log_ends_its_round(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(3000)
+        cleaning = asyncio.ensure_future(subject.cleaner.clean_one())
+        async with asyncio.timeout(10):
+            while subject.directory.cleaned_offset(NAME) is None:
+                await asyncio.sleep(0.001)
+        subject.replicas.remove(NAME)
+        await subject.disk.run(lambda: subject.directory.delete_log(subject.log, "gone"))
+        assert not await cleaning
+        subject.directory.check_online()
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
+def test_the_active_segment_of_an_internal_topic_is_closed_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.actors.cleaner.log_cleaner._EARLY_ROLL_BYTES", 50_000)
+
+    async def test(subject: Cleaned) -> None:
+        last = subject.write(1000)
+        assert not await subject.cleaner.clean_one(), "the closed segment is not on the device yet"
+        subject.log.flush()
+        assert await subject.cleaner.clean_one()
+        assert read_values(subject.log) == dict(last.values())
+
+    check(lambda: Cleaned(tmp_path, is_internal=True), test)
