@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import uuid
 from pathlib import Path
 
@@ -36,6 +38,17 @@ def lead(directory: LogDirectory, config: LogConfig) -> tuple[Partition, Replica
     replicas = Replicas()
     replicas.add(partition)
     return partition, ReplicaServer(replicas, directory, DiskThread())
+
+
+class FewDescriptors(CrashingFiles):
+    """Loses at a power cut what was not synced. While it `lacks` descriptors, no flush can begin."""
+
+    lacks = False
+
+    def duplicate(self, descriptor: int) -> int:
+        if self.lacks:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().duplicate(descriptor)
 
 
 def compacted(partition: Partition, files: RealFiles | None = None) -> int:
