@@ -190,20 +190,28 @@ class FetchResult(NamedTuple):
 
 
 class OffsetQuery(NamedTuple):
-    """A look-up by timestamp (milliseconds since the epoch) or `OffsetSpec`."""
+    """A look-up by timestamp (milliseconds since the epoch) or `OffsetSpec`.
+
+    With `max_offsets` it asks for so many offsets at which segments begin, instead of one (ListOffsets 0).
+    """
 
     topic_partition: TopicPartition
     timestamp: int
     current_leader_epoch: int = NO_LEADER_EPOCH
+    max_offsets: int | None = None
 
 
 class OffsetAnswer(NamedTuple):
-    """The offset found, -1 if no record is at or after the timestamp asked for."""
+    """The offset found, -1 if no record is at or after the timestamp asked for.
+
+    `offsets`, in descending order, answer a query that asks for those of segments.
+    """
 
     error: int
     offset: int = NO_OFFSET
     timestamp: int = NO_TIMESTAMP
     leader_epoch: int = NO_LEADER_EPOCH
+    offsets: tuple[int, ...] = ()
 
 
 class EpochQuery(NamedTuple):

@@ -210,6 +210,8 @@ class Partition:
         """Answer a ListOffsets query. Raises RaykaError."""
         self._check_epoch(query.current_leader_epoch)
         log = self.log
+        if query.max_offsets is not None:
+            return OffsetAnswer(0, offsets=log.offsets_of_segments(query.timestamp, query.max_offsets))
         end = log.last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else log.high_watermark
         match query.timestamp:
             case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -140,3 +141,23 @@ def test_an_old_client_is_told_what_a_compacted_topic_refuses(
         old_clients(name).produce(topic, [Record(None, b"no key")])
     assert raised.value.code == 87
     assert old_clients(name).produce(topic, [Record(b"key", b"value")]) == [0]
+
+
+def test_list_offsets_0_names_the_beginnings_of_segments(
+    new_topic: Callable[..., str], old_clients: Callable[[str], Any]
+) -> None:
+    """As Kafka 0.10 does: newest first, and none that began after the time asked for."""
+    topic = new_topic(**{"segment.bytes": "1048576"})
+    client = old_clients("kafka-python-0.9.5")
+    for _ in range(3):
+        client.produce(topic, [Record(None, bytes(600_000))])
+
+    def offsets(when: int, most: int) -> list[int]:
+        found: list[int] = client.call("list_offsets", topic=topic, partition=0, when=when, most=most)
+        return found
+
+    assert offsets(-1, 10) == [3, 2, 1, 0]
+    assert offsets(-1, 2) == [3, 2]
+    assert offsets(-2, 10) == [0]
+    assert offsets(int(time.time() * 1000) + 60_000, 1) == [3]
+    assert offsets(int(time.time() * 1000) - 3_600_000, 10) == []

@@ -29,19 +29,13 @@ _FIRST_WITH = {
 
 
 async def handle_list_offsets(call: Call) -> Any:
-    """Find offsets by timestamp. Version 0 answers with a list of offsets."""
+    """Find offsets by timestamp. Version 0 answers with offsets of segments, however little they say of records."""
     queries = [
-        OffsetQuery(
-            TopicPartition(topic.name, partition.partition_index),
-            partition.timestamp,
-            getattr(partition, "current_leader_epoch", NO_LEADER_EPOCH),
-        )
+        OffsetQuery(TopicPartition(topic.name, partition.partition_index), *_asked(call, partition))
         for topic in call.request.topics
         for partition in topic.partitions
     ]
-    answers = await _list_offsets(call, queries)
-    offsets = await _old_style_offsets(call, queries, answers) if call.version == 0 else [()] * len(queries)
-    found = iter(zip(answers, offsets, strict=True))
+    found = iter(await _list_offsets(call, queries))
     types = call.types
     return types.ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
@@ -49,12 +43,21 @@ async def handle_list_offsets(call: Call) -> Any:
             types.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _partition_response(call, partition.partition_index, *next(found)) for partition in topic.partitions
+                    _partition_response(call, partition.partition_index, next(found)) for partition in topic.partitions
                 ),
             )
             for topic in call.request.topics
         ),
     )
+
+
+def _asked(call: Call, partition: Any) -> tuple[int, int, int | None]:
+    """Timestamp, leader epoch and, in version 0, how many offsets; the log's end is as old as the question."""
+    if call.version:
+        return partition.timestamp, getattr(partition, "current_leader_epoch", NO_LEADER_EPOCH), None
+    is_now = partition.timestamp >= call.broker.now_ms()
+    timestamp = int(OffsetSpec.LATEST) if is_now else partition.timestamp
+    return timestamp, NO_LEADER_EPOCH, max(partition.max_num_offsets, 0)
 
 
 async def _list_offsets(call: Call, queries: list[OffsetQuery]) -> list[OffsetAnswer]:
@@ -77,30 +80,11 @@ def _refusal(version: int, query: OffsetQuery, times: int) -> OffsetAnswer | Non
     return None
 
 
-async def _old_style_offsets(
-    call: Call, queries: list[OffsetQuery], answers: list[OffsetAnswer]
-) -> list[tuple[int, ...]]:
-    """For version 0, offsets from which to read the records from a time on: the one asked for, and below it
-    the earliest, in descending order, at most `max_num_offsets`. After the last record stands the end."""
-    ends, starts = [
-        await call.broker.partitions.list_offsets(
-            [OffsetQuery(query.topic_partition, spec) for query in queries], IsolationLevel.READ_UNCOMMITTED
-        )
-        for spec in (OffsetSpec.LATEST, OffsetSpec.EARLIEST)
-    ]
-    limits = [max(partition.max_num_offsets, 0) for topic in call.request.topics for partition in topic.partitions]
-    offsets: list[tuple[int, ...]] = []
-    for answer, end, start, limit in zip(answers, ends, starts, limits, strict=True):
-        found = {end.offset if answer.offset < 0 else answer.offset, start.offset}
-        offsets.append(() if answer.error else tuple(sorted(found, reverse=True))[:limit])
-    return offsets
-
-
-def _partition_response(call: Call, partition: int, answer: OffsetAnswer, offsets: tuple[int, ...]) -> Any:
+def _partition_response(call: Call, partition: int, answer: OffsetAnswer) -> Any:
     return call.types.ListOffsetsPartitionResponse(
         partition_index=partition,
         error_code=answer.error,
-        old_style_offsets=offsets,
+        old_style_offsets=answer.offsets,
         timestamp=answer.timestamp,
         offset=answer.offset,
         leader_epoch=answer.leader_epoch,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import uuid
 from collections.abc import Mapping
+from itertools import chain, groupby, islice
 
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -27,13 +28,13 @@ from rayka.storage.log.leader_epochs import EpochEntry
 from rayka.storage.log.local_log import FlushJob, LocalLog, LogOffsetMetadata, Removal, SegmentDeletion
 from rayka.storage.log.recovery import LastRun, LoadedLog, LogLoader
 from rayka.storage.log.replacement import CleanedSegment, Replacement
-from rayka.storage.log.search import offset_for_timestamp, offset_of_max_timestamp
+from rayka.storage.log.search import offset_for_timestamp, offset_of_max_timestamp, offsets_of_segments
 from rayka.storage.log.segment import Segment
 from rayka.storage.producers.entry import ProducerEntry
 from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS, ProducerState
 from rayka.storage.producers.verification import Verification
-from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, TopicPartition
+from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, OffsetSpec, TopicPartition
 
 
 class Log:
@@ -293,6 +294,15 @@ class Log:
     def offset_for_timestamp(self, timestamp: int) -> OffsetAnswer | None:
         """The first record at or after `timestamp` (milliseconds), None if all are before."""
         return offset_for_timestamp(self._segments, timestamp, self.log_start_offset)
+
+    @storing
+    def offsets_of_segments(self, timestamp: int, max_offsets: int) -> tuple[int, ...]:
+        """In descending order, where segments begin that were last written to by `timestamp`: the answer to
+        ListOffsets 0. `OffsetSpec.LATEST` asks for the high watermark and all segments below it."""
+        end = (self.high_watermark,) if timestamp == OffsetSpec.LATEST else ()
+        found = chain(end, offsets_of_segments(self._segments, timestamp, self.log_start_offset))
+        distinct = (offset for offset, _ in groupby(min(offset, self.high_watermark) for offset in found))
+        return tuple(islice(distinct, max_offsets))
 
     @storing
     def max_timestamp(self) -> OffsetAnswer | None:

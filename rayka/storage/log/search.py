@@ -1,4 +1,4 @@
-"""Finding offsets by time (KIP-33, KIP-734)."""
+"""Finding offsets by time (KIP-33, KIP-734), and by segments as before KIP-33."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rayka.storage.format.records import read_batch
 from rayka.storage.log.scan import ScannedBatch, iter_batches
 from rayka.storage.log.segment import SCAN_BYTES, Segment
 from rayka.storage.log.segments import Segments
-from rayka.types import OffsetAnswer
+from rayka.types import OffsetAnswer, OffsetSpec
 
 
 def offset_for_timestamp(segments: Segments, timestamp: int, log_start_offset: int) -> OffsetAnswer | None:
@@ -28,6 +28,21 @@ def offset_of_max_timestamp(segments: Segments, log_start_offset: int) -> Offset
     latest = max(segments, key=lambda segment: segment.largest_timestamp().timestamp)
     timestamp, offset = latest.largest_timestamp()
     return _first_record(_batches_from(latest, offset), timestamp, log_start_offset) if timestamp >= 0 else None
+
+
+def offsets_of_segments(segments: Segments, timestamp: int, log_start_offset: int) -> Iterator[int]:
+    """In descending order, where the segments begin that were last written to by `timestamp` (milliseconds).
+
+    `OffsetSpec.LATEST` is after all of them, EARLIEST is the first alone.
+    """
+    if timestamp == OffsetSpec.EARLIEST:
+        yield log_start_offset
+        return
+    is_found = timestamp == OffsetSpec.LATEST
+    for segment in reversed(segments.from_offset(log_start_offset)):
+        is_found = is_found or segment.modified_ms() <= timestamp
+        if is_found:
+            yield max(segment.base_offset, log_start_offset)
 
 
 def _batches_from(segment: Segment, offset: int) -> Iterator[ScannedBatch]:

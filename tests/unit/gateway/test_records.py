@@ -40,8 +40,10 @@ def test_list_offsets(key: ApiKey, version: int, tmp_path: Path) -> None:
             assert latest.old_style_offsets == (3, 0)
             assert (await ask(client, -1, 0, most=1))[0].old_style_offsets == (3,)
             assert (await ask(client, -2, 0))[0].old_style_offsets == (0,)
-            assert (await ask(client, 3000, 0))[0].old_style_offsets == (1, 0)
-            assert (await ask(client, 9999, 0))[0].old_style_offsets == (3, 0)
+            assert (await ask(client, -1, 0, most=0))[0].old_style_offsets == ()
+            assert (await ask(client, 3000, 0))[0].old_style_offsets == (), "no segment was written by then"
+            assert (await ask(client, broker.now_ms() + 60_000, 0))[0].old_style_offsets == (3, 0)
+            assert [one.error_code for one in await ask(client, -3, 0)] == [35]
             return
         assert latest.offset == 3
         assert (missing.offset, missing.timestamp) == (-1, -1)

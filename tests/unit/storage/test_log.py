@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from rayka.storage.format.batch import iter_headers, read_header
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.reader import SegmentReader
-from rayka.types import FileSlice, TimestampType
+from rayka.types import FileSlice, OffsetSpec, TimestampType
 from tests.support.logs import NOW_MS, append, batch, open_log, read_values, records
 
 
@@ -351,3 +352,21 @@ def test_records_of_every_shape_come_back(tmp_path: Path) -> None:
     assert file_slice is not None
     read = list(read_records(SegmentReader().read(file_slice)))
     assert [(r.key, r.value, r.headers) for r in read] == [(r.key, r.value, r.headers) for r in sent]
+
+
+def test_offsets_of_segments_by_their_last_write(tmp_path: Path) -> None:
+    """The answer to ListOffsets 0, as Kafka 0.10 gives it."""
+    log = open_log(tmp_path, segment_bytes=300)
+    assert log.offsets_of_segments(OffsetSpec.LATEST, 10) == log.offsets_of_segments(OffsetSpec.EARLIEST, 10) == (0,)
+    bases = [append(log, b"x" * 200) for _ in range(4)]
+    for number, segment in enumerate(log._segments):
+        os.utime(segment.path, (1_000 + number, 1_000 + number))
+    assert bases == [0, 1, 2, 3]
+    assert log.offsets_of_segments(OffsetSpec.LATEST, 10) == (4, 3, 2, 1, 0)
+    assert log.offsets_of_segments(OffsetSpec.LATEST, 2) == (4, 3)
+    assert log.offsets_of_segments(OffsetSpec.EARLIEST, 10) == (0,)
+    assert log.offsets_of_segments(1_002_000, 10) == (2, 1, 0)
+    assert log.offsets_of_segments(1_002_999, 1) == (2,)
+    assert log.offsets_of_segments(999_999, 10) == ()
+    log.delete_records(1)
+    assert log.offsets_of_segments(1_002_000, 10) == (2, 1)
