@@ -35,7 +35,11 @@ GROUP_SETTINGS = (
     "group.consumer.session.timeout.ms=3000",
     "group.consumer.min.heartbeat.interval.ms=300",
     "group.consumer.heartbeat.interval.ms=300",
+    "group.share.min.heartbeat.interval.ms=300",
+    "group.share.heartbeat.interval.ms=300",
+    "group.share.min.record.lock.duration.ms=1000",
     "offsets.topic.num.partitions=4",
+    "share.coordinator.state.topic.num.partitions=4",
 )
 
 
