@@ -71,3 +71,24 @@ setup_python() {
 
 # is_ours STAMP: whether this script made the environment, for this checkout. Any other is not to be removed.
 is_ours() { [ "$(tail -n 1 "$1" 2>/dev/null)" = "$PWD" ]; }
+
+# PySpark 4 in an environment of its own, since RayDP needs PySpark 3.5. Everything else it takes from RAYKA_VENV.
+# Sets SPARK4_PYTHON. Call it after setup_python.
+setup_spark4() {
+  local venv="$RAYKA_VENV/spark4" packages wanted
+  SPARK4_PYTHON="$venv/bin/python"
+  export SPARK4_PYTHON
+  packages=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  wanted=$("$PYTHON" -c 'import tomllib
+extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
+print(extras["spark4"][0])'; sha256sum <scripts/setup.sh; "$PYTHON" --version)
+  [ "$(cat "$venv/.set-up-for" 2>/dev/null)" != "$wanted" ] || return 0
+  rm -rf "$venv"
+  "$PYTHON" -m venv --without-pip "$venv"
+  run_logged "$RAYKA_VENV/spark4.log" "Installing PySpark 4" \
+    "$PYTHON" -m pip --python "$SPARK4_PYTHON" install --disable-pip-version-check -q --no-deps --no-compile \
+    "$(head -n 1 <<<"$wanted")" "py4j>=0.10.9.9,<0.10.10"
+  printf "import site; site.addsitedir('%s')\n" "$packages" \
+    >"$("$SPARK4_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rayka-packages.pth"
+  printf '%s\n' "$wanted" >"$venv/.set-up-for"
+}

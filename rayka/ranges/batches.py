@@ -93,7 +93,7 @@ class MicroBatches:
         if last is not None and not self._checkpoint.is_done(last):
             return self._repeat(last, bounds)
         surviving = self._surviving(self._positions(), bounds)
-        proposed = tuple(_limit(list(_pending(surviving, bounds)), self._settings.max_offsets))
+        proposed = tuple(limit(list(pending(surviving, bounds)), self._settings.max_offsets))
         if not any(map(len, proposed)):
             self.losses = ()  # reported with the batch that comes next
             return None
@@ -136,11 +136,11 @@ class MicroBatches:
 
     def _surviving(self, ranges: Ranges, bounds: Bounds) -> tuple[OffsetRange, ...]:
         """The ranges without offsets that are lost; sets `losses`."""
-        pairs = [_survivor(each, bounds.get(each.topic_partition)) for each in ranges]
+        pairs = [survivor(each, bounds.get(each.topic_partition)) for each in ranges]
         self.losses = tuple(loss for _, loss in pairs if loss is not None)
         if self.losses and self._settings.on_data_loss == "fail":
             raise _failure(self.losses)
-        return tuple(survivor for survivor, _ in pairs if survivor is not None)
+        return tuple(left for left, _ in pairs if left is not None)
 
 
 def behind(batch: PlannedBatch, bounds: Bounds) -> int:
@@ -150,8 +150,8 @@ def behind(batch: PlannedBatch, bounds: Bounds) -> int:
     return sum(max(0, offsets) for offsets in left)
 
 
-def _survivor(planned: OffsetRange, bound: OffsetRange | None) -> tuple[OffsetRange | None, DataLoss | None]:
-    """What is left of a range, and what is lost."""
+def survivor(planned: OffsetRange, bound: OffsetRange | None) -> tuple[OffsetRange | None, DataLoss | None]:
+    """What is left of a range, and what is lost; `bound` has all offsets of its partition, None if there is none."""
     if bound is None:
         reason = f"the partition was deleted; it had been read up to offset {planned.start_offset}"
         return None, DataLoss(planned, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
@@ -160,15 +160,15 @@ def _survivor(planned: OffsetRange, bound: OffsetRange | None) -> tuple[OffsetRa
             f"the topic was deleted and created again (topic id {planned.topic_id}, now {bound.topic_id}); "
             f"it had been read up to offset {planned.start_offset}"
         )
-        survivor = bound.between(bound.start_offset, bound.start_offset)
-        return survivor, DataLoss(planned, ErrorCode.UNKNOWN_TOPIC_ID, reason)
+        left = bound.between(bound.start_offset, bound.start_offset)
+        return left, DataLoss(planned, ErrorCode.UNKNOWN_TOPIC_ID, reason)
     earliest = bound.start_offset
     if planned.start_offset >= earliest:
         return planned, None
     lost = planned.between(planned.start_offset, earliest)
     reason = f"offsets {lost.start_offset} to {earliest - 1} were deleted before they were read"
-    survivor = planned.between(earliest, max(earliest, planned.end_offset))
-    return survivor, DataLoss(lost, ErrorCode.OFFSET_OUT_OF_RANGE, reason)
+    left = planned.between(earliest, max(earliest, planned.end_offset))
+    return left, DataLoss(lost, ErrorCode.OFFSET_OUT_OF_RANGE, reason)
 
 
 def _failure(losses: Sequence[DataLoss]) -> RaykaError:
@@ -176,7 +176,7 @@ def _failure(losses: Sequence[DataLoss]) -> RaykaError:
     return RaykaError(losses[0].code, f'{lost}. on_data_loss="skip" reports this and goes on with what is there')
 
 
-def _pending(positions: Ranges, bounds: Bounds) -> Iterator[OffsetRange]:
+def pending(positions: Ranges, bounds: Bounds) -> Iterator[OffsetRange]:
     """From the positions to the ends; a partition that is new is read from its beginning."""
     known = {each.topic_partition: each for each in positions}
     for partition, bound in bounds.items():
@@ -184,7 +184,7 @@ def _pending(positions: Ranges, bounds: Bounds) -> Iterator[OffsetRange]:
         yield bound.between(start, max(start, bound.end_offset))
 
 
-def _limit(ranges: Ranges, max_offsets: int | None) -> Iterator[OffsetRange]:
+def limit(ranges: Ranges, max_offsets: int | None) -> Iterator[OffsetRange]:
     """At most `max_offsets` in all (but at least one, if there are any), in proportion to what each partition has."""
     total = sum(map(len, ranges))
     left = total if max_offsets is None else min(max(max_offsets, 1), total)

@@ -24,9 +24,10 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A point in time, ms since the epoch."""
+    """A point in time, ms since the epoch. `required`: there must be a record at it or later in each partition."""
 
     ms: int
+    required: bool = False
 
 
 Place: TypeAlias = str | int | datetime | Timestamp
@@ -79,16 +80,21 @@ class OffsetRange:
 
 
 def plan_ranges(
-    topic_ids: TopicIds, list_offsets: ListOffsets, starting: Places = "earliest", ending: Places = "latest"
+    topic_ids: TopicIds,
+    list_offsets: ListOffsets,
+    starting: Places = "earliest",
+    ending: Places = "latest",
+    *,
+    nearest: bool = False,
 ) -> list[OffsetRange]:
     """One range for each partition, empty ones included, with offsets that do not change any more.
 
-    A time after the last record means the end. Raises INVALID_REQUEST for places that do not fit the partitions and
-    OFFSET_OUT_OF_RANGE for offsets that the log does not have.
+    A time after the last record means the end. Raises INVALID_REQUEST for places that do not fit the partitions, and
+    OFFSET_OUT_OF_RANGE for offsets that the log does not have; with `nearest` the nearest that it has is taken.
     """
     bounds = log_bounds(topic_ids, list_offsets)
-    starts = _resolve(bounds, starting, list_offsets)
-    ends = _resolve(bounds, ending, list_offsets)
+    starts = _resolve(bounds, starting, list_offsets, nearest)
+    ends = _resolve(bounds, ending, list_offsets, nearest)
     return [bound.between(starts[each], max(starts[each], ends[each])) for each, bound in bounds.items()]
 
 
@@ -117,10 +123,10 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def _resolve(
-    bounds: Mapping[TopicPartition, OffsetRange], places: Places, list_offsets: ListOffsets
+    bounds: Mapping[TopicPartition, OffsetRange], places: Places, list_offsets: ListOffsets, nearest: bool
 ) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
-    times: dict[TopicPartition, int] = {}
+    times: dict[TopicPartition, Timestamp] = {}
     for each, bound in bounds.items():
         match _place(places, each):
             case "earliest" | OffsetSpec.EARLIEST:
@@ -128,18 +134,30 @@ def _resolve(
             case "latest" | OffsetSpec.LATEST:
                 offsets[each] = bound.end_offset
             case datetime() as time:
-                times[each] = math.ceil(time.timestamp() * 1000)
-            case Timestamp(ms):
-                times[each] = ms
+                times[each] = Timestamp(math.ceil(time.timestamp() * 1000))
+            case Timestamp() as time:
+                times[each] = time
             case int() as offset if bound.start_offset <= offset <= bound.end_offset:
                 offsets[each] = offset
+            case int() as offset if nearest and offset >= 0:
+                offsets[each] = min(max(offset, bound.start_offset), bound.end_offset)
             case int() as offset:
                 message = f"{each} has no offset {offset}: it has {bound.start_offset} to {bound.end_offset}"
                 raise RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
             case unknown:
                 message = f'{unknown!r} is not valid: use "earliest", "latest", a datetime, a Timestamp or an offset'
                 raise RaykaError(ErrorCode.INVALID_REQUEST, message)
-    for each, offset in (list_offsets(times) if times else {}).items():
+    return offsets | _offsets_at(bounds, times, list_offsets)
+
+
+def _offsets_at(
+    bounds: Mapping[TopicPartition, OffsetRange], times: Mapping[TopicPartition, Timestamp], list_offsets: ListOffsets
+) -> dict[TopicPartition, int]:
+    offsets = dict(list_offsets({each: time.ms for each, time in times.items()})) if times else {}
+    for each, offset in offsets.items():
+        if offset < 0 and times[each].required:
+            message = f"{each} has no record with timestamp {times[each].ms} or a later one"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
         offsets[each] = bounds[each].end_offset if offset < 0 else offset
     return offsets
 

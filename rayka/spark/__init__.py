@@ -8,20 +8,51 @@
 `session` starts Spark on the Ray cluster (RayDP) that the broker is on. `read_topic` gives a DataFrame with the columns
 of Spark's own Kafka source, `stream_topic` runs micro-batches with a checkpoint, `write_topic` sends a DataFrame to a
 topic.
-It needs the extra `rayka[spark]`.
+It needs the extra `rayka[spark]`. A name is loaded when it is first used: executors load only what reads or writes.
+
+`rayka.spark.source` is the data source of PySpark 4, with the extra `rayka[spark4]`.
 """
 
 from __future__ import annotations
 
-from rayka.ranges.batches import DataLoss
-from rayka.ranges.plan import Timestamp
-from rayka.spark.decoding import arrow_values, avro_values, json_values
-from rayka.spark.java import prepare_java
-from rayka.spark.read import read_topic
-from rayka.spark.sessions import session, stop
-from rayka.spark.sinks import parquet_sink
-from rayka.spark.stream import Progress, Stream, stream_id, stream_topic
-from rayka.spark.write import write_topic
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rayka.ranges.batches import DataLoss
+    from rayka.ranges.plan import Timestamp
+    from rayka.spark.decoding import arrow_values, avro_values, json_values
+    from rayka.spark.java import prepare_java
+    from rayka.spark.read import read_topic
+    from rayka.spark.sessions import session, stop
+    from rayka.spark.sinks import parquet_sink
+    from rayka.spark.stream import Progress, Stream, stream_id, stream_topic
+    from rayka.spark.write import write_topic
+
+_MODULES = {
+    "rayka.ranges.batches": ("DataLoss",),
+    "rayka.ranges.plan": ("Timestamp",),
+    "rayka.spark.decoding": (
+        "arrow_values",
+        "avro_values",
+        "json_values",
+    ),
+    "rayka.spark.java": ("prepare_java",),
+    "rayka.spark.read": ("read_topic",),
+    "rayka.spark.sessions": (
+        "session",
+        "stop",
+    ),
+    "rayka.spark.sinks": ("parquet_sink",),
+    "rayka.spark.stream": (
+        "Progress",
+        "Stream",
+        "stream_id",
+        "stream_topic",
+    ),
+    "rayka.spark.write": ("write_topic",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "DataLoss",
@@ -40,3 +71,15 @@ __all__ = [
     "stream_topic",
     "write_topic",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,7 +16,7 @@ from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.codec import entity_reader, entity_writer
-from rayka.gateway.wire.reader import MalformedFrame, Reader
+from rayka.gateway.wire.reader import Frame, MalformedFrame, Reader
 
 CLIENT_ID = b"rayka"
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
@@ -52,7 +52,7 @@ class _ResponseReader(Reader):
 
     __slots__ = ()
 
-    def __init__(self, buffer: bytes, position: int) -> None:
+    def __init__(self, buffer: Frame, position: int) -> None:
         super().__init__(buffer, position)
         self._elements_left = len(buffer)
 
@@ -105,7 +105,7 @@ class BrokerConnection:
         rows = answer[4 + _VERSIONS_HEAD.size :][: count * _VERSIONS.size]
         return {key: (first, last) for key, first, last in _VERSIONS.iter_unpack(rows)}
 
-    def _exchange(self, api_key: int, version: int, body: bytes) -> bytes:
+    def _exchange(self, api_key: int, version: int, body: bytes) -> memoryview:
         """The answer's frame, beginning with the correlation id."""
         self._correlation_id += 1
         head = _HEADER.pack(api_key, version, self._correlation_id, len(CLIENT_ID)) + CLIENT_ID
@@ -119,14 +119,15 @@ class BrokerConnection:
             self.close()
             raise self._lost(error) from None
 
-    def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            part = self._socket.recv(size - len(data))
-            if not part:
+    def _receive(self, size: int) -> memoryview:
+        data = memoryview(bytearray(size))
+        received = 0
+        while received < size:
+            count = self._socket.recv_into(data[received:])
+            if not count:
                 raise OSError("the connection was closed")
-            data += part
-        return bytes(data)
+            received += count
+        return data.toreadonly()
 
     def _lost(self, error: Exception) -> RaykaError:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from rayka.client.producer.accumulator import Accumulator, PartitionQueue
 from rayka.client.producer.partitioner import Partitioner, StickyPartition, key_partition
@@ -18,6 +19,20 @@ NO_PARTITION = -1
 _LOOK_AGAIN_S = 0.02
 _IMAGE_LAG_MS = 2_000
 """How long another client's new topic may take to reach this process."""
+
+
+class Route(Protocol):
+    """The partitions of a topic, and the choice of one for each record; `TopicRoute` is one.
+
+    `max_batch_size` is the topic's max.message.bytes.
+    """
+
+    topic: str
+    partition_count: int
+    max_batch_size: int
+
+    def choose(self, key: bytes | None, size: int, partition: int | None, partitioner: Partitioner | None) -> int:
+        """The partition for a record of `size` bytes. Raises UNKNOWN_TOPIC_OR_PARTITION for one that is not there."""
 
 
 class TopicRoute:

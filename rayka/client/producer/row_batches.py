@@ -13,7 +13,7 @@ import numpy as np
 
 from rayka.client.producer.key_hashes import choose_by_keys
 from rayka.client.producer.partitioner import Partitioner
-from rayka.client.producer.route import TopicRoute
+from rayka.client.producer.route import Route
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import Longs
@@ -37,7 +37,7 @@ class EncodedBatch(NamedTuple):
 class RowEncoder:
     """Turns rows into the batches of a topic, of at most a megabyte or what the topic allows, in their order."""
 
-    def __init__(self, route: TopicRoute, config: ProducerConfig, partitioner: Partitioner | None) -> None:
+    def __init__(self, route: Route, config: ProducerConfig, partitioner: Partitioner | None) -> None:
         self._route = route
         self._config = config
         self._partitioner = partitioner

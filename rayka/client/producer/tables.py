@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayka.client.producer.route import TopicRoute
+from rayka.client.producer.route import Route
 from rayka.client.settings import ProducerConfig, Serializer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import Longs
@@ -57,7 +57,7 @@ def _array(column: Any) -> Any:
     return column
 
 
-def rows_of_table(table: pa.Table, route: TopicRoute, config: ProducerConfig, now_ms: int) -> Iterator[TableRows]:
+def rows_of_table(table: pa.Table, route: Route, config: ProducerConfig, now_ms: int) -> Iterator[TableRows]:
     """The rows of each part of a table.
 
     value and key are binary or text, timestamp a timestamp or ms since the epoch, headers lists of key and value.
@@ -84,7 +84,7 @@ def _serialized(part: pa.RecordBatch, config: ProducerConfig) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names)
 
 
-def _partitions(part: pa.RecordBatch, route: TopicRoute) -> Longs | None:
+def _partitions(part: pa.RecordBatch, route: Route) -> Longs | None:
     if "partition" not in part.schema.names:
         return None
     given = part.column("partition").cast(pa.int64())

@@ -63,3 +63,17 @@ def test_a_range_survives_json():
     whole = OffsetRange("t", 1, 5, 7, uuid.uuid4())
     assert OffsetRange.from_json(whole.to_json()) == whole
     assert OffsetRange.from_json(["t", 1, 5, 7]) == OffsetRange("t", 1, 5, 7)
+
+
+def test_a_required_time_needs_a_record_at_it_or_later():
+    topic = Topic((3, 100), (0, 50))
+    topic.times = {1_000: (40, -1)}
+    with pytest.raises(RaykaError, match="t-1 has no record with timestamp 1000 or a later one") as refused:
+        plan_ranges(topic.topic_ids(), topic.list_offsets, Timestamp(1_000, required=True))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_the_nearest_offset_is_taken_where_that_is_allowed():
+    topic = Topic((3, 100))
+    planned = plan_ranges(topic.topic_ids(), topic.list_offsets, {"t": {0: 1}}, {"t": {0: 200}}, nearest=True)
+    assert bounds(planned) == [(0, 3, 100)]

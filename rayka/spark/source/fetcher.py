@@ -1,0 +1,239 @@
+"""Reading a range of offsets over the Kafka protocol, as Arrow record batches.
+
+A fetch brings record batches as they are in the log; the compiled decoder makes columns of them. While one answer is
+decoded the next one is on its way. A process keeps its connections for all its tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rayka.client.kafka.cluster import KafkaCluster, existing, raise_for
+from rayka.client.kafka.connection import BrokerConnection, entity
+from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.plan import OffsetRange
+from rayka.storage.format.batch import Buffer, iter_headers
+from rayka.types import AbortedTransaction, IsolationLevel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+_MAX_WAIT = timedelta(milliseconds=500)
+_RETRY_S = 0.1
+_TABLE_BYTES = 32 << 20
+_GONE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""Records that are not there any more: deleted by retention, or with their topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """Where and how to fetch; travels with every task. `timeout_s` is how long failures in a row may last."""
+
+    bootstrap_servers: str
+    isolation: IsolationLevel
+    fail_on_data_loss: bool
+    timeout_s: float
+    fetch_bytes: int
+
+
+class _Fetched(NamedTuple):
+    """The record batches from an offset on, the aborted transactions among them, and where the log begins."""
+
+    records: Buffer
+    aborted: tuple[AbortedTransaction, ...]
+    log_start_offset: int
+
+
+class RangeFetcher:
+    """Fetches ranges, each column of `columns`. `clock` is in seconds."""
+
+    def __init__(
+        self,
+        settings: FetchSettings,
+        columns: Sequence[str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._settings = settings
+        self._columns = tuple(columns)
+        self._clock = clock
+        self._sleep = sleep
+        self._failing_since_s: float | None = None
+
+    def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """The records of the range, in order.
+
+        Raises RaykaError: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION where records are gone
+        (unless that may be), REQUEST_TIMED_OUT where no leader serves them.
+        """
+        position = offsets.start_offset
+        with ThreadPoolExecutor(1, "fetch") as ahead:
+            asked: Future[_Fetched] | None = None
+            while position < offsets.end_offset:
+                asked = asked or ahead.submit(self._fetch, offsets, position)
+                try:
+                    fetched, asked = asked.result(), None
+                except (RaykaError, OSError) as error:
+                    asked = None
+                    position = self._recover(offsets, position, error)
+                    continue
+                following = _end_of(fetched.records, position)
+                if following == position:
+                    self._wait(offsets, position, "nothing to read")
+                    continue
+                self._failing_since_s = None
+                if following < offsets.end_offset:
+                    asked = ahead.submit(self._fetch, offsets, following)
+                yield from self._decode(offsets, position, fetched)
+                position = following
+
+    def _decode(self, offsets: OffsetRange, position: int, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
+        """Columns of at most some tens of MB, however well the records were compressed."""
+        from rayka.storage.columns.read import read_columns
+
+        committed = self._settings.isolation is IsolationLevel.READ_COMMITTED
+        end = _end_of(fetched.records, position)
+        while position < min(end, offsets.end_offset):
+            batch, position, _ = read_columns(
+                fetched.records,
+                topic=offsets.topic,
+                partition=offsets.partition,
+                columns=self._columns,
+                start_offset=position,
+                end_offset=offsets.end_offset,
+                aborted_transactions=fetched.aborted if committed else None,
+                max_bytes=_TABLE_BYTES,
+            )
+            if batch.num_rows:
+                yield batch
+
+    def _fetch(self, offsets: OffsetRange, position: int) -> _Fetched:
+        return _connections.fetch(self._settings, offsets, position)
+
+    def _recover(self, offsets: OffsetRange, position: int, error: Exception) -> int:
+        """Where to go on after an error. Raises it if it is not one that passes."""
+        code = error.code if isinstance(error, RaykaError) else ErrorCode.NETWORK_EXCEPTION
+        _connections.forget(self._settings.bootstrap_servers)
+        if code in _GONE and isinstance(error, _Gone):
+            if self._settings.fail_on_data_loss:
+                raise error
+            logger.warning("%s; going on, because failOnDataLoss is false", error)
+            return min(max(error.next_offset, position), offsets.end_offset)
+        if not code.retriable and code is not ErrorCode.BROKER_NOT_AVAILABLE:
+            raise error
+        self._wait(offsets, position, error)
+        return position
+
+    def _wait(self, offsets: OffsetRange, position: int, reason: object) -> None:
+        now_s = self._clock()
+        self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
+        left = offsets.between(position, offsets.end_offset)
+        if now_s - self._failing_since_s > self._settings.timeout_s:
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {reason}")
+        logger.warning("%s: %s; asking again", left, reason)
+        self._sleep(_RETRY_S)
+
+
+class _Gone(RaykaError):
+    """Records were deleted; those from `next_offset` on are left."""
+
+    def __init__(self, code: ErrorCode, message: str, next_offset: int) -> None:
+        super().__init__(code, message)
+        self.next_offset = next_offset
+
+
+class _Connections:
+    """The connections of this process, by bootstrap servers."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, KafkaCluster] = {}
+        self._leaders: dict[tuple[str, str, int], BrokerConnection] = {}
+
+    def fetch(self, settings: FetchSettings, offsets: OffsetRange, position: int) -> _Fetched:
+        """The record batches from `position` on, of the topic with the id of the range."""
+        leader = self._leader(settings, offsets)
+        response = leader.request(_request(settings, offsets, position))
+        raise_for(response.error_code, f"{offsets.topic_partition} cannot be fetched")
+        (partition,) = response.responses[0].partitions
+        if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise self._out_of_range(settings, offsets, position)
+        raise_for(partition.error_code, f"{offsets.topic_partition} cannot be fetched")
+        aborted = [
+            AbortedTransaction(each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()
+        ]
+        return _Fetched(partition.records or b"", tuple(aborted), partition.log_start_offset)
+
+    def forget(self, bootstrap_servers: str) -> None:
+        """Close the connections; the next fetch connects again."""
+        cluster = self._clusters.pop(bootstrap_servers, None)
+        if cluster is not None:
+            cluster.__exit__(None, None, None)
+        self._leaders = {key: leader for key, leader in self._leaders.items() if key[0] != bootstrap_servers}
+
+    def _leader(self, settings: FetchSettings, offsets: OffsetRange) -> BrokerConnection:
+        key = (settings.bootstrap_servers, *offsets.topic_partition)
+        if key not in self._leaders:
+            self._leaders[key] = self._find_leader(self._cluster(settings), offsets)
+        return self._leaders[key]
+
+    def _cluster(self, settings: FetchSettings) -> KafkaCluster:
+        if settings.bootstrap_servers not in self._clusters:
+            self._clusters[settings.bootstrap_servers] = KafkaCluster(settings.bootstrap_servers, settings.timeout_s)
+        return self._clusters[settings.bootstrap_servers]
+
+    def _find_leader(self, cluster: KafkaCluster, offsets: OffsetRange) -> BrokerConnection:
+        """The leader. Raises LEADER_NOT_AVAILABLE, and `_Gone` where the topic is gone or another one has its name."""
+        try:
+            metadata = cluster.metadata([offsets.topic])
+            partition = existing(metadata, offsets.topic_partition)
+        except RaykaError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise _Gone(error.code, f"{offsets}: the partition was deleted", offsets.end_offset) from None
+            raise
+        topic_id = metadata.topics[offsets.topic].topic_id
+        if topic_id != offsets.topic_id:
+            message = f"{offsets}: the topic was deleted and created again ({offsets.topic_id}, now {topic_id})"
+            raise _Gone(ErrorCode.UNKNOWN_TOPIC_ID, message, offsets.end_offset)
+        if partition.leader not in metadata.brokers:
+            raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{offsets.topic_partition} has no leader")
+        return cluster.broker(metadata.brokers[partition.leader])
+
+    def _out_of_range(self, settings: FetchSettings, offsets: OffsetRange, position: int) -> RaykaError:
+        """Why the leader does not have an offset: it was deleted, or the leader has not caught up."""
+        from rayka.client.kafka.admin import KafkaAdmin
+        from rayka.types import OffsetSpec
+
+        at = offsets.topic_partition
+        earliest = KafkaAdmin(self._cluster(settings)).list_offsets([at], OffsetSpec.EARLIEST)[at]
+        if earliest <= position:
+            return RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader of {at} has no offset {position} yet")
+        end = min(earliest, offsets.end_offset)
+        lost = offsets.between(position, end)
+        return _Gone(ErrorCode.OFFSET_OUT_OF_RANGE, f"{lost}: the records were deleted before they were read", end)
+
+
+_connections = _Connections()
+
+
+def _end_of(records: Buffer, position: int) -> int:
+    """The offset after the last complete batch."""
+    return max((header.next_offset for _, header in iter_headers(records)), default=position)
+
+
+def _request(settings: FetchSettings, offsets: OffsetRange, position: int) -> Any:
+    from kio.schema.fetch.v13.request import FetchPartition, FetchRequest, FetchTopic
+
+    size = settings.fetch_bytes
+    partition = FetchPartition(partition=offsets.partition, fetch_offset=position, partition_max_bytes=size)  # type: ignore[arg-type]
+    topic = FetchTopic(topic_id=offsets.topic_id, partitions=(partition,))
+    fields = (None, -1, _MAX_WAIT, 1, size, int(settings.isolation), 0, -1, (topic,), ())
+    return entity(FetchRequest, *fields)

@@ -1,0 +1,241 @@
+"""The options of `spark.read.format("rayka")`, named as those of Spark's Kafka source.
+
+Names do not depend on upper and lower case. An option that this source does not have is refused, never ignored.
+Source: the table of options in Spark's "Structured Streaming + Kafka Integration Guide".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.plan import Place, Places, Timestamp
+from rayka.types import IsolationLevel, OffsetSpec
+
+Query = Literal["batch", "streaming"]
+T = TypeVar("T")
+
+_BOTH = (
+    "kafka.bootstrap.servers",
+    "kafka.isolation.level",
+    "kafka.request.timeout.ms",
+    "kafka.max.partition.fetch.bytes",
+    "kafka.security.protocol",
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingOffsets",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "includeHeaders",
+)
+_BATCH = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_STREAMING = ("maxOffsetsPerTrigger",)
+_NAMES: Mapping[Query, Mapping[str, str]] = {
+    "batch": {name.lower(): name for name in _BOTH + _BATCH},
+    "streaming": {name.lower(): name for name in _BOTH + _STREAMING},
+}
+_CHOICES = ("assign", "subscribe", "subscribePattern")
+_FLAGS = {"true": True, "false": False}
+_ISOLATION = {
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+    "read_committed": IsolationLevel.READ_COMMITTED,
+}
+DEFAULT_TIMEOUT_MS = 60_000
+DEFAULT_FETCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """Topics by name, or those whose whole name matches `pattern`, or single partitions: exactly one of the three."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a query reads. `bootstrap_servers` None stands for the broker that `rayka up` started here last."""
+
+    choice: TopicChoice
+    starting: Places
+    ending: Places = "latest"
+    bootstrap_servers: str | None = None
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    fetch_bytes: int = DEFAULT_FETCH_BYTES
+
+
+def parse_options(options: Mapping[str, str], query: Query) -> SourceOptions:
+    """The options of a batch or streaming query. Raises INVALID_REQUEST and says which option is wrong."""
+    given = _Given(options, query)
+    given.require("kafka.security.protocol", {"PLAINTEXT": None})
+    return SourceOptions(
+        choice=_choice(given),
+        starting=_starting(given, query),
+        ending=_ending(given),
+        bootstrap_servers=given.text("kafka.bootstrap.servers"),
+        isolation=given.require("kafka.isolation.level", _ISOLATION) or IsolationLevel.READ_UNCOMMITTED,
+        fail_on_data_loss=given.require("failOnDataLoss", _FLAGS) is not False,
+        include_headers=given.require("includeHeaders", _FLAGS) is True,
+        min_partitions=given.positive("minPartitions"),
+        max_records_per_partition=given.positive("maxRecordsPerPartition"),
+        max_offsets_per_trigger=given.positive("maxOffsetsPerTrigger"),
+        timeout_ms=given.positive("kafka.request.timeout.ms") or DEFAULT_TIMEOUT_MS,
+        fetch_bytes=given.positive("kafka.max.partition.fetch.bytes") or DEFAULT_FETCH_BYTES,
+    )
+
+
+class _Given:
+    """The options that a user gave. Every method raises INVALID_REQUEST for a value that is not valid."""
+
+    def __init__(self, options: Mapping[str, str], query: Query) -> None:
+        names = _NAMES[query]
+        for name in options:
+            if name.lower() not in names:
+                raise _unknown(name)
+        self._options = {names[name.lower()]: value.strip() for name, value in options.items()}
+
+    def text(self, name: str) -> str | None:
+        """The value, None if the option was not given."""
+        return self._options.get(name)
+
+    def require(self, name: str, values: Mapping[str, T]) -> T | None:
+        """What the value stands for; upper and lower case are the same."""
+        text = self.text(name)
+        by_name = {key.lower(): value for key, value in values.items()}
+        if text is not None and text.lower() not in by_name:
+            raise invalid(f"Option {name}={text!r} is not valid: use {' or '.join(values)}")
+        return None if text is None else by_name[text.lower()]
+
+    def positive(self, name: str) -> int | None:
+        """A number from 1."""
+        text = self.text(name)
+        if text is not None and not (text.isdigit() and int(text)):
+            raise invalid(f"Option {name}={text!r} is not valid: use a number from 1")
+        return None if text is None else int(text)
+
+    def timestamp(self, name: str) -> int | None:
+        """Milliseconds since the epoch."""
+        text = self.text(name)
+        if text is not None and not text.isdigit():
+            raise invalid(f"Option {name}={text!r} is not valid: use milliseconds since 1970")
+        return None if text is None else int(text)
+
+    def per_partition(self, name: str, place: Callable[[int], Place]) -> dict[str, dict[int, Place]] | None:
+        """JSON such as {"topicA": {"0": 23, "1": -1}}, each number made a place."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return {
+                topic: {int(partition): place(_whole(number)) for partition, number in numbers.items()}
+                for topic, numbers in json.loads(text).items()
+            }
+        except (ValueError, AttributeError) as error:
+            example = '{"topicA": {"0": 23, "1": 45}}'
+            raise invalid(f"Option {name}={text!r} is not valid: use JSON such as {example} ({error})") from None
+
+
+def invalid(message: str) -> RaykaError:
+    """The error for an option that is not valid."""
+    return RaykaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _unknown(name: str) -> RaykaError:
+    """Spark gives names in lower case, so one that is known is written as Spark's documentation has it."""
+    for query, names in _NAMES.items():
+        if name.lower() in names:
+            return invalid(f"Option {names[name.lower()]} is not supported: it is one of {query} queries only")
+    return invalid(f"Option {name} is not supported: the source rayka does not have it")
+
+
+def _whole(number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ValueError(f"{number!r} is not a whole number")
+    return number
+
+
+def _choice(given: _Given) -> TopicChoice:
+    chosen = [name for name in _CHOICES if given.text(name) is not None]
+    if len(chosen) != 1:
+        raise invalid(f"Give exactly one of the options {', '.join(_CHOICES)}; given: {', '.join(chosen) or 'none'}")
+    text = given.text(chosen[0]) or ""
+    if not text:
+        raise invalid(f"Option {chosen[0]} is empty")
+    if chosen[0] == "subscribePattern":
+        return TopicChoice(pattern=text)
+    if chosen[0] == "assign":
+        return TopicChoice(assigned=_assigned(text))
+    return TopicChoice(topics=tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())))
+
+
+def _assigned(text: str) -> dict[str, tuple[int, ...]]:
+    try:
+        return {topic: tuple(map(_whole, partitions)) for topic, partitions in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        example = '{"topicA": [0, 1]}'
+        raise invalid(f"Option assign={text!r} is not valid: use JSON such as {example} ({error})") from None
+
+
+def _starting(given: _Given, query: Query) -> Places:
+    """startingTimestamp goes before startingOffsetsByTimestamp, and that before startingOffsets."""
+    strategies = {"error": True, "latest": False}
+    required = given.require("startingOffsetsByTimestampStrategy", strategies) is not False
+    for_all = given.timestamp("startingTimestamp")
+    if for_all is not None:
+        return Timestamp(for_all, required)
+    times = given.per_partition("startingOffsetsByTimestamp", lambda ms: Timestamp(ms, required))
+    if times is not None:
+        return times
+    text = given.text("startingOffsets")
+    if text is None:
+        return "latest" if query == "streaming" else "earliest"
+    places: Places = text.lower()
+    if places not in ("earliest", "latest"):
+        places = given.per_partition("startingOffsets", _offset) or {}
+    if query == "batch" and _has(places, "latest", OffsetSpec.LATEST):
+        raise invalid("startingOffsets can't be the latest in a batch query: there is nothing after it")
+    return places
+
+
+def _ending(given: _Given) -> Places:
+    """endingTimestamp goes before endingOffsetsByTimestamp, and that before endingOffsets."""
+    for_all = given.timestamp("endingTimestamp")
+    if for_all is not None:
+        return Timestamp(for_all)
+    times = given.per_partition("endingOffsetsByTimestamp", Timestamp)
+    if times is not None:
+        return times
+    text = given.text("endingOffsets")
+    if text is None or text.lower() == "latest":
+        return "latest"
+    places: Places = "earliest" if text.lower() == "earliest" else given.per_partition("endingOffsets", _offset) or {}
+    if _has(places, "earliest", OffsetSpec.EARLIEST):
+        raise invalid("endingOffsets can't be the earliest: there is nothing before it")
+    return places
+
+
+def _offset(number: int) -> Place:
+    if number < OffsetSpec.EARLIEST:
+        raise ValueError(f"{number} is neither an offset nor -1 (latest) nor -2 (earliest)")
+    return number
+
+
+def _has(places: Places, name: str, spec: OffsetSpec) -> bool:
+    if isinstance(places, Mapping):
+        return any(place == spec for topic in places.values() for place in topic.values())
+    return places == name

@@ -1,0 +1,56 @@
+"""The offset of a batch in Spark's checkpoint, as JSON, and what the next batch reads.
+
+{"clicks": {"id": "6c6f...", "start": {"0": 100, "1": 80}, "end": {"0": 120, "1": 95}}}
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.batches import Bounds, limit, pending, survivor
+from rayka.ranges.plan import OffsetRange
+
+logger = logging.getLogger(__name__)
+
+
+def to_offset(ranges: Iterable[OffsetRange]) -> dict[str, Any]:
+    """The offset of a batch with these ranges, which have every partition, also those without anything new."""
+    topics: dict[str, Any] = {}
+    for each in ranges:
+        topic = topics.setdefault(each.topic, {"id": str(each.topic_id), "start": {}, "end": {}})
+        topic["start"][str(each.partition)] = each.start_offset
+        topic["end"][str(each.partition)] = each.end_offset
+    return topics
+
+
+def from_offset(offset: Mapping[str, Any]) -> list[OffsetRange]:
+    """The ranges of a batch. Raises CORRUPT_MESSAGE if the checkpoint has something else there."""
+    try:
+        return [
+            OffsetRange(topic, int(partition), int(held["start"][partition]), int(end), uuid.UUID(held["id"]))
+            for topic, held in offset.items()
+            for partition, end in held["end"].items()
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"the checkpoint is not one of the source rayka: {offset!r} ({error!r})"
+        raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message) from None
+
+
+def next_ranges(
+    last: Iterable[OffsetRange], bounds: Bounds, max_offsets: int | None, fail_on_data_loss: bool
+) -> list[OffsetRange]:
+    """The ranges of the batch after `last`, up to the end of `bounds`, of at most `max_offsets` offsets."""
+    positions = [each.between(each.end_offset, each.end_offset) for each in last]
+    pairs = [survivor(each, bounds.get(each.topic_partition)) for each in positions]
+    losses = [loss for _, loss in pairs if loss is not None]
+    if losses and fail_on_data_loss:
+        lost = "; ".join(map(str, losses))
+        raise RaykaError(losses[0].code, f"{lost}. With failOnDataLoss=false the query goes on with what is there")
+    for loss in losses:
+        logger.warning("%s; going on, because failOnDataLoss is false", loss)
+    surviving = [left for left, _ in pairs if left is not None]
+    return list(limit(list(pending(surviving, bounds)), max_offsets))

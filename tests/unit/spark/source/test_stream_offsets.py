@@ -1,0 +1,67 @@
+"""The offset of a batch keeps its ranges in Spark's checkpoint."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.plan import OffsetRange
+from rayka.spark.source.stream_offsets import from_offset, next_ranges, to_offset
+
+ID = uuid.UUID(int=7)
+
+
+def test_ranges_come_back_from_json():
+    ranges = [OffsetRange("a", 0, 5, 9, ID), OffsetRange("a", 1, 3, 3, ID), OffsetRange("b", 0, 0, 1, uuid.UUID(int=8))]
+    assert from_offset(json.loads(json.dumps(to_offset(ranges)))) == ranges
+
+
+@pytest.mark.parametrize(
+    "foreign", [{"clicks": {"0": 23}}, {"clicks": 5}, {"a": {"id": "x", "start": {}, "end": {"0": 1}}}]
+)
+def test_the_checkpoint_of_another_source_is_refused(foreign):
+    with pytest.raises(RaykaError, match="not one of the source rayka") as refused:
+        from_offset(foreign)
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def topic(*bounds, topic_id=ID):
+    ranges = [OffsetRange("a", number, start, end, topic_id) for number, (start, end) in enumerate(bounds)]
+    return {each.topic_partition: each for each in ranges}
+
+
+def read_to(*offsets):
+    return [OffsetRange("a", number, offset, offset, ID) for number, offset in enumerate(offsets)]
+
+
+def bounds_of(ranges):
+    return [(each.partition, each.start_offset, each.end_offset) for each in ranges]
+
+
+def test_a_batch_goes_from_the_last_one_to_the_end_and_takes_new_partitions_from_their_beginning():
+    found = next_ranges(read_to(5, 8), topic((0, 9), (2, 8), (0, 4)), None, True)
+    assert bounds_of(found) == [(0, 5, 9), (1, 8, 8), (2, 0, 4)]
+
+
+def test_a_limit_is_divided_by_what_each_partition_has():
+    found = next_ranges(read_to(0, 0), topic((0, 300), (0, 100)), 40, True)
+    assert bounds_of(found) == [(0, 0, 30), (1, 0, 10)]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "code", "left"),
+    [
+        (topic((7, 9)), ErrorCode.OFFSET_OUT_OF_RANGE, [(0, 7, 9)]),
+        (topic((0, 3), topic_id=uuid.UUID(int=8)), ErrorCode.UNKNOWN_TOPIC_ID, [(0, 0, 3)]),
+        ({}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
+    ],
+    ids=["retention", "recreated", "deleted"],
+)
+def test_lost_records_fail_the_query_unless_that_is_allowed(bounds, code, left):
+    with pytest.raises(RaykaError, match="With failOnDataLoss=false") as failed:
+        next_ranges(read_to(5), bounds, None, True)
+    assert failed.value.code is code
+    assert bounds_of(next_ranges(read_to(5), bounds, None, False)) == left
