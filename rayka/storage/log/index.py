@@ -103,15 +103,18 @@ class AbstractIndex:
 
     def floor(self, target: int, field: int = 0) -> tuple[int, int] | None:
         """The last entry whose field is at most `target`, as it is stored."""
+        slot = self._slot(target, field)
+        return self.entry(slot) if slot >= 0 else None
+
+    def _slot(self, target: int, field: int) -> int:
+        """The slot of the last entry whose field is at most `target`, -1 if all are above."""
         memory, size, unpack = self._memory, self.ENTRY.size, self._unpack
         if memory is not None:
-            slot = self._search(lambda slot: unpack(memory, slot * size), len(memory) // size, target, field)
-            return unpack(memory, slot * size) if slot >= 0 else None
+            return self._search(lambda slot: unpack(memory, slot * size), len(memory) // size, target, field)
         read, descriptor = self._files.read, self._files.open(self.path, read_only=True)
         try:
             entries = self.entries
-            slot = self._search(lambda slot: unpack(read(descriptor, size, slot * size), 0), entries, target, field)
-            return unpack(read(descriptor, size, slot * size), 0) if slot >= 0 else None
+            return self._search(lambda slot: unpack(read(descriptor, size, slot * size), 0), entries, target, field)
         finally:
             self._files.close(descriptor)
 
@@ -184,6 +187,11 @@ class OffsetIndex(AbstractIndex):
         if entry is None or entry[0] < 0 or entry[1] < 0:
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(entry[0] + self.base_offset, entry[1])
+
+    def offset_above(self, position: int) -> int | None:
+        """The offset of the first entry at or above `position`; None if all are below."""
+        slot = self._slot(position - 1, field=1) + 1
+        return self.entry(slot)[0] + self.base_offset if slot < self.entries else None
 
     def last_entry(self) -> OffsetPosition:
         """The last entry, or the start of the segment."""

@@ -233,6 +233,14 @@ class LocalLog:
             return following, 0
         return segment, segment.size if found is None else found.position
 
+    def end_of(self, offset: int, records: FileSlice) -> int:
+        """An offset that all records of a slice, which was read from `offset` on, are below."""
+        for segment in self.segments.from_offset(offset):
+            if segment.path == records.path:
+                above = segment.offset_index.offset_above(records.position + records.size)
+                return self._end_offset(segment) if above is None else above
+        return self.log_end_offset
+
     def remember(self, offset: int, place: LogOffsetMetadata) -> None:
         """A reader will go on here."""
         self._places[offset] = place

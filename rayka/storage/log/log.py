@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, groupby, islice
 
 from rayka.config.log import LogConfig
@@ -30,6 +30,7 @@ from rayka.storage.log.recovery import LastRun, LoadedLog, LogLoader
 from rayka.storage.log.replacement import CleanedSegment, Replacement
 from rayka.storage.log.search import offset_for_timestamp, offset_of_max_timestamp, offsets_of_segments
 from rayka.storage.log.segment import Segment
+from rayka.storage.log.transaction_index import AbortedTxn
 from rayka.storage.producers.entry import ProducerEntry
 from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS, ProducerState
@@ -311,16 +312,23 @@ class Log:
 
     @storing
     def aborted_transactions(self, fetch_offset: int, records: FileSlice | None) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that a read from `fetch_offset` may meet, by first offset (KIP-98)."""
+        """The aborted transactions that a reader of `records` may meet, by first offset (KIP-98)."""
         if records is None:
             return ()
-        found = (
-            AbortedTransaction(aborted.producer_id, aborted.first_offset)
-            for segment in self._segments.from_offset(fetch_offset)
-            for aborted in segment.transaction_index.read()
-            if aborted.last_offset >= fetch_offset and aborted.first_offset < self.last_stable_offset
-        )
+        found = []
+        upper_bound = -1
+        for aborted in self._aborted_from(fetch_offset):
+            if upper_bound < 0:
+                upper_bound = min(self._local.end_of(fetch_offset, records), self.last_stable_offset)
+            if aborted.first_offset < upper_bound:
+                found.append(AbortedTransaction(aborted.producer_id, aborted.first_offset))
+            if aborted.last_stable_offset >= upper_bound:
+                break  # every later one begins above that
         return tuple(sorted(found, key=lambda aborted: aborted.first_offset))
+
+    def _aborted_from(self, offset: int) -> Iterator[AbortedTxn]:
+        for segment in self._segments.from_offset(offset):
+            yield from segment.transaction_index.ending_from(offset)
 
     # -- retention ------------------------------------------------------------------------------
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
+_PIECE_ENTRIES = 64
 
 
 class AbortedTxn(NamedTuple):
@@ -18,6 +22,9 @@ class AbortedTxn(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+_last_offset = attrgetter("last_offset")
 
 
 class TransactionIndex:
@@ -47,9 +54,12 @@ class TransactionIndex:
             self._written = len(entries)
 
     def freeze(self) -> None:
-        """Write the last entries and give the memory back: no more will come for now."""
+        """Write the last entries and give the memory back: no more will come for now.
+
+        That there are none stays known, so that readers need not look for a file.
+        """
         self.write()
-        self._entries = None
+        self._entries = self._entries and None
 
     def load(self, suffix: str = "") -> list[AbortedTxn]:
         """The entries in memory, where they can be appended to. `suffix` is what the name of the file still ends in."""
@@ -61,6 +71,38 @@ class TransactionIndex:
     def read(self) -> list[AbortedTxn]:
         """All whole entries."""
         return self._read_file() if self._entries is None else list(self._entries)
+
+    def ending_from(self, offset: int) -> Iterator[AbortedTxn]:
+        """The transactions that end at or after `offset`, in the order of their ends. No others are read."""
+        entries = self._entries
+        if entries is None:
+            yield from self._ending_from_in_file(offset)
+        else:
+            yield from entries[bisect_left(entries, offset, key=_last_offset) :]
+
+    def _ending_from_in_file(self, offset: int) -> Iterator[AbortedTxn]:
+        try:
+            descriptor = self._files.open(self.path, read_only=True)
+        except FileNotFoundError:
+            self._entries, self._written = [], 0
+            return
+        try:
+            count = self._files.size(self.path) // _ENTRY.size
+            slot = bisect_left(range(count), offset, key=lambda one: self._end_of(descriptor, one))
+            yield from self._pieces(descriptor, slot, count)
+        finally:
+            self._files.close(descriptor)
+
+    def _end_of(self, descriptor: int, slot: int) -> int:
+        return next(self._pieces(descriptor, slot, slot + 1)).last_offset
+
+    def _pieces(self, descriptor: int, slot: int, end: int) -> Iterator[AbortedTxn]:
+        """The entries from `slot` up to `end`, a few at a time, since few may be wanted."""
+        for first in range(slot, end, _PIECE_ENTRIES):
+            size = min(end - first, _PIECE_ENTRIES) * _ENTRY.size
+            data = self._files.read(descriptor, size, first * _ENTRY.size)
+            for entry in _ENTRY.iter_unpack(data[: len(data) - len(data) % _ENTRY.size]):
+                yield AbortedTxn._make(entry[1:])
 
     def _read_file(self, suffix: str = "") -> list[AbortedTxn]:
         try:

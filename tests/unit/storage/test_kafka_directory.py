@@ -76,7 +76,8 @@ def test_every_record_is_there(directory: Path) -> None:
     expected = expected_records()
     assert {offset: read[offset] for offset in expected} == expected
     assert [read[offset][2] for offset in range(570, 580)] == [b"committed-%d" % index for index in range(10)]
-    assert [aborted.first_offset for aborted in log.aborted_transactions(0, log.read(0, 1, 652))] == [581]
+    assert [aborted.first_offset for aborted in log.aborted_transactions(581, log.read(581, 1, 652))] == [581]
+    assert log.aborted_transactions(0, log.read(0, 1, 652)) == ()
 
 
 def test_offsets_are_found_by_timestamp(directory: Path) -> None:

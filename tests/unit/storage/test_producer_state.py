@@ -11,7 +11,8 @@ from rayka.storage.format.control import ControlType, build_end_transaction_mark
 from rayka.storage.log.appender import AppendInfo
 from rayka.storage.log.log import Log
 from rayka.types import AbortedTransaction
-from tests.support.logs import NOW_MS, batch, open_log, read_values
+from tests.support.faulty_files import FaultyFiles
+from tests.support.logs import NOW_MS, append, batch, open_log, read_values
 
 MAX_SEQUENCE = (1 << 31) - 1
 
@@ -221,3 +222,36 @@ def test_transactions_outlast_a_restart(tmp_path: Path, clean: bool) -> None:
     assert [path.read_bytes() for path in tmp_path.glob("*.txnindex")] == [index]
     mark(again, ControlType.COMMIT)
     assert again.last_stable_offset == again.log_end_offset
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_reader_is_told_only_of_the_aborted_transactions_that_it_may_meet(tmp_path: Path, restarts: bool) -> None:
+    how = {"segment_bytes": 2000, "index_interval_bytes": 200}
+    log = open_log(tmp_path, **how)
+    for sequence in range(100):
+        send(log, sequence, is_transactional=True)
+        mark(log, ControlType.ABORT)
+    if restarts:
+        log.close(NOW_MS)
+        log = open_log(tmp_path, **how, clean_shutdown=True)
+        log.update_high_watermark(log.log_end_offset)
+    for offset in range(0, 200, 2):
+        records = log.read(offset, 300, log.last_stable_offset)
+        told = log.aborted_transactions(offset, records)
+        assert told[0] == AbortedTransaction(9, offset)
+        assert len(told) < 8
+
+
+def test_a_reader_of_a_log_without_aborted_transactions_opens_no_file_for_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=200)
+    for _ in range(50):
+        append(log, b"value")
+    log.close(NOW_MS)
+    files = FaultyFiles()
+    log = open_log(tmp_path, segment_bytes=200, clean_shutdown=True, files=files)
+    log.update_high_watermark(log.log_end_offset)
+    records = log.read(0, 100, 50)
+    log.aborted_transactions(0, records)
+    before = files.calls
+    assert log.aborted_transactions(0, records) == ()
+    assert files.calls == before
