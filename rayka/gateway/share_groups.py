@@ -8,6 +8,7 @@ comes, since the process that was at it ended, the next request finds the note a
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -38,6 +39,8 @@ from rayka.coordinator.shares.requests import (
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker, Shares
 from rayka.types import IsolationLevel, OffsetQuery, OffsetSpec, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 NONE = ErrorCode.NONE
 UNKNOWN_LAG = -1
@@ -127,6 +130,11 @@ class ShareGroups:
         results = await asyncio.gather(*map(self._error_of, requests))
         errors = {(one.topic_id, one.partition): error for one, error in zip(partitions, results, strict=True)}
         failed = {topic_id for (topic_id, _), error in errors.items() if error is not NONE}
+        if failed:
+            names = ", ".join(sorted({error.name for error in errors.values() if error is not NONE}))
+            logger.warning(
+                "share group %s: partitions of %d topics have no state yet: %s", group_id, len(failed), names
+            )
         good = [partition for partition in errors if partition[0] not in failed]
         await self._report(group_id, good, [partition for partition in errors if partition[0] in failed])
         return errors

@@ -1,0 +1,105 @@
+"""Kafka's own tools on share groups whose members are librdkafka's share consumers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from confluent_kafka import ShareConsumer
+
+from rayka.testing import wait_until
+from tests.clients.adapters.confluent import Confluent
+from tests.clients.record import Record
+from tests.clients.test_group_tools import Tool, group_id, tool
+
+__all__ = ["group_id", "tool"]  # fixtures
+
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def topic(confluent: Confluent, new_topic: Callable[..., str]) -> str:
+    """Ten records in each of two partitions."""
+    name = new_topic(partitions=2)
+    for partition in (0, 1):
+        confluent.produce(name, [Record(None, b"v")] * 10, partition=partition)
+    return name
+
+
+@contextmanager
+def member(bootstrap: str, group_id: str, topic: str) -> Iterator[ShareConsumer]:
+    """A share consumer of the topic."""
+    with closing(ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group_id})) as consumer:
+        consumer.subscribe([topic])
+        yield consumer
+
+
+def consume(consumer: ShareConsumer, count: int) -> None:
+    """Read and, by reading on, acknowledge so many records."""
+    read = 0
+
+    def is_read() -> bool:
+        nonlocal read
+        read += sum(message.error() is None for message in consumer.poll(0.2) or ())
+        return read >= count
+
+    wait_until(is_read, TIMEOUT_S, f"{count} records are consumed")
+    consumer.poll(0.1)
+
+
+def rows(text: str) -> list[list[str]]:
+    """The rows of a tool's table, without its head."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    return [words for words in lines if words[0] not in ("GROUP", "TOPIC") and len(words) > 1]
+
+
+def from_the_beginning(tool: Tool, group_id: str) -> None:
+    """The group starts with the first record."""
+    tool(
+        CONFIGS, "--alter", "--entity-type", "groups", "--entity-name", group_id,
+        "--add-config", "share.auto.offset.reset=earliest",
+    )  # fmt: skip
+
+
+def test_a_share_group_is_listed_and_described(tool: Tool, bootstrap: str, group_id: str, topic: str) -> None:
+    from_the_beginning(tool, group_id)
+    with member(bootstrap, group_id, topic) as consumer:
+        consume(consumer, 20)
+        (words,) = rows(tool(SHARE_GROUPS, "--describe", "--group", group_id, "--members", "--verbose"))
+        assert (words[0], words[4], words[6]) == (group_id, "2", f"{topic}:0,1")
+        (words,) = rows(tool(SHARE_GROUPS, "--describe", "--group", group_id, "--state", "--verbose"))
+        assert (words[0], words[-1], "Stable" in words) == (group_id, "1", True)
+
+        def lags() -> list[str]:
+            return [words[-1] for words in rows(tool(SHARE_GROUPS, "--describe", "--group", group_id))]
+
+        wait_until(lambda: lags() == ["0", "0"], TIMEOUT_S, "all records are acknowledged")
+    assert group_id in tool(SHARE_GROUPS, "--list").split()
+    listed = tool(SHARE_GROUPS, "--list", "--state", "Empty")
+    assert re.search(rf"^{group_id}\s+Empty", listed, re.MULTILINE)
+
+
+def test_offsets_of_a_share_group_are_reset_and_deleted_and_then_the_group(
+    tool: Tool, bootstrap: str, group_id: str, topic: str
+) -> None:
+    from_the_beginning(tool, group_id)
+    with member(bootstrap, group_id, topic) as consumer:
+        consume(consumer, 20)
+        refused = tool(SHARE_GROUPS, "--delete", "--group", group_id)
+        assert "is not EMPTY" in refused or "not empty" in refused.lower()
+    reset = tool(SHARE_GROUPS, "--reset-offsets", "--group", group_id, "--topic", topic, "--to-earliest", "--execute")
+    assert sorted(rows(reset)) == [[group_id, topic, "0", "0"], [group_id, topic, "1", "0"]]
+    described = sorted(rows(tool(SHARE_GROUPS, "--describe", "--group", group_id)))
+    assert described == [[group_id, topic, "0", "0", "10"], [group_id, topic, "1", "0", "10"]]
+    with member(bootstrap, group_id, topic) as consumer:
+        consume(consumer, 20)
+    assert rows(tool(SHARE_GROUPS, "--delete-offsets", "--group", group_id, "--topic", topic)) == [
+        [topic, "Successful"]
+    ]
+    assert rows(tool(SHARE_GROUPS, "--describe", "--group", group_id)) == []
+    tool(SHARE_GROUPS, "--delete", "--group", group_id)
+    assert group_id not in tool(SHARE_GROUPS, "--list").split()
