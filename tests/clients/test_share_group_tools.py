@@ -100,6 +100,6 @@ def test_offsets_of_a_share_group_are_reset_and_deleted_and_then_the_group(
     assert rows(tool(SHARE_GROUPS, "--delete-offsets", "--group", group_id, "--topic", topic)) == [
         [topic, "Successful"]
     ]
-    assert rows(tool(SHARE_GROUPS, "--describe", "--group", group_id)) == []
+    assert "has no offset information" in tool(SHARE_GROUPS, "--describe", "--group", group_id)
     tool(SHARE_GROUPS, "--delete", "--group", group_id)
     assert group_id not in tool(SHARE_GROUPS, "--list").split()
