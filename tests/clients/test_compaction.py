@@ -1,0 +1,168 @@
+"""A compacted topic through clients that rayka did not write: gaps, tombstones, transactions, all codecs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from rayka.testing import BrokerProcess, wait_until
+from tests.clients import tools
+from tests.clients.adapters.confluent import Confluent
+from tests.clients.adapters.kcat import Kcat
+from tests.clients.conftest import require
+from tests.clients.record import CODECS
+
+KEYS = 50
+ROUNDS = 400
+SETTINGS = ("log.cleaner.backoff.ms=100", "log.flush.scheduler.interval.ms=100")
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "1048576",
+    "min.cleanable.dirty.ratio": "0.01",
+    "file.delete.delay.ms": "100",
+    "index.interval.bytes": "1000",
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compaction")
+
+
+@pytest.fixture(scope="module")
+def bootstrap(data_dir: Path) -> Iterator[str]:
+    """A broker that looks for dirty logs often."""
+    with BrokerProcess(data_dir, SETTINGS) as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="module")
+def compacted(bootstrap: str, data_dir: Path) -> str:
+    """A topic in which each key was written again and again with each codec, the even ones deleted at last."""
+    topic = "compacted"
+    confluent = Confluent(bootstrap)
+    confluent.create_topic(topic, 1, CONFIGS)
+    for codec in CODECS:
+        _write(bootstrap, topic, [(b"%d" % key, _value(codec, key)) for _ in range(ROUNDS // 5) for key in range(KEYS)],
+               {"compression.type": codec})  # fmt: skip
+    _write(bootstrap, topic, [(b"%d" % key, None) for key in range(0, KEYS, 2)])
+    _write_transaction(bootstrap, topic, b"aborted", is_committed=False)
+    _write_transaction(bootstrap, topic, b"committed", is_committed=True)
+    _write(bootstrap, topic, [(b"filler", bytes(1000))] * 2200)  # closes the segment with all of that
+    wait_until(lambda: _is_clean(data_dir, topic), 60, "all closed segments are compacted")
+    return topic
+
+
+def _is_clean(data_dir: Path, topic: str) -> bool:
+    """Whether the checkpoint of the cleaner is at the active segment."""
+    (folder,) = data_dir.glob(f"**/{topic}-0")
+    active = max(int(file.stem) for file in folder.glob("*.log"))
+    checkpoint = folder.parent / "cleaner-offset-checkpoint"
+    return checkpoint.exists() and f"{topic} 0 {active}\n" in checkpoint.read_text()
+
+
+def _value(codec: str, key: int) -> bytes:
+    return f"{codec} {key} ".encode() * 20
+
+
+def _write(bootstrap: str, topic: str, records: list[tuple[bytes, bytes | None]], configs: Any = None) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "batch.num.messages": 70}
+        | (configs or {})
+    )
+    for key, value in records:
+        producer.produce(topic, value, key)
+    assert producer.flush(60) == 0
+
+
+def _write_transaction(bootstrap: str, topic: str, value: bytes, *, is_committed: bool) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "compaction"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for key in range(1, 9, 2):
+        producer.produce(topic, value, b"%d" % key)
+    producer.flush(30)
+    producer.commit_transaction(30) if is_committed else producer.abort_transaction(30)
+
+
+def _read(bootstrap: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
+    """Every committed record, by confluent-kafka."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True}
+        | {"enable.auto.commit": False, "isolation.level": "read_committed"}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+    found = []
+    while True:
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error():
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            consumer.close()
+            return found
+        found.append((message.offset(), message.key(), message.value()))
+
+
+def _expected() -> dict[bytes, bytes | None]:
+    """The last committed value of each key."""
+    last: dict[bytes, bytes | None] = {b"%d" % key: _value(CODECS[-1], key) for key in range(1, KEYS, 2)}
+    last |= {b"%d" % key: None for key in range(0, KEYS, 2)}
+    return last | {b"%d" % key: b"committed" for key in range(1, 9, 2)} | {b"filler": bytes(1000)}
+
+
+def test_confluent_kafka_reads_the_last_value_of_each_key(bootstrap: str, compacted: str) -> None:
+    records = _read(bootstrap, compacted)
+    assert {key: value for _, key, value in records} == _expected()
+    offsets = [offset for offset, _, _ in records]
+    assert offsets == sorted(offsets)
+    assert offsets[0] > KEYS, "there are gaps"
+    assert b"aborted" not in {value for _, _, value in records}
+    low, high = Confluent(bootstrap).offsets(compacted)
+    assert low == 0
+    assert high > len(CODECS) * KEYS * ROUNDS // 5
+
+
+def test_kcat_reads_from_within_a_gap(bootstrap: str, compacted: str) -> None:
+    kcat: Kcat = require(lambda: Kcat(bootstrap))
+    offsets = [offset for offset, _, _ in _read(bootstrap, compacted)]
+    in_a_gap = next(one + 1 for one, two in itertools.pairwise(offsets) if two > one + 1)
+    for start in (0, in_a_gap):
+        lines = kcat.run("-C", "-q", "-e", "-J", "-t", compacted, "-p", "0", "-o", str(start)).splitlines()
+        assert [json.loads(line)["offset"] for line in lines] == [offset for offset in offsets if offset >= start]
+
+
+def test_java_reads_the_last_value_of_each_key(bootstrap: str, compacted: str) -> None:
+    require(tools.kafka_tools)
+    expected = [offset for offset, _, _ in _read(bootstrap, compacted)]
+    command = tools.java(
+        "-Xmx256m", "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap,
+        "--topic", compacted, "--partition", "0", "--offset", "earliest", "--max-messages", str(len(expected)),
+        "--timeout-ms", "30000", "--isolation-level", "read_committed",
+        "--formatter-property", "print.offset=true", "--formatter-property", "print.value=false",
+    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert [int(offset) for offset in re.findall(r"^Offset:(\d+)", done.stdout, re.MULTILINE)] == expected
+
+
+def test_dump_log_reads_our_compacted_segments(bootstrap: str, compacted: str, data_dir: Path) -> None:
+    require(tools.kafka_tools)
+    (folder,) = data_dir.glob(f"**/{compacted}-0")
+    closed = sorted(folder.glob("*.log"))[:-1]
+    files = [str(file.with_suffix(suffix)) for file in closed for suffix in (".log", ".index", ".timeindex")]
+    command = tools.java("-Xmx256m", "org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files))
+    done = subprocess.run(
+        [*command, "--deep-iteration", "--print-data-log"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "isvalid: false" not in done.stdout
+    assert "deleteHorizonMs: OptionalLong[" in done.stdout, "tombstones wait for their time"
+    for complaint in ("Mismatches in", "Found timestamp mismatch", "Found out of order", "Could not"):
+        assert complaint not in done.stdout
