@@ -183,6 +183,8 @@ class LogLoader:
         for segment in self._segments.from_offset(max(self._last_run.recovery_point - 1, 0)):
             start = self._believed_position(segment)
             replay = None if start else self._begin_replay(producers, segment)
+            if replay is not None:
+                segment.transaction_index.reset()
             was_cut = self._recover_segment(segment, start, replay)
             if was_cut or self._ends_early(segment):
                 self._drop_segments_after(segment)

@@ -45,6 +45,11 @@ class TransactionIndex:
         if not entries or entries[-1].last_offset < aborted.last_offset:
             entries.append(aborted)
 
+    def reset(self) -> None:
+        """Begin empty, whatever the file holds: a power cut may have left an entry without the one before it."""
+        self._files.remove_if_present(self.path)
+        self._entries, self._written = [], 0
+
     def write(self) -> None:
         """Bring the file up to what is in memory."""
         entries = self._entries or []

@@ -12,6 +12,7 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.log.log import Log
 from rayka.storage.log.scan import iter_batches
 from rayka.storage.log.segment import Segment
@@ -182,6 +183,29 @@ def test_a_swap_beside_cleaned_files_is_unfinished(tmp_path: Path) -> None:
     (tmp_path / "00000000000000000000.log.cleaned").write_bytes(b"half")
     (tmp_path / "00000000000000000000.log.swap").write_bytes(b"half")
     assert read_values(reopen(tmp_path, clean_shutdown=True)) == before
+
+
+def test_a_torn_transaction_index_is_made_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for producer_id in (1, 2):
+        data = batch(b"aborted", producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        log.append_as_leader(data, 0, NOW_MS, origin_is_client=False)
+    for producer_id in (1, 2):
+        marker = build_end_transaction_marker(
+            ControlType.ABORT, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, now_ms=NOW_MS
+        )
+        log.append_as_leader(marker, 0, NOW_MS, origin_is_client=False)
+    log.flush()
+    log.close(NOW_MS)
+    (index,) = tmp_path.glob("*.txnindex")
+    whole = index.read_bytes()
+    index.write_bytes(bytes(34) + whole[34:])
+    for snapshot in tmp_path.glob("*.snapshot"):
+        snapshot.unlink()
+    again = open_log(tmp_path)
+    assert index.read_bytes() == whole
+    again.update_high_watermark(4)
+    assert [aborted.producer_id for aborted in again.aborted_transactions(0, again.read(0, 100, 4))] == [1, 2]
 
 
 def test_epochs_are_found_in_the_batches_when_their_file_is_gone(tmp_path: Path) -> None:
