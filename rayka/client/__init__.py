@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rayka.client.admin.admin import Admin, AsyncAdmin, ClusterDescription
     from rayka.client.cluster import Cluster
-    from rayka.client.consumer.consumer import AsyncConsumer, Consumer, OffsetAndTimestamp, WakeupError
+    from rayka.client.consumer.blocking import Consumer
+    from rayka.client.consumer.consumer import AsyncConsumer, OffsetAndTimestamp, WakeupError
     from rayka.client.consumer.reader import AsyncReader, FetchRequest, Reader, RecordSet
     from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+    from rayka.client.consumer.sequence import ConsumerRecords
     from rayka.client.group.blocking import GroupConsumer
     from rayka.client.group.consumer import AsyncGroupConsumer, GroupMetadata
     from rayka.client.group.coordinator import OffsetAndMetadata
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 _MODULES = {
     "rayka.client.admin.admin": ("Admin", "AsyncAdmin", "ClusterDescription"),
     "rayka.client.cluster": ("Cluster",),
-    "rayka.client.consumer.consumer": ("AsyncConsumer", "Consumer", "OffsetAndTimestamp", "WakeupError"),
+    "rayka.client.consumer.blocking": ("Consumer",),
+    "rayka.client.consumer.consumer": ("AsyncConsumer", "OffsetAndTimestamp", "WakeupError"),
     "rayka.client.consumer.reader": ("AsyncReader", "FetchRequest", "Reader", "RecordSet"),
     "rayka.client.consumer.records": ("ConsumerRecord", "RecordBatches"),
+    "rayka.client.consumer.sequence": ("ConsumerRecords",),
     "rayka.client.group.blocking": ("GroupConsumer",),
     "rayka.client.group.consumer": ("AsyncGroupConsumer", "GroupMetadata"),
     "rayka.client.group.coordinator": ("OffsetAndMetadata",),
@@ -72,6 +76,7 @@ __all__ = [
     "ConsumerConnector",
     "ConsumerOptions",
     "ConsumerRecord",
+    "ConsumerRecords",
     "ErrorCode",
     "FetchRequest",
     "GroupConsumer",

@@ -10,7 +10,8 @@ from typing import Any, Protocol, Self, Unpack, overload
 from weakref import WeakSet
 
 from rayka.client.admin.admin import Admin, AsyncAdmin
-from rayka.client.consumer.consumer import AsyncConsumer, Consumer
+from rayka.client.consumer.blocking import Consumer
+from rayka.client.consumer.consumer import AsyncConsumer
 from rayka.client.consumer.reader import AsyncReader, Reader
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.consumer import AsyncGroupConsumer

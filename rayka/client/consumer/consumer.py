@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
+import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
-from rayka.client.loop import AsyncClosing, Closing, LoopThread, Shell, at_home, blocking, blocking_close
+from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.types import NO_OFFSET, IsolationLevel, OffsetAnswer, OffsetSpec, TopicPartition
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _CALL_TIMEOUT_MS = 30_000
+_QUICK_S = 0.1
+_MAX_FILL_RECORDS = 8192
 
 T = TypeVar("T")
 Taken = TypeVar("Taken", bound=Mapping[TopicPartition, Any])
@@ -56,6 +61,8 @@ class AsyncConsumer(AsyncClosing):
         self._fetcher = Fetcher(broker, self.config, self.home)
         self._is_closed = self._is_woken = False
         self.pending: deque[ConsumerRecord] = deque()
+        self._filled_s = 0.0
+        self._fill_limit = self.config.max_poll_records
 
     @at_home
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -78,7 +85,7 @@ class AsyncConsumer(AsyncClosing):
     @at_home
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, ConsumerRecords]:
         """At most `max_records` records by partition; empty if there are none within `timeout_ms`.
 
         Raises the error of a partition that can't be read: OFFSET_OUT_OF_RANGE without a reset, CORRUPT_MESSAGE,
@@ -93,6 +100,21 @@ class AsyncConsumer(AsyncClosing):
         """All record batches that were read ahead, not decoded; errors as `poll`."""
         self._return_pending()
         return await self._wait(self._fetcher.take_batches, timeout_ms)
+
+    async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
+        """All records that were read ahead as a table, without a Python object for any of them; it may be empty.
+
+        The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named. The
+        rows of a partition are in the order of their offsets. No deserializer is applied. Errors as `poll`.
+        Needs pyarrow (`rayka[columns]`).
+        """
+        polled = await self.poll_batches(timeout_ms)
+        try:
+            return await asyncio.to_thread(tables_module().table_of, polled, columns, self.config.check_crcs)
+        except RaykaError:
+            for partition, position in unread(polled):
+                await self.seek(partition, position)
+            raise
 
     @at_home
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
@@ -249,8 +271,15 @@ class AsyncConsumer(AsyncClosing):
             self._require_open()
         return taken
 
-    def _take_some(self) -> dict[TopicPartition, list[ConsumerRecord]]:
-        return self._fetcher.take(self.config.max_poll_records)
+    def _take_some(self) -> dict[TopicPartition, ConsumerRecords]:
+        """For iteration: `max_poll_records`, and more as long as the program is quick to take them."""
+        taken = self._fetcher.take(self._fill_limit)
+        if taken:
+            now_s, least = time.monotonic(), self.config.max_poll_records
+            is_quick = now_s - self._filled_s < _QUICK_S
+            self._fill_limit = max(min(self._fill_limit * 2, _MAX_FILL_RECORDS), least) if is_quick else least
+            self._filled_s = now_s
+        return taken
 
     def _return_pending(self) -> None:
         """Un-read what iteration has not given out."""
@@ -315,66 +344,16 @@ class AsyncConsumer(AsyncClosing):
             raise RaykaError(ErrorCode.INVALID_REQUEST, "The consumer is closed")
 
 
-class Consumer(Shell[AsyncConsumer], Closing):
-    """The blocking form of `AsyncConsumer`, for one thread at a time.
+def unread(polled: Mapping[TopicPartition, list[RecordBatches]]) -> list[tuple[TopicPartition, int]]:
+    """Where each partition was before its batches were taken."""
+    return [(partition, batches[0].position) for partition, batches in polled.items()]
 
-    A call while another thread is in one raises INVALID_REQUEST, except for `wakeup` and `close`.
-    """
 
-    def __init__(self, core: AsyncConsumer, loop: LoopThread) -> None:
-        super().__init__(core, loop)
-        self._user = threading.RLock()
+def tables_module() -> Any:
+    """Loaded when first used: it brings pyarrow."""
+    from rayka.client.consumer import tables
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        with self._only_user(coroutine):
-            return self._loop.run(coroutine)
-
-    @contextlib.contextmanager
-    def _only_user(self, coroutine: Coroutine[Any, Any, Any] | None = None) -> Iterator[None]:
-        if not self._user.acquire(blocking=False):
-            if coroutine is not None:
-                coroutine.close()
-            raise RaykaError(ErrorCode.INVALID_REQUEST, "Another thread is using this consumer: give each its own")
-        try:
-            yield
-        finally:
-            self._user.release()
-
-    assign = blocking(AsyncConsumer.assign)
-    assignment = blocking(AsyncConsumer.assignment)
-    poll = blocking(AsyncConsumer.poll)
-    poll_batches = blocking(AsyncConsumer.poll_batches)
-    seek = blocking(AsyncConsumer.seek)
-    seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
-    seek_to_end = blocking(AsyncConsumer.seek_to_end)
-    position = blocking(AsyncConsumer.position)
-    pause = blocking(AsyncConsumer.pause)
-    resume = blocking(AsyncConsumer.resume)
-    paused = blocking(AsyncConsumer.paused)
-    beginning_offsets = blocking(AsyncConsumer.beginning_offsets)
-    end_offsets = blocking(AsyncConsumer.end_offsets)
-    offsets_for_times = blocking(AsyncConsumer.offsets_for_times)
-    lag = blocking(AsyncConsumer.lag)
-    highwater = blocking(AsyncConsumer.highwater)
-    partitions_for_topic = blocking(AsyncConsumer.partitions_for_topic)
-    topics = blocking(AsyncConsumer.topics)
-    close = blocking_close(AsyncConsumer.close)
-
-    def wakeup(self) -> None:
-        """See `AsyncConsumer.wakeup`."""
-        if not self._loop.is_closed:
-            self._core.wakeup()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> ConsumerRecord:
-        try:
-            return self._core.pending.popleft()
-        except IndexError:
-            if self._run(self._core.fill()):
-                return self._core.pending.popleft()
-            raise StopIteration from None
+    return tables
 
 
 def _topic_partition(partition: tuple[str, int]) -> TopicPartition:

@@ -16,7 +16,8 @@ from functools import partial
 from typing import NoReturn
 
 from rayka.client.consumer.positions import AssignedPartition
-from rayka.client.consumer.records import CompletedFetch, ConsumerRecord, RecordBatches
+from rayka.client.consumer.records import CompletedFetch, RecordBatches
+from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -87,9 +88,9 @@ class Fetcher:
         if found and (room := self._config.fetch_max_bytes - self._buffered_bytes()) > 0:
             self._fetch(found, room)
 
-    def take(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+    def take(self, limit: int) -> dict[TopicPartition, ConsumerRecords]:
         """At most `limit` records that are there. Raises a partition's error if there are none before it."""
-        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        taken: dict[TopicPartition, ConsumerRecords] = {}
         for state in self._readable():
             if state.error is None:
                 records = state.take(limit)

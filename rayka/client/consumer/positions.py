@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections import deque
 
-from rayka.client.consumer.records import CompletedFetch, ConsumerRecord, RecordBatches
+from rayka.client.consumer.records import CompletedFetch, RecordBatches
+from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.errors import RaykaError
 from rayka.types import NO_OFFSET, OffsetSpec, TopicPartition
 
@@ -84,12 +85,12 @@ class AssignedPartition:
         self.buffered_bytes += completed_fetch.size
         self.fetch_offset = completed_fetch.next_offset
 
-    def take(self, limit: int) -> list[ConsumerRecord]:
+    def take(self, limit: int) -> ConsumerRecords:
         """At most `limit` records from the position on, which moves behind them.
 
         One that can't be read sets `error`, and the position stays there.
         """
-        taken: list[ConsumerRecord] = []
+        taken = ConsumerRecords()
         while self.completed_fetches and len(taken) < limit:
             try:
                 records = self.completed_fetches[0].take(limit - len(taken))
@@ -97,7 +98,7 @@ class AssignedPartition:
                 self.forget()
                 self.error = error
                 break
-            taken += records
+            taken.extend(records)
             self._moved(records)
         return taken
 
@@ -113,9 +114,9 @@ class AssignedPartition:
             self.position = taken[-1].next_offset
         return taken
 
-    def _moved(self, records: list[ConsumerRecord]) -> None:
+    def _moved(self, records: ConsumerRecords) -> None:
         if records:
-            self.position = records[-1].offset + 1
+            self.position = records.last_offset + 1
         else:
             done = self.completed_fetches.popleft()
             self.buffered_bytes -= done.size

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from rayka.client.compiled import Compiled
+from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords, RecordSource
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import LOG_APPEND_TIME_FLAG, BatchHeader, ensure_intact, iter_headers
+from rayka.storage.format.batch import CODEC_MASK, LOG_APPEND_TIME_FLAG, BatchHeader, ensure_intact, iter_headers
 from rayka.storage.format.isolation import iter_visible
-from rayka.storage.format.records import read_batch, record_bytes
+from rayka.storage.format.records import Record, build_batch, read_batch, record_bytes
 from rayka.storage.format.varint import continue_unsigned
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
 
 _NULL = 1
 _TWO_BYTES = 0x3FFF
+_LOCATED_BYTES = 1 << 20
+_COMPRESSED_FACTOR = 4
+_compiled = Compiled(
+    "rayka.client.consumer.located",
+    "locate_batches",
+    lambda locate: locate(*_one_batch(), 0, TopicPartition("", 0), True).records(0, 1),
+)
 
 
 class ConsumerRecord(NamedTuple):
@@ -56,7 +66,7 @@ class RecordBatches(NamedTuple):
 
 
 class CompletedFetch:
-    """The batches of one fetch answer, decoded one by one as their records are asked for."""
+    """The batches of one fetch answer, decoded as their records are asked for."""
 
     def __init__(
         self,
@@ -81,41 +91,77 @@ class CompletedFetch:
         self.batches = RecordBatches(
             topic_partition, memoryview(data)[:size], fetch_offset, next_offset, aborted_transactions
         )
-        self._visible = self.batches.visible()
-        self._decoded: list[ConsumerRecord] = []
+        self._left: deque[tuple[int, BatchHeader]] | None = None
+        self._may_locate = True
+        self._source: RecordSource = MadeRecords()
+        self._taken = 0
 
-    def take(self, limit: int) -> list[ConsumerRecord]:
+    def take(self, limit: int) -> ConsumerRecords:
         """The next records, at most `limit`; none only if there are no more.
 
         Raises CORRUPT_MESSAGE for a batch and INVALID_RECORD for a record that can't be read, once all
         before it are taken.
         """
-        while not self._decoded and self._decode_next():
-            pass
-        taken = self._decoded[:limit]
-        del self._decoded[:limit]
-        if self._config.key_deserializer or self._config.value_deserializer:
-            taken = self._deserialize(taken)
+        while self._taken >= len(self._source) and self._decode_next():
+            self._taken = 0
+        start, end = self._taken, min(self._taken + limit, len(self._source))
+        taken = ConsumerRecords()
+        if start < end and (self._config.key_deserializer or self._config.value_deserializer):
+            records = self._deserialize(self._source.records(start, end))
+            taken.append(records, 0, len(records))
+        else:
+            taken.append(self._source, start, end)
+        self._taken += len(taken)
         return taken
 
     def _decode_next(self) -> bool:
-        """Decode one more batch; False if there is none."""
-        found = next(self._visible, None)
-        if found is None:
+        """Decode one more batch, or several where compiled code is there; False if there is none."""
+        if self._left is None:
+            self._left = deque(self.batches.visible())
+        if not self._left:
             return False
-        place, header = found
+        source = self._locate(self._left) if self._may_locate and _compiled.function is not None else None
+        if source is None:
+            self._source = self._decode_one(*self._left[0])
+            self._left.popleft()
+        else:
+            self._source = source
+        return True
+
+    def _locate(self, left: deque[tuple[int, BatchHeader]]) -> RecordSource | None:
+        """As many batches as fit in the processor's cache; None if one of them can't be read."""
+        assert _compiled.function is not None
+        topic_partition, data, position, *_ = self.batches
+        run: list[tuple[int, BatchHeader]] = []
+        size = 0
+        for place, header in left:
+            size += header.size_in_bytes * (_COMPRESSED_FACTOR if header.attributes & CODEC_MASK else 1)
+            if run and size > _LOCATED_BYTES:
+                break
+            run.append((place, header))
+        try:
+            source: RecordSource = _compiled.function(data, run, position, topic_partition, self._config.check_crcs)
+        except RaykaError:
+            self._may_locate = False
+            return None
+        for _ in run:
+            left.popleft()
+        return source
+
+    def _decode_one(self, place: int, header: BatchHeader) -> MadeRecords:
         topic_partition, data, position, *_ = self.batches
         if self._config.check_crcs:
             ensure_intact(data, place, header)
         plain = _decode_plain(record_bytes(data, place, header), header, *topic_partition)
-        self._decoded = _decode(data, place, header, *topic_partition) if plain is None else plain
+        decoded = _decode(data, place, header, *topic_partition) if plain is None else plain
         if header.base_offset < position:
-            self._decoded = [record for record in self._decoded if record.offset >= position]
-        return True
+            decoded = [record for record in decoded if record.offset >= position]
+        _compiled.count(len(decoded))
+        return MadeRecords(decoded)
 
-    def _deserialize(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+    def _deserialize(self, records: list[ConsumerRecord]) -> MadeRecords:
         key_of, value_of = self._config.key_deserializer, self._config.value_deserializer
-        done: list[ConsumerRecord] = []
+        done = MadeRecords()
         for record in records:
             try:
                 key = record.key if key_of is None or record.key is None else key_of(record.key)
@@ -123,10 +169,15 @@ class CompletedFetch:
             except Exception as error:
                 if not done:
                     raise _undeserializable(record, error) from error
-                self._decoded[:0] = records[len(done) :]
                 break
             done.append(record._replace(key=key, value=value))
         return done
+
+
+def _one_batch() -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
+    """A batch to warm up with."""
+    data = memoryview(build_batch([Record(0, 0, b"key", b"value", (("header", b"value"),))]))
+    return data, list(iter_headers(data))
 
 
 def _undeserializable(record: ConsumerRecord, error: Exception) -> RaykaError:

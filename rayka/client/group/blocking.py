@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar, overload
 
-from rayka.client.consumer.consumer import Consumer
+from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
 from rayka.client.group.coordinator import OffsetAndMetadata
 from rayka.client.group.member import RebalanceCallback
@@ -49,7 +50,7 @@ class GroupConsumer(Consumer):
         """See `AsyncGroupConsumer.committed`."""
         return self._run(self._core.committed(partitions))
 
-    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, ConsumerRecords]:
         """See `AsyncGroupConsumer.poll`."""
         return self._poll_events(self._core.taking(max_records), timeout_ms) or {}
 
@@ -92,8 +93,11 @@ class GroupConsumer(Consumer):
             try:
                 return self._core.pending.popleft()
             except IndexError:
-                if not self._poll_events(self._core.filling, self._core.config.consumer_timeout_ms):
+                if not self._fill():
                     raise StopIteration from None
+
+    def _fill(self) -> bool:
+        return bool(self._poll_events(self._core.filling, self._core.config.consumer_timeout_ms))
 
     def _poll_events(self, take: Callable[[], T], timeout_ms: float | None) -> T | None:
         deadline_s = deadline_after(timeout_ms)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
 from rayka.client.group.coordinator import GroupCalls
@@ -142,7 +143,7 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, ConsumerRecords]:
         """As `AsyncConsumer.poll`; joins the group, and takes part in its rebalances.
 
         Raises also what the coordinator refuses for good, such as UNRELEASED_INSTANCE_ID; the next poll tries again.
@@ -241,11 +242,11 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._fetcher.close()
         self._fetcher.wake()
 
-    def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, list[ConsumerRecord]]]:
+    def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, ConsumerRecords]]:
         """For `next_event`: what `poll` gives."""
         limit = self.config.max_poll_records if max_records is None else max_records
 
-        def take() -> dict[TopicPartition, list[ConsumerRecord]]:
+        def take() -> dict[TopicPartition, ConsumerRecords]:
             self._return_pending()
             return self._fetcher.take(limit)
 

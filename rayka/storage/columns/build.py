@@ -6,14 +6,14 @@ about as much as all other work on them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.columns.decode import SOUND, Bytes, Ints, Longs, count_headers, gather, locate_headers
+from rayka.storage.columns.chunks import FieldPositions, Records, locate_all_headers
+from rayka.storage.columns.decode import Bytes, gather
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
@@ -22,36 +22,6 @@ _MAX_INT = 2**31 - 1
 _MAX_AHEAD = 1 << 28
 _SPARE = 1.05
 _MICROSECONDS = 1000
-
-
-class FieldPositions(NamedTuple):
-    """One column of fields: where in its chunk each begins and how long it is, -1 for null."""
-
-    positions: Ints
-    lengths: Ints
-
-    @classmethod
-    def empty(cls, rows: int) -> FieldPositions:
-        """Room for `rows` fields."""
-        return cls(np.empty(rows, np.int32), np.empty(rows, np.int32))
-
-    def head(self, rows: int) -> FieldPositions:
-        """The first of them."""
-        return FieldPositions(self.positions[:rows], self.lengths[:rows])
-
-
-class Records(NamedTuple):
-    """The records of one chunk. `progress`: the part of all input that ends with it, above 0 and up to 1."""
-
-    data: Bytes
-    progress: float
-    offsets: Longs
-    timestamps: Longs
-    timestamp_types: Ints
-    keys: FieldPositions
-    values: FieldPositions
-    header_positions: Ints
-    record_ends: Ints
 
 
 class Column(Protocol):
@@ -255,17 +225,14 @@ class HeadersColumn:
 
     def append(self, records: Records) -> None:
         """See `Column`; raises CORRUPT_MESSAGE."""
-        data, positions, ends = records.data, records.header_positions, records.record_ends
-        header_rows = np.empty(len(positions) + 1, np.int64)
-        _check(records, count_headers(data, positions, ends, header_rows))
-        count = int(header_rows[-1])
-        keys, values = FieldPositions.empty(count), FieldPositions.empty(count)
-        _check(records, locate_headers(data, positions, ends, header_rows, *keys, *values))
-        np.add(header_rows[1:], self._count, out=self._ends.extend(len(positions), records.progress), casting="unsafe")
+        rows, keys, values = locate_all_headers(records)
+        count = len(keys.lengths)
+        ends = self._ends.extend(len(rows) - 1, records.progress)
+        np.add(rows[1:], self._count, out=ends, casting="unsafe")
         self._count += count
         if count:
-            self._keys.append(data, keys, records.progress)
-            self._values.append(data, values, records.progress)
+            self._keys.append(records.data, keys, records.progress)
+            self._values.append(records.data, values, records.progress)
 
     def finish(self) -> pa.Array:
         """See `Column`."""
@@ -290,9 +257,3 @@ def _strings(binary: _Binary) -> pa.Array:
         names = array.view(pa.binary()).to_pylist()
         return pa.array([name.decode("utf-8", "replace") for name in names], pa.string())
     return array
-
-
-def _check(records: Records, broken: int) -> None:
-    if broken != SOUND:
-        offset = int(records.offsets[broken])
-        raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The headers of the record at offset {offset} are broken")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.consumer.consumer import AsyncConsumer, Consumer, WakeupError
+from rayka.client.consumer.blocking import Consumer
+from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import iter_headers

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayka.client.compiled import Compiled
+from rayka.client.consumer import records as records_module
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -16,6 +20,19 @@ from rayka.storage.format.records import Headers, Record, build_batch, read_batc
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
 
 EVENTS = TopicPartition("events", 3)
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"], autouse=True)
+def way_to_decode(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A consumer begins with plain Python and goes on with compiled code."""
+    with pytest.MonkeyPatch.context() as patch:
+        module = "rayka.client.consumer.located" if request.param == "compiled" else "no such module"
+        decoding = Compiled(module, "locate_batches", lambda _: None)
+        if request.param == "compiled":
+            decoding.load()
+            assert decoding.function is not None
+        patch.setattr(records_module, "_compiled", decoding)
+        yield
 
 
 def batch(base_offset: int, count: int, producer_id: int = -1) -> bytes:

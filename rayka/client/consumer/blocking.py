@@ -1,0 +1,103 @@
+"""The consumer for programs that block."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rayka.client.consumer.consumer import AsyncConsumer, tables_module, unread
+from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
+from rayka.errors import ErrorCode, RaykaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+class Consumer(Shell[AsyncConsumer], Closing):
+    """The blocking form of `AsyncConsumer`, for one thread at a time.
+
+    A call while another thread is in one raises INVALID_REQUEST, except for `wakeup` and `close`.
+    """
+
+    def __init__(self, core: AsyncConsumer, loop: LoopThread) -> None:
+        super().__init__(core, loop)
+        self._user = threading.RLock()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        with self._only_user(coroutine):
+            return self._loop.run(coroutine)
+
+    @contextlib.contextmanager
+    def _only_user(self, coroutine: Coroutine[Any, Any, Any] | None = None) -> Iterator[None]:
+        if not self._user.acquire(blocking=False):
+            if coroutine is not None:
+                coroutine.close()
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "Another thread is using this consumer: give each its own")
+        try:
+            yield
+        finally:
+            self._user.release()
+
+    assign = blocking(AsyncConsumer.assign)
+    assignment = blocking(AsyncConsumer.assignment)
+    poll = blocking(AsyncConsumer.poll)
+    poll_batches = blocking(AsyncConsumer.poll_batches)
+    seek = blocking(AsyncConsumer.seek)
+
+    def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
+        """As `AsyncConsumer.poll_table`; the calling thread decodes."""
+        polled = self.poll_batches(timeout_ms)
+        try:
+            return tables_module().table_of(polled, columns, self._core.config.check_crcs)
+        except RaykaError:
+            for partition, position in unread(polled):
+                self.seek(partition, position)
+            raise
+
+    seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
+    seek_to_end = blocking(AsyncConsumer.seek_to_end)
+    position = blocking(AsyncConsumer.position)
+    pause = blocking(AsyncConsumer.pause)
+    resume = blocking(AsyncConsumer.resume)
+    paused = blocking(AsyncConsumer.paused)
+    beginning_offsets = blocking(AsyncConsumer.beginning_offsets)
+    end_offsets = blocking(AsyncConsumer.end_offsets)
+    offsets_for_times = blocking(AsyncConsumer.offsets_for_times)
+    lag = blocking(AsyncConsumer.lag)
+    highwater = blocking(AsyncConsumer.highwater)
+    partitions_for_topic = blocking(AsyncConsumer.partitions_for_topic)
+    topics = blocking(AsyncConsumer.topics)
+    close = blocking_close(AsyncConsumer.close)
+
+    def wakeup(self) -> None:
+        """See `AsyncConsumer.wakeup`."""
+        if not self._loop.is_closed:
+            self._core.wakeup()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        core = self._core
+        while True:
+            try:
+                record = core.pending.popleft()
+            except IndexError:
+                if not self._fill():
+                    return
+            else:
+                yield record
+
+    def _fill(self) -> bool:
+        """More records for iteration; False at the end of `consumer_timeout_ms`."""
+        return self._run(self._core.fill())
+
+    def __next__(self) -> ConsumerRecord:
+        try:
+            return self._core.pending.popleft()
+        except IndexError:
+            if self._fill():
+                return self._core.pending.popleft()
+            raise StopIteration from None

@@ -1,0 +1,123 @@
+"""Records of a fetch, located by compiled code: an object for each comes into being when it is looked at.
+
+Importing this module imports numpy and numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise, repeat
+from typing import Any
+
+import numpy as np
+
+from rayka.client.consumer.records import ConsumerRecord
+from rayka.storage.columns.chunks import (
+    FieldPositions,
+    LocatedHeaders,
+    PositionedHeader,
+    Room,
+    joined,
+    locate_all_headers,
+    locate_records,
+    sliced,
+)
+from rayka.storage.format.batch import CODEC_MASK, ensure_intact
+from rayka.storage.format.records import HEADER_KEY_ERRORS, Headers, record_bytes
+from rayka.types import TimestampType, TopicPartition
+
+_FIRST, _END = -(2**63), 2**63 - 1
+_new = tuple.__new__
+
+
+def locate_batches(
+    buffer: memoryview,
+    batches: Sequence[PositionedHeader],
+    position: int,
+    topic_partition: TopicPartition,
+    check_crcs: bool,
+) -> LocatedRecords:
+    """The records of these batches from offset `position` on. Raises CORRUPT_MESSAGE for any of them."""
+    if check_crcs:
+        for place, header in batches:
+            ensure_intact(buffer, place, header)
+    if any(header.attributes & CODEC_MASK for _, header in batches):
+        chunk = joined([(header, record_bytes(buffer, place, header)) for place, header in batches])
+    else:
+        chunk = sliced(buffer, batches)
+    first_offset = position if batches[0][1].base_offset < position else _FIRST
+    records = locate_records(chunk, first_offset, _END, Room(), 1.0)
+    return LocatedRecords(topic_partition, records, locate_all_headers(records))
+
+
+class LocatedRecords:
+    """Records whose fields are known by their places in memory, which stays as long as this does."""
+
+    __slots__ = (
+        "_data",
+        "_headers",
+        "_keys",
+        "_offsets",
+        "_partition",
+        "_timestamp_type",
+        "_timestamp_types",
+        "_timestamps",
+        "_topic",
+        "_values",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, records: Any, headers: LocatedHeaders) -> None:
+        self._topic, self._partition = topic_partition
+        self._data: Any = records.data
+        self._offsets, self._timestamps = records.offsets, records.timestamps
+        types = records.timestamp_types
+        is_uniform = not len(types) or bool((types == types[0]).all())
+        self._timestamp_type = TimestampType(int(types[0]) if len(types) and is_uniform else 0)
+        self._timestamp_types = None if is_uniform else types
+        self._keys = None if not (records.keys.lengths >= 0).any() else records.keys
+        self._values = records.values
+        self._headers = headers if len(headers.keys.lengths) else None
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def offset(self, number: int) -> int:
+        """The offset of one record."""
+        return int(self._offsets[number])
+
+    def records(self, start: int, end: int) -> list[ConsumerRecord]:
+        """The records with the numbers from `start` up to `end`."""
+        if not isinstance(self._data, bytes):
+            self._data = self._data.tobytes()  # slices of bytes are bytes
+        types = self._timestamp_types
+        fields = zip(
+            repeat(self._topic, end - start),
+            repeat(self._partition),
+            self._offsets[start:end].tolist(),
+            self._timestamps[start:end].tolist(),
+            repeat(self._timestamp_type) if types is None else map(TimestampType, types[start:end].tolist()),
+            repeat(None) if self._keys is None else self._bytes(self._keys, start, end),
+            self._bytes(self._values, start, end),
+            repeat(()) if self._headers is None else self._all_headers(self._headers, start, end),
+            strict=False,
+        )
+        return [_new(ConsumerRecord, each) for each in fields]
+
+    def _bytes(self, fields: FieldPositions, start: int, end: int) -> list[bytes | None]:
+        data, lengths = self._data, fields.lengths[start:end]
+        begins, ends = fields.positions[start:end], fields.positions[start:end] + np.maximum(lengths, 0)
+        found: list[bytes | None] = [data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+        for number in (lengths < 0).nonzero()[0].tolist():
+            found[number] = None
+        return found
+
+    def _all_headers(self, headers: LocatedHeaders, start: int, end: int) -> list[Headers]:
+        rows = headers.rows[start : end + 1].tolist()
+        first, last = rows[0], rows[-1]
+        names = [
+            name.decode("utf-8", HEADER_KEY_ERRORS)
+            for name in self._bytes(headers.keys, first, last)
+            if name is not None
+        ]
+        pairs = list(zip(names, self._bytes(headers.values, first, last), strict=True))
+        return [tuple(pairs[a - first : b - first]) for a, b in pairwise(rows)]

@@ -1,0 +1,114 @@
+"""What `poll` gives for a partition: a sequence of records that are made when they are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+if TYPE_CHECKING:
+    from rayka.client.consumer.records import ConsumerRecord
+
+_BLOCK_RECORDS = 1024
+
+
+class RecordSource(Protocol):
+    """Decoded records, made or not."""
+
+    def __len__(self) -> int: ...
+
+    def offset(self, number: int) -> int:
+        """The offset of one record."""
+
+    def records(self, start: int, end: int) -> list[ConsumerRecord]:
+        """The records with the numbers from `start` up to `end`."""
+
+
+class MadeRecords(list["ConsumerRecord"]):
+    """Records that were made already."""
+
+    def offset(self, number: int) -> int:
+        """See `RecordSource`."""
+        return self[number].offset
+
+    def records(self, start: int, end: int) -> list[ConsumerRecord]:
+        """See `RecordSource`."""
+        return self[start:end]
+
+
+class ConsumerRecords(Sequence["ConsumerRecord"]):
+    """Records of one partition in the order of their offsets.
+
+    It compares and adds like a list. A record is made each time it is looked at; the memory of the fetch that brought
+    it stays until the sequence is gone. `list` makes them all.
+    """
+
+    __slots__ = ("_length", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[RecordSource, int, int]] = []
+        self._length = 0
+
+    def append(self, source: RecordSource, start: int, end: int) -> None:
+        """Add the records of a source with the numbers from `start` up to `end`."""
+        if end > start:
+            self._parts.append((source, start, end))
+            self._length += end - start
+
+    def extend(self, others: ConsumerRecords) -> None:
+        """Add the records of another sequence."""
+        self._parts += others._parts
+        self._length += others._length
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record, of which there must be one."""
+        source, _, end = self._parts[-1]
+        return source.offset(end - 1)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        for source, start, end in self._parts:
+            for block in range(start, end, _BLOCK_RECORDS):
+                yield from source.records(block, min(block + _BLOCK_RECORDS, end))
+
+    @overload
+    def __getitem__(self, index: int) -> ConsumerRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ConsumerRecord]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, end, step = index.indices(self._length)
+            return self._between(start, end) if step == 1 else list(self)[index]
+        number = index + self._length if index < 0 else index
+        if not 0 <= number < self._length:
+            raise IndexError(f"there are {self._length} records")
+        (record,) = self._between(number, number + 1)
+        return record
+
+    def _between(self, start: int, end: int) -> ConsumerRecords:
+        found, before = ConsumerRecords(), 0
+        for source, first, last in self._parts:
+            count = last - first
+            found.append(source, first + max(start - before, 0), first + min(end - before, count))
+            before += count
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (list, ConsumerRecords)):
+            return NotImplemented
+        return len(self) == len(other) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
