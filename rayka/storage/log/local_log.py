@@ -332,7 +332,7 @@ class LocalLog:
 
     def release(self) -> None:
         """Give every descriptor back, whatever is not written."""
-        self.segments.close()
+        self.segments.release()
 
     # -- cutting --------------------------------------------------------------------------------
 

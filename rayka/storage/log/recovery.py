@@ -104,7 +104,7 @@ class LogLoader:
 
     def release(self) -> None:
         """Give every descriptor back: the log is not opened after all, but perhaps later."""
-        self._segments.close()
+        self._segments.release()
 
     # -- 1. files in transit --------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class LogLoader:
             for segment in self._segments:
                 for path in segment.paths:
                     self._files.remove_if_present(path)
-            self._segments.close()
+            self._segments.release()
             self._segments = Segments()
             self._replay = None
             self._start_at(start_offset)

@@ -79,6 +79,7 @@ class Segment:
         self._index_interval = index_interval
         self._descriptor = -1
         self._modified_ms: int | None = None
+        self._is_released = False
         self._index_work_is_due = True
         """Whether the next append has to read or to write the indexes first, since it can't fail behind its write."""
         self._is_preallocated = True
@@ -134,7 +135,7 @@ class Segment:
     def create_indexes(self) -> None:
         """Make the index files if they are not there: the first write to them does it otherwise. Any thread may."""
         for index in (self.offset_index, self.time_index):
-            if not self._files.exists(index.path):
+            if not self._is_released and not self._files.exists(index.path):
                 self._files.close(self._files.open(index.path, create=True))
 
     def descriptor(self, *, create: bool = False) -> int:
@@ -148,6 +149,14 @@ class Segment:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             self._files.close(descriptor)
+
+    def release(self) -> None:
+        """Give the descriptor back and write no index any more: by now the files may be those of another log.
+
+        A flush that began before may come later, in its thread.
+        """
+        self._is_released = True
+        self.close()
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -235,6 +244,8 @@ class Segment:
 
         The time index goes first: recovery relies on it to know all timestamps up to an entry in the other.
         """
+        if self._is_released:
+            return
         self.time_index.write()
         self.offset_index.write()
         self.transaction_index.write()

@@ -55,11 +55,11 @@ class Segments:
         index = max(bisect_right(self._base_offsets, offset) - 1, 0)
         return self.all[index:]
 
-    def close(self) -> None:
-        """Give every descriptor back; even a close that fails gives one back."""
+    def release(self) -> None:
+        """Give every descriptor back and write nothing more; even a close that fails gives a descriptor back."""
         for segment in self.all:
             with contextlib.suppress(OSError):
-                segment.close()
+                segment.release()
 
     @property
     def size(self) -> int:

@@ -21,7 +21,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.types import TopicPartition
 from tests.support.faulty_files import FaultyFiles
-from tests.support.logs import NOW_MS, ORDERS, append, batch, read_values
+from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, directory_bytes, read_values
 
 TOPIC_ID = uuid.UUID("0c706bbf-b9a6-483a-9aa2-a53a5dd0570a")
 CONFIG = LogConfig(file_delete_delay_ms=1000)
@@ -227,6 +227,23 @@ def test_a_flush_that_a_deletion_overtook_harms_nothing(tmp_path: Path) -> None:
         append(log, b"b")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert directory.disk.error is None
+
+
+def test_the_flush_of_a_deleted_log_writes_nothing_into_the_files_of_its_successor(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    how = LogConfig(internal_segment_bytes=2000, index_interval_bytes=100)
+    log = directory.open_log(ORDERS, uuid.uuid4(), how, now_ms=NOW_MS)
+    for _ in range(60):
+        append(log, b"a")
+    late = log.begin_flush()
+    directory.delete_log(log, "abc")
+    successor = directory.open_log(ORDERS, uuid.uuid4(), how, now_ms=NOW_MS)
+    append(successor, b"b")
+    before = directory_bytes(tmp_path / "orders-0")
+    late.run()
+    assert directory_bytes(tmp_path / "orders-0") == before
+    successor.close(NOW_MS)
+    check_indexes(tmp_path / "orders-0")
 
 
 def test_a_log_whose_deletion_a_crash_cut_short_goes_at_the_next_start(tmp_path: Path) -> None:
