@@ -87,7 +87,6 @@ class LocalPartitions:
         future: Future[list[AppendResult]] = self._loop.create_future()
         now_ms = time.time_ns() // 1_000_000
         future.set_result([self._append(request, params, now_ms) for request in requests])
-        future.set_result([self.replicas.append(request, params, now_ms).result for request in requests])
         for request in requests:
             self.more_bytes(request.topic_partition)
         if self._waiting:

@@ -301,3 +301,17 @@ def test_new_clients_read_what_old_ones_wrote(tmp_path: Path) -> None:
             assert [Message(*record[:4]) for record in read_records(records)] == seen(MESSAGES, 0)
 
     asyncio.run(main())
+
+
+def test_a_topic_that_is_all_zstd_needs_a_client_that_knows_it(tmp_path: Path) -> None:
+    """Fetch 10 told brokers that the client has zstd (KIP-110)."""
+
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            log = await create(broker, compression_type="zstd")
+            append(broker, log, build_batch([Record(0, NOW, None, b"v")]))
+            body = await client.ask(ApiKey.FETCH, 4, fetch_v4())
+            (error,) = struct.unpack_from(">h", body, 4 + 4 + len(TOPIC) + 4 + 4)
+            assert error == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+    asyncio.run(main())

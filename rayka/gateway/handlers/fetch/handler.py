@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from rayka.errors import ErrorCode
 from rayka.gateway.handlers.fetch.down_conversion import FIRST_WITH_MAGIC_2, Converted, Fetched, convert
-from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FetchRequest, parse
+from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FIRST_WITH_ZSTD, FetchRequest, parse
 from rayka.gateway.handlers.fetch.response import Answered, FetchResponse
 from rayka.gateway.handlers.fetch.sessions import FetchContext, SessionPartition
 from rayka.gateway.server.context import Context
@@ -81,11 +81,19 @@ class Fetch:
             self._respond()
 
     def _refusal(self, name: TopicPartition) -> FetchResult | None:
+        if self._pending.version < FIRST_WITH_ZSTD and self._has_zstd(name.topic):
+            return FetchResult(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if self._request.is_from_follower:
             return FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self._request.isolation not in _ISOLATION_LEVELS:
             return FetchResult(ErrorCode.INVALID_REQUEST)
         return None
+
+    def _has_zstd(self, topic: str) -> bool:
+        """Whether the topic's records are all compressed with a codec that these versions do not know (KIP-110)."""
+        broker = self._context.broker
+        own = broker.image.topic_configs(topic).get("compression.type")
+        return (own or broker.config["compression.type"]) == "zstd"
 
     def _ask(self) -> None:
         request = self._request
