@@ -1,0 +1,97 @@
+"""A delayed batch or marker never touches a later transaction (KIP-890, KIP-1228)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
+from rayka.storage.log.log import Log
+from rayka.storage.producers.verification import Verification
+from tests.support.logs import NOW_MS, batch, open_log
+
+PRODUCER = 9
+
+
+def begin(log: Log, epoch: int = 0, sequence: int = 0) -> Verification:
+    verification = log.begin_verification(PRODUCER, epoch, sequence, NOW_MS)
+    assert verification is not None
+    return verification
+
+
+def send(log: Log, verification: Verification | None, epoch: int = 0, sequence: int = 0) -> int:
+    data = batch(b"v", producer_id=PRODUCER, producer_epoch=epoch, base_sequence=sequence, is_transactional=True)
+    offset = log.append_as_leader(data, 0, NOW_MS, verification=verification).base_offset
+    log.update_high_watermark(log.log_end_offset)
+    return offset
+
+
+def mark(log: Log, epoch: int = 0, version: int = 0) -> None:
+    marker = build_end_transaction_marker(
+        ControlType.COMMIT, producer_id=PRODUCER, producer_epoch=epoch, coordinator_epoch=0, now_ms=NOW_MS
+    )
+    log.append_as_leader(marker, 0, NOW_MS, origin_is_client=False, transaction_version=version)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def refusal(log: Log, verification: Verification | None, epoch: int = 0, sequence: int = 0) -> ErrorCode:
+    before = log.log_end_offset
+    with pytest.raises(RaykaError) as refused:
+        send(log, verification, epoch, sequence)
+    assert log.log_end_offset == before
+    return refused.value.code
+
+
+def test_a_transaction_begins_with_a_verified_batch_and_goes_on_without(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert refusal(log, None) is ErrorCode.INVALID_TXN_STATE
+    send(log, begin(log))
+    assert log.begin_verification(PRODUCER, 0, 1, NOW_MS) is None
+    send(log, None, sequence=1)
+    assert log.last_stable_offset == 0
+    mark(log)
+    assert log.last_stable_offset == 3
+    assert refusal(log, None, sequence=2) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_batch_that_was_verified_before_the_marker_comes_too_late(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    delayed = begin(log)
+    mark(log)
+    assert refusal(log, delayed) is ErrorCode.INVALID_TXN_STATE
+    again = begin(log)
+    assert refusal(log, delayed) is ErrorCode.INVALID_TXN_STATE
+    send(log, again)
+
+
+def test_no_later_batch_takes_the_place_of_a_producers_first(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    begin(log, sequence=0)
+    assert refusal(log, begin(log, sequence=5), sequence=5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(log, begin(log, sequence=0))
+
+
+def test_a_delayed_marker_does_not_end_the_next_transaction(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, begin(log))
+    mark(log, epoch=1, version=2)
+    mark(log, epoch=1, version=2)
+    send(log, begin(log, epoch=1), epoch=1)
+    with pytest.raises(RaykaError) as refused:
+        mark(log, epoch=1, version=2)
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.last_stable_offset == 3
+    mark(log, epoch=2, version=2)
+    assert log.last_stable_offset == log.log_end_offset
+
+
+def test_a_producer_of_which_nothing_comes_is_forgotten(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    verification = begin(log)
+    log.remove_expired_producers(NOW_MS + 2 * 86_400_000)
+    assert refusal(log, verification) is ErrorCode.INVALID_TXN_STATE
+    refused = begin(log)
+    log.end_verification(PRODUCER, refused)
+    assert refusal(log, refused) is ErrorCode.INVALID_TXN_STATE
