@@ -112,9 +112,7 @@ class PartitionActor:
         self._watch = ImageWatch(controller, self._name, self._image_changed, die_after=FAILURES_BEFORE_EXIT)
         self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
         self._link_transactions()
-        self._monitor = DiskMonitor(
-            self._directory, self._disk, lambda: roles.open_again(self._watch.image), self._went_offline
-        )
+        self._monitor = DiskMonitor(self._directory, self._disk, roles.open_again, self._went_offline)
         await _until_answered(self._watch.start)
         await self._disk.run(lambda: self._begin_writing(roles))
         self._assignments.start()

@@ -49,6 +49,7 @@ class ReplicaRoles:
         self._directory = directory
         self._disk = disk
         self._lock = asyncio.Lock()
+        self._image = MetadataImage()
         self._not_opened: set[str] = set()
         self._began_to_lead: list[Partition] = []
         self._background = BackgroundTasks(name)
@@ -64,6 +65,7 @@ class ReplicaRoles:
         Returns when the replicas of the image serve.
         """
         async with self._lock:
+            self._image = after
             for name, topic in before.topics.items():
                 present = after.topics.get(name)
                 if present is not topic and (present is None or present.topic_id != topic.topic_id):
@@ -81,9 +83,13 @@ class ReplicaRoles:
         """Leave epochs that are not written yet to the first append."""
         await self._background.stop()
 
-    async def open_again(self, image: MetadataImage) -> None:
-        """Try the replicas again that could not be opened: the disk is in order again."""
+    async def open_again(self) -> None:
+        """Try the replicas again that could not be opened: the disk is in order again.
+
+        They get the roles of the image that was taken in last, also if that happens while this waits.
+        """
         async with self._lock:
+            image = self._image
             for name in sorted(self._not_opened & image.topics.keys()):
                 await self._follow(image.topics[name], image)
             self._assign_epochs()

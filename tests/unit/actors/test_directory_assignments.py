@@ -107,7 +107,7 @@ def test_a_new_replica_that_could_not_be_created_is_created_when_the_disk_has_ro
         assert actor.assigned == UNASSIGNED
         actor.files.is_full = False
         actor.directory.probe()
-        await actor.roles.open_again(actor.cluster.image)
+        await actor.roles.open_again()
         await asyncio.wait_for(actor.execute.reported.wait(), 10)
         assert ORDERS in actor.replicas
         assert actor.assigned == DIRECTORY

@@ -82,27 +82,36 @@ def test_what_a_failed_attempt_did_not_reach_is_opened_by_the_next(tmp_path: Pat
         assert actor.served == []
         actor.files.error = MemoryError()
         with pytest.raises(MemoryError):
-            await actor.roles.open_again(IMAGE)
+            await actor.roles.open_again()
         actor.files.error = None
-        await actor.roles.open_again(IMAGE)
+        await actor.roles.open_again()
         assert actor.served == ["a", "b", "c"]
         await actor.roles.stop()
 
     asyncio.run(run())
 
 
-def test_a_topic_that_the_image_lacks_for_now_is_opened_when_the_image_has_it(tmp_path: Path) -> None:
-    """The disk recovers while a new image is taken in: the attempt still has the image before."""
-
+def test_a_disk_that_recovers_while_a_new_image_is_taken_in_brings_no_older_one_back(tmp_path: Path) -> None:
     async def run() -> None:
         actor = Actor(tmp_path)
         actor.files.error = full_disk()
         await actor.take(MetadataImage(), IMAGE)
+        again = TopicImage("a", uuid.uuid4(), (PARTITION,))
+        newer = MetadataImage(
+            version=2,
+            topics={"a": again, "c": TOPICS[2]},
+            topic_names_by_id={again.topic_id: "a", TOPICS[2].topic_id: "c"},
+        )
+        async with actor.roles._lock:  # as while the image before is still taken in
+            recreation = asyncio.create_task(actor.take(IMAGE, newer))
+            await asyncio.sleep(0)
+            recovery = asyncio.create_task(actor.roles.open_again())
+            await asyncio.sleep(0)
+        await recreation
         actor.files.error = None
-        await actor.roles.open_again(MetadataImage())
-        await actor.roles.open_again(IMAGE)
-        assert actor.served == ["a", "b", "c"]
-        await actor.take(IMAGE, MetadataImage(version=2))
+        await recovery
+        assert actor.served == ["a", "c"]
+        assert actor.replicas.get(TopicPartition("a", 0)).topic_id == again.topic_id
         await actor.roles.stop()
 
     asyncio.run(run())
