@@ -69,7 +69,7 @@ def by_offset(batches: tuple[StateBatch, ...]) -> dict[int, Strength]:
 
 
 @given(st.lists(BATCHES, max_size=8), st.lists(BATCHES, max_size=8), st.integers(-1, OFFSETS))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_batches_combine_to_the_fewest_that_say_the_same(
     first: list[StateBatch], second: list[StateBatch], start_offset: int
 ) -> None:
