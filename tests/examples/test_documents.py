@@ -18,12 +18,22 @@ from tests.support.readme import ROOT, Block, blocks, documents
 RUN = ("sh", "python")
 NOT_CODE = ("mermaid", "text")
 TIMEOUT_S = 90
+JOIN_JOBS = """
+from confluent_kafka import ShareConsumer
+consumer = ShareConsumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "jobs", "log_level": 0})
+consumer.subscribe(["tasks"])
+consumer.poll(2)
+consumer.close()
+"""
+"""A share group that has been at a topic."""
 BEFORE = {
-    "docs/operations.md": """
+    "docs/operations.md": f"""
         rayka topics create orders --partitions 2
         seq 10 | rayka produce orders
         rayka consume orders --group billing > /dev/null
         echo /consumers/billing/offsets/orders/0:1 > offsets.txt
+        rayka topics create tasks
+        python -c {shlex.quote(JOIN_JOBS)}
     """
 }
 """What a document takes for granted."""
