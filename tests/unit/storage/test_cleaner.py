@@ -1,0 +1,214 @@
+"""What the cleaner takes up, what it keeps, and for how long."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.cleaner.cleaner import Cleaner
+from rayka.storage.cleaner.dirtiness import Dirtiness, aborted_transactions, measure, plan_of
+from rayka.storage.cleaner.plan import CleanerLimits
+from rayka.storage.cleaner.throttle import Throttle
+from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import read_header
+from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.log.log import Log
+from tests.support.compaction import compact
+from tests.support.logs import NOW_MS, check_indexes, open_log, read_batches
+
+DAY_MS = 86_400_000
+
+
+def open_compacted(directory: Path, **how: object) -> Log:
+    return open_log(directory, **{"cleanup_policy": ("compact",), "index_interval_bytes": 0, **how})
+
+
+def write(log: Log, *records: tuple[bytes, bytes | None], timestamp: int = NOW_MS, **how: object) -> None:
+    """One batch, visible and on the device."""
+    batch = build_batch([Record(0, timestamp, key, value) for key, value in records], **how)
+    log.append_as_leader(batch, 0, NOW_MS, origin_is_client=False)
+    log.update_high_watermark(log.log_end_offset)
+    log.flush()
+
+
+def close_segment(log: Log) -> None:
+    log.roll(NOW_MS)
+    log.flush()
+
+
+def read(log: Log) -> dict[int, tuple[bytes | None, bytes | None]]:
+    return {record.offset: (record.key, record.value) for batch in read_batches(log) for record in read_records(batch)}
+
+
+def test_the_last_record_of_each_key_stays_at_its_offset(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path)
+    write(log, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+    write(log, (b"c", b"1"), (b"b", b"2"))
+    close_segment(log)
+    write(log, (b"a", b"active"))
+    compact(log, NOW_MS, RealFiles())
+    assert read(log) == {2: (b"a", b"2"), 3: (b"c", b"1"), 4: (b"b", b"2"), 5: (b"a", b"active")}
+    check_indexes(tmp_path)
+
+
+def test_a_tombstone_stays_for_delete_retention_ms_after_it_was_first_met(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path, delete_retention_ms=DAY_MS)
+    write(log, (b"a", b"1"), (b"b", b"1"))
+    write(log, (b"a", None))
+    close_segment(log)
+    compact(log, NOW_MS, RealFiles())
+    horizon = [read_header(batch) for batch in read_batches(log)][-1]
+    assert (horizon.has_delete_horizon, horizon.base_timestamp) == (True, NOW_MS + DAY_MS)
+    assert read(log) == {1: (b"b", b"1"), 2: (b"a", None)}
+    for now_ms, is_there in ((NOW_MS + DAY_MS - 1, True), (NOW_MS + DAY_MS, False)):
+        write(log, (b"c", b"1"))
+        close_segment(log)
+        compact(log, now_ms, RealFiles())
+        assert (2 in read(log)) is is_there
+
+
+def test_what_is_newer_than_min_compaction_lag_ms_stays(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path, min_compaction_lag_ms=1000)
+    write(log, (b"a", b"1"), timestamp=NOW_MS - 5000)
+    close_segment(log)
+    write(log, (b"a", b"2"), timestamp=NOW_MS)
+    close_segment(log)
+    assert measure(log, None, NOW_MS).uncleanable_offset == 1
+    assert measure(log, None, NOW_MS + 1001).uncleanable_offset == 2
+
+
+def test_a_log_is_cleaned_when_dirty_enough_or_overdue(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path, min_cleanable_dirty_ratio=0.6, max_compaction_lag_ms=DAY_MS)
+    write(log, (b"a", b"1"))
+    close_segment(log)
+    write(log, (b"a", b"2"))
+    close_segment(log)
+    assert measure(log, None, NOW_MS).should_be_cleaned
+    half = measure(log, 1, NOW_MS)
+    assert (half.ratio, half.should_be_cleaned) == (0.5, False)
+    assert measure(log, 1, NOW_MS + DAY_MS + 1).should_be_cleaned, "overdue"
+    assert not measure(log, 2, NOW_MS + DAY_MS + 1).should_be_cleaned, "nothing is dirty"
+
+
+def test_max_compaction_lag_ms_closes_the_active_segment(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path, max_compaction_lag_ms=1000)
+    write(log, (b"a", b"1"), timestamp=NOW_MS)
+    write(log, (b"a", b"2"), timestamp=NOW_MS + 1001)
+    assert len(log.segments) == 2
+
+
+@pytest.mark.parametrize("cleaned_offset", [None, 0, 99], ids=["never", "before the start", "beyond the end"])
+def test_a_checkpoint_that_the_log_has_left_behind_counts_for_nothing(
+    tmp_path: Path, cleaned_offset: int | None
+) -> None:
+    log = open_compacted(tmp_path, cleanup_policy=("compact", "delete"))
+    write(log, (b"a", b"1"))
+    write(log, (b"a", b"2"))
+    close_segment(log)
+    log.delete_records(1)
+    assert measure(log, cleaned_offset, NOW_MS).first_dirty_offset == 1
+
+
+def test_small_neighbours_become_one_segment(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path, internal_segment_bytes=1000)
+    for number in range(10):
+        write(log, (b"key %d" % number, b"value"))
+        close_segment(log)
+    compact(log, NOW_MS, RealFiles())
+    assert [segment.base_offset for segment in log.segments][-1] == 10
+    assert len(log.segments) == 2
+    assert len(read(log)) == 10
+    again = open_compacted(tmp_path, internal_segment_bytes=1000)
+    assert (len(again.segments), again.log_end_offset) == (2, 10)
+
+
+def test_a_map_that_is_too_small_cleans_in_several_rounds(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path)
+    for number in range(40):
+        write(log, (b"key %d" % (number % 20), b"%d" % number))
+    close_segment(log)
+    limits = CleanerLimits(dedupe_buffer_bytes=24 * 9, secret=(1, 2))
+    cleaned, ends = None, []
+    while measure(log, cleaned, NOW_MS).dirty_bytes and cleaned != 40:
+        end = compact(log, NOW_MS, RealFiles(), cleaned_offset=cleaned, limits=limits)
+        assert end is not None
+        ends.append(cleaned := end.end_offset)
+    assert len(ends) == 5
+    assert [int(value or b"") for _, value in read(log).values()] == list(range(20, 40))
+
+
+def test_the_last_batch_of_a_producer_stays_without_its_records(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path)
+    for sequence in range(3):
+        write(log, (b"a", b"%d" % sequence), producer_id=7, producer_epoch=0, base_sequence=sequence)
+    write(log, (b"a", b"last"))
+    close_segment(log)
+    compact(log, NOW_MS, RealFiles())
+    kept = [
+        (header.base_offset, header.record_count, header.last_sequence)
+        for header in map(read_header, read_batches(log))
+    ]
+    assert kept == [(2, 0, 2), (3, 1, -1)]
+    log.release()
+    for snapshot in tmp_path.glob("*.snapshot"):
+        os.unlink(snapshot)
+    again = open_compacted(tmp_path)
+    retry = build_batch([Record(0, NOW_MS, b"a", b"2")], producer_id=7, producer_epoch=0, base_sequence=2)
+    assert again.append_as_leader(retry, 0, NOW_MS).is_duplicate
+
+
+def test_a_policy_that_changes_to_delete_loses_nothing_of_a_log_with_gaps(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path)
+    for number in range(3):
+        write(log, (b"a", b"%d" % number))
+        write(log, (b"b%d" % number, b"1"))
+        close_segment(log)
+    compact(log, NOW_MS, RealFiles())
+    before = read(log)
+    log.release()
+    again = open_log(tmp_path, was_cleaned=True, index_interval_bytes=0)
+    again.update_high_watermark(again.log_end_offset)
+    assert read(again) == before
+
+
+def test_a_damaged_batch_ends_the_round_and_changes_nothing(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path)
+    write(log, (b"a", b"1"))
+    write(log, (b"a", b"2"))
+    close_segment(log)
+    with open(log.segments[0].path, "r+b") as file:
+        file.seek(66)
+        file.write(b"?")
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(RaykaError) as raised:
+        compact(log, NOW_MS, RealFiles())
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_reading_and_writing_keep_to_the_rate() -> None:
+    now, slept = 100.0, 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, slept
+        now, slept = now + seconds, slept + seconds
+
+    throttle = Throttle(1000.0, lambda: now, sleep)
+    for _ in range(100):
+        throttle(50)
+    assert slept == pytest.approx(5.0, abs=0.2)
+
+
+def test_the_throttle_is_asked_for_every_byte(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path)
+    for number in range(50):
+        write(log, (b"a", b"%d" % number + bytes(100)))
+    close_segment(log)
+    seen: list[int] = []
+    dirtiness: Dirtiness = measure(log, None, NOW_MS)
+    plan = plan_of(dirtiness, aborted_transactions(dirtiness), NOW_MS)
+    steps = list(Cleaner(RealFiles(), plan, CleanerLimits(), seen.append).clean())
+    assert sum(seen) == 2 * dirtiness.dirty_bytes + steps[-1].bytes_written
