@@ -30,7 +30,6 @@ NOT_IN_USE: Mapping[str, str] = {
     "share.fetch.purgatory.purge.interval.requests": "a share fetch that has ended leaves nothing behind",
     "leader.replication.throttled.replicas": "replication is not throttled",
     "follower.replication.throttled.replicas": "replication is not throttled",
-    "errors.deadletterqueue.group.enable": "dead-letter topics are not served yet",
     "remote.storage.enable": _TIERED,
     "remote.log.copy.disable": _TIERED,
     "remote.log.delete.on.disable": _TIERED,

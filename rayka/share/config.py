@@ -24,7 +24,10 @@ class AcquireMode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupConfig:
-    """Defaults as Kafka's. `partition_max_record_locks` bounds the records in flight of each share-partition."""
+    """Defaults as Kafka's. `partition_max_record_locks` bounds the records in flight of each share-partition.
+
+    Without a `dead_letter_topic` there is no dead-letter queue.
+    """
 
     record_lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
@@ -32,6 +35,8 @@ class ShareGroupConfig:
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     auto_offset_reset: str = "latest"
     renew_acknowledge_enable: bool = True
+    dead_letter_topic: str = ""
+    dead_letter_copy_record: bool = False
 
     @classmethod
     def resolve(cls, broker: Mapping[str, ConfigValue], group: Mapping[str, str]) -> ShareGroupConfig:
@@ -48,6 +53,8 @@ class ShareGroupConfig:
             IsolationLevel[group.get("share.isolation.level", "read_uncommitted").upper()],
             group.get("share.auto.offset.reset", "latest").lower(),
             group.get("share.renew.acknowledge.enable", "true").lower() == "true",
+            group.get("errors.deadletterqueue.topic.name", ""),
+            group.get("errors.deadletterqueue.copy.record.enable", "false").lower() == "true",
         )
 
     def reset_timestamp(self, now_ms: int) -> int:

@@ -152,7 +152,7 @@ class InFlightBatches:
         offset = self.start_offset
         for batch in self._batches:
             assert batch.first_offset == offset <= batch.last_offset, f"{batch} at {offset}"
-            assert batch.state is RecordState.ACQUIRED or batch.transition is None, batch
+            assert batch.state in (RecordState.ACQUIRED, RecordState.ARCHIVING) or batch.transition is None, batch
             assert (batch.member_id == NO_MEMBER) is (batch.state is not RecordState.ACQUIRED), batch
             offset = batch.last_offset + 1
         terminal = sum(batch.size for batch in self._batches if batch.state.is_terminal)

@@ -5,6 +5,10 @@ starts here, `begin_write` hands it out to be persisted, and `end_write` commits
 records can be neither acquired nor acknowledged again. One write is under way at a time, with everything that has
 gathered since the one before, so the share coordinator sees the changes in their order.
 
+In a group with a dead-letter queue, records that would be archived are ARCHIVING first, and that is persisted.
+`take_dead_letters` hands them out, and `dead_lettered` archives them. A later leader finds those that are still
+ARCHIVING and hands them out again, so each one is in the queue at least once (KIP-1191).
+
 A lock that expires changes the state at once, and the change is persisted with the next write (KIP-932): should that
 fail, a later leader delivers the records as if the lock had never been.
 
@@ -23,7 +27,16 @@ from rayka.share.config import ShareGroupConfig
 from rayka.share.in_flight import NO_MEMBER, InFlightBatch, InFlightBatches
 from rayka.share.locks import AcquisitionLocks
 from rayka.share.persister import ShareState, StateBatch, StateUpdate
-from rayka.share.record_state import ACQUIRED, AFTER, ARCHIVED, AVAILABLE, AcknowledgeType, RecordState, released_state
+from rayka.share.record_state import (
+    ACQUIRED,
+    AFTER,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+    AcknowledgeType,
+    RecordState,
+    released_state,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +44,15 @@ class Transition:
     """Changes of records that are persisted together. Without `state_batches` there is nothing to persist."""
 
     state_batches: tuple[StateBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeadLetters:
+    """Records on their way to the dead-letter queue."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +69,8 @@ class SharePartition:
     def __init__(self, state: ShareState, config: ShareGroupConfig) -> None:
         self.config = config
         self._state_epoch = state.state_epoch
-        self._batches = _in_flight(state)
+        self._batches = _in_flight(state, has_dead_letters=bool(config.dead_letter_topic))
+        self._has_dead_letters = bool(config.dead_letter_topic)
         self._locks = AcquisitionLocks()
         self._has_available = bool(len(self._batches))
         self._unpersisted: list[StateBatch] = []
@@ -73,8 +96,8 @@ class SharePartition:
     @property
     def delivery_complete_count(self) -> int:
         """How many offsets in flight are done, those of transitions included: not part of the lag (KIP-1226)."""
-        changing = (batch for batch in self._batches if batch.transition is not None and batch.next_state.is_terminal)
-        return self._batches.terminal_count + sum(batch.size for batch in changing)
+        changing = (batch for batch in self._batches if isinstance(batch.transition, Transition))
+        return self._batches.terminal_count + sum(batch.size for batch in changing if batch.next_state.is_terminal)
 
     def next_fetch_offset(self) -> int | None:
         """Where records can be acquired next; None if there is no room for more in flight."""
@@ -126,10 +149,18 @@ class SharePartition:
 
     def _state_after(self, acknowledge_type: AcknowledgeType, batch: InFlightBatch) -> RecordState:
         state = AFTER[acknowledge_type]
-        return self._released_state(batch) if state is AVAILABLE else state
+        if state is AVAILABLE:
+            return self._released_state(batch)
+        return self._archived if acknowledge_type is AcknowledgeType.REJECT else state
 
     def _released_state(self, batch: InFlightBatch) -> RecordState:
-        return released_state(batch.delivery_count, self.config.delivery_count_limit)
+        state = released_state(batch.delivery_count, self.config.delivery_count_limit)
+        return self._archived if state is ARCHIVED else state
+
+    @property
+    def _archived(self) -> RecordState:
+        """What becomes of a record that is not delivered any more though nobody accepted it."""
+        return ARCHIVING if self.config.dead_letter_topic else ARCHIVED
 
     def release(self, member_id: str, *, were_delivered: bool) -> Transition:
         """Give back all records that the member holds: its session has ended.
@@ -182,8 +213,9 @@ class SharePartition:
         self._unpersisted.append(StateBatch(batch.first_offset, batch.last_offset, batch.state, batch.delivery_count))
 
     def _set(self, batch: InFlightBatch, state: RecordState, delivery_count: int) -> None:
-        """An acquired batch gets another state."""
+        """A batch gets another state, and is nobody's."""
         self._batches.set_state(batch, state)
+        self._has_dead_letters = self._has_dead_letters or state is ARCHIVING
         batch.delivery_count = delivery_count
         batch.member_id = NO_MEMBER
         self._has_available = self._has_available or state is AVAILABLE
@@ -206,7 +238,8 @@ class SharePartition:
     def end_write(self, error: RaykaError | None, now_ms: int) -> None:
         """The write is durable, or has failed: its transitions are committed or rolled back.
 
-        After a failure, records whose lock has expired meanwhile are taken back.
+        After a failure, records whose lock has expired meanwhile are taken back, and those that are in the dead-letter
+        queue already wait for the next write.
         """
         assert self._write is not None, "no write is under way"
         write, self._write = self._write, None
@@ -221,8 +254,29 @@ class SharePartition:
         batch.transition = None
         if is_committed:
             self._set(batch, batch.next_state, batch.next_delivery_count)
+        elif batch.state is ARCHIVING:
+            self._start([(batch, ARCHIVED, batch.delivery_count)])
         elif batch.lock_expires_ms <= now_ms:
             self._take_back(batch)
+
+    def take_dead_letters(self) -> list[DeadLetters]:
+        """The records to write to the dead-letter queue now; each is returned once."""
+        letters: list[DeadLetters] = []
+        if not self._has_dead_letters:
+            return letters
+        self._has_dead_letters = False
+        for batch in self._batches:
+            if batch.state is ARCHIVING and batch.transition is None:
+                letters.append(DeadLetters(batch.first_offset, batch.last_offset, batch.delivery_count))
+                batch.transition = letters[-1]
+        return letters
+
+    def dead_lettered(self, letters: DeadLetters) -> Transition:
+        """These records are in the dead-letter queue: start to archive them."""
+        batches = self._batches.within(letters.first_offset, letters.last_offset)
+        return self._start(
+            [(batch, ARCHIVED, batch.delivery_count) for batch in batches if batch.transition is letters]
+        )
 
     def log_start_offset_moved(self, log_start_offset: int) -> None:
         """The log was deleted below this offset: the group can't read there any more.
@@ -240,7 +294,10 @@ class SharePartition:
         transitions = {*self._transitions, *under_way}
         deadlines = self._locks.deadlines()
         for batch in self._batches:
-            assert batch.transition is None or batch.transition in transitions, f"lost transition of {batch}"
+            is_letter = isinstance(batch.transition, DeadLetters) and batch.state is ARCHIVING
+            assert batch.transition is None or is_letter or batch.transition in transitions, f"lost: {batch}"
+            is_taken = batch.state is not ARCHIVING or batch.transition is not None
+            assert is_taken or self._has_dead_letters, f"{batch} would not be written to the dead-letter queue"
             assert batch.delivery_count <= self.config.delivery_count_limit, batch
             has_lock = batch.state is ACQUIRED and batch.transition is None
             assert not has_lock or batch.lock_expires_ms in deadlines, f"no timer for {batch}"
@@ -249,7 +306,7 @@ class SharePartition:
         assert first is None or not first.is_done(), f"start offset behind {first}"
 
 
-def _in_flight(state: ShareState) -> InFlightBatches:
+def _in_flight(state: ShareState, *, has_dead_letters: bool) -> InFlightBatches:
     """The batches of the persisted state. What it leaves out is available."""
     if state.start_offset < 0:
         raise ValueError(f"start offset {state.start_offset}")
@@ -262,15 +319,18 @@ def _in_flight(state: ShareState) -> InFlightBatches:
             raise ValueError(f"state batch {first_offset} to {last_offset} overlaps with another or is empty")
         if first_offset > batches.end_offset:
             batches.append(InFlightBatch(batches.end_offset, first_offset - 1, AVAILABLE))
-        batches.append(InFlightBatch(first_offset, last_offset, _persisted_state(number), delivery_count))
+        batches.append(
+            InFlightBatch(first_offset, last_offset, _persisted_state(number, has_dead_letters), delivery_count)
+        )
     return batches
 
 
-def _persisted_state(number: int) -> RecordState:
+def _persisted_state(number: int, has_dead_letters: bool) -> RecordState:
+    """Raises ValueError for a number that is no state, or not one that is persisted."""
     state = RecordState(number)
     if state is ACQUIRED:
         raise ValueError("ACQUIRED is not a state that is persisted")
-    return ARCHIVED if state is RecordState.ARCHIVING else state
+    return ARCHIVED if state is ARCHIVING and not has_dead_letters else state
 
 
 def persister_error(error: RaykaError) -> RaykaError:

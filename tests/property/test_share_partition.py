@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import settings
@@ -19,12 +19,13 @@ from rayka.share.record_state import (
     ACQUIRED,
     AFTER,
     ARCHIVED,
+    ARCHIVING,
     AVAILABLE,
     AcknowledgeType,
     RecordState,
     released_state,
 )
-from rayka.share.share_partition import SharePartition, Write
+from rayka.share.share_partition import SharePartition, Transition, Write
 from tests.support.scale import examples
 
 CONFIG = ShareGroupConfig(record_lock_duration_ms=100, delivery_count_limit=4, partition_max_record_locks=12)
@@ -48,8 +49,10 @@ class Record:
 class ShareGroup(RuleBasedStateMachine):
     """Members of a group, the leader of a partition, and the durable state behind it."""
 
-    @initialize(start_offset=st.integers(0, 5))
-    def begin(self, start_offset: int) -> None:
+    @initialize(start_offset=st.integers(0, 5), has_dead_letters=st.booleans())
+    def begin(self, start_offset: int, has_dead_letters: bool) -> None:
+        self.config = replace(CONFIG, dead_letter_topic="dlq.t" if has_dead_letters else "")
+        self.dead_letters: set[int] = set()
         self.now_ms = 0
         self.log: list[LogBatch] = []
         self.log_start_offset = 0
@@ -66,7 +69,7 @@ class ShareGroup(RuleBasedStateMachine):
             for offset, (state, delivery_count) in self.persisted.items()
             if offset >= self.persisted_start
         )
-        self.partition = SharePartition(ShareState(1, self.persisted_start, batches), CONFIG)
+        self.partition = SharePartition(ShareState(1, self.persisted_start, batches), self.config)
         self.partition.log_start_offset_moved(self.log_start_offset)
         self.records = {
             offset: Record(*self.persisted.get(offset, (AVAILABLE, 0)))
@@ -198,7 +201,10 @@ class ShareGroup(RuleBasedStateMachine):
 
     def after(self, kind: AcknowledgeType, delivery_count: int) -> RecordState:
         state = AFTER[kind]
-        return released_state(delivery_count, CONFIG.delivery_count_limit) if state is AVAILABLE else state
+        if state is AVAILABLE:
+            state = released_state(delivery_count, CONFIG.delivery_count_limit)
+        is_dead = state is ARCHIVED and kind is not AcknowledgeType.GAP
+        return ARCHIVING if is_dead and self.config.dead_letter_topic else state
 
     @rule(member=MEMBERS, were_delivered=st.booleans())
     def leave(self, member: str, were_delivered: bool) -> None:
@@ -229,7 +235,9 @@ class ShareGroup(RuleBasedStateMachine):
         for offset, record in self.records.items():
             if record.is_in_write and record.changing_to is not None:
                 change, record.changing_to, record.is_in_write = record.changing_to, None, False
-                if is_durable:
+                if record.state is ARCHIVING and not is_durable:
+                    record.changing_to = change
+                elif is_durable:
                     self.change(record, *change)
                     if record.state is ACKNOWLEDGED:
                         self.accepted.add(offset)
@@ -269,6 +277,17 @@ class ShareGroup(RuleBasedStateMachine):
         self.forget()
 
     @rule()
+    def write_dead_letters(self) -> None:
+        for letters in self.partition.take_dead_letters():
+            self.partition.dead_lettered(letters)
+            for offset in range(letters.first_offset, letters.last_offset + 1):
+                record = self.records[offset]
+                assert record.state is ARCHIVING
+                assert record.delivery_count == letters.delivery_count
+                record.changing_to = ARCHIVED, record.delivery_count
+                self.dead_letters.add(offset)
+
+    @rule()
     def elect_another_leader(self) -> None:
         self.load()
 
@@ -276,6 +295,7 @@ class ShareGroup(RuleBasedStateMachine):
         """Records below the start offset are done."""
         for offset in [offset for offset in self.records if offset < self.partition.start_offset]:
             record = self.records.pop(offset)
+            assert record.state is not ARCHIVING or offset in self.dead_letters or offset < self.log_start_offset
             assert record.state.is_terminal or offset < self.log_start_offset
 
     @invariant()
@@ -294,12 +314,13 @@ class ShareGroup(RuleBasedStateMachine):
                     record.delivery_count,
                     record.member,
                 )
-                changing_to = (batch.next_state, batch.next_delivery_count) if batch.transition else None
+                is_changing = isinstance(batch.transition, Transition)
+                changing_to = (batch.next_state, batch.next_delivery_count) if is_changing else None
                 assert changing_to == record.changing_to
                 done += (record.changing_to or (record.state, 0))[0].is_terminal
         assert len(self.records) == partition.in_flight_count
         assert partition.delivery_complete_count == done
 
 
-ShareGroup.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+ShareGroup.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestShareGroup = ShareGroup.TestCase

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayka.actors.channel.requests import EndShareSession, ShareFetch
 from rayka.actors.share.configs import ShareGroupConfigs
+from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.partitions import SharePartitions
 from rayka.actors.share.persister import CoordinatorPersister
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
@@ -22,7 +23,10 @@ class LocalShareLeaders:
 
     def __init__(self, broker: LocalBroker) -> None:
         self.partitions = SharePartitions(
-            broker.partitions.replicas, CoordinatorPersister(broker.shares), ShareGroupConfigs(broker).of
+            broker.partitions.replicas,
+            CoordinatorPersister(broker.shares),
+            ShareGroupConfigs(broker).of,
+            DeadLetterQueue(broker),
         )
         broker.partitions.more_bytes = self.partitions.more_bytes
 

@@ -39,6 +39,7 @@ from rayka.actors.replica.published_ranges import Published, PublishedRange, Pub
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
 from rayka.actors.share.configs import ShareGroupConfigs
+from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.partitions import SharePartitions
 from rayka.actors.share.persister import CoordinatorPersister
 from rayka.config import BrokerConfig
@@ -126,7 +127,10 @@ class PartitionActor:
         )
         self._cleaner.start()
         self._share_partitions = SharePartitions(
-            self._replicas, CoordinatorPersister(self._view.shares), ShareGroupConfigs(self._view).of
+            self._replicas,
+            CoordinatorPersister(self._view.shares),
+            ShareGroupConfigs(self._view).of,
+            DeadLetterQueue(self._view),
         )
         self._server.share_partitions = self._share_partitions
         self._listener = Listener(

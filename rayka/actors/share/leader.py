@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.share.batches import SlicedBatches
+from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
@@ -17,11 +18,14 @@ from rayka.share.acquire import AcquiredRecords, AcquireParams
 from rayka.share.config import ShareGroupConfig
 from rayka.share.isolation import visible_batches
 from rayka.share.persister import Persister, SharePartitionKey, ShareState, StateUpdate
-from rayka.share.share_partition import SharePartition, Transition, Write, persister_error
+from rayka.share.share_partition import DeadLetters, SharePartition, Transition, Write, persister_error
 from rayka.types import NO_OFFSET, FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetQuery, OffsetSpec
 
 logger = logging.getLogger(__name__)
 
+_WRITE_PAUSE_S = 0.5
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 30.0
 _FENCED = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -60,6 +64,7 @@ class LeadSharePartition:
         group_config: Callable[[], ShareGroupConfig],
         changed: Callable[[], None],
         lost: Callable[[], None],
+        dead_letters: DeadLetterQueue,
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -68,6 +73,7 @@ class LeadSharePartition:
         self._group_config = group_config
         self._changed = changed
         self._lost = lost
+        self._dead_letters = dead_letters
         self._loop = asyncio.get_running_loop()
         self._background = BackgroundTasks(str(self._key))
         self._timer: asyncio.TimerHandle | None = None
@@ -110,6 +116,7 @@ class LeadSharePartition:
             raise RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from error
         core.log_start_offset_moved(self.partition.log.log_start_offset)
         self._core = core
+        self._write_dead_letters()
 
     async def _begin(self, state: ShareState, config: ShareGroupConfig) -> ShareState:
         """The group has not read this partition yet: choose where, and persist that before anything is delivered."""
@@ -217,7 +224,7 @@ class LeadSharePartition:
             return
         self._core.end_write(error, _now_ms())
         for transition in write.transitions:
-            _settle(self._waiting.pop(transition), None if error is None else persister_error(error))
+            _settle(self._waiting.pop(transition, None), None if error is None else persister_error(error))
         if error is not None:
             logger.warning("%s: the state was not written: %s", self._key, error)
             if error.code in _FENCED:
@@ -225,7 +232,36 @@ class LeadSharePartition:
                 return
         self._schedule()
         self._changed()
-        self._persist()
+        self._write_dead_letters()
+        if error is None:
+            self._persist()
+        else:
+            self._loop.call_later(_WRITE_PAUSE_S, self._persist)
+
+    # Dead letters.
+
+    def _write_dead_letters(self) -> None:
+        letters = self._core.take_dead_letters() if self._core is not None and not self._is_closed else []
+        if letters:
+            self._background.start("dead letters", self._bury(letters))
+
+    async def _bury(self, letters: Sequence[DeadLetters]) -> None:
+        """Write dead letters, again and again until it succeeds: a record is not archived without that."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                await self._dead_letters.write(self._key.group_id, self.partition, self._group_config(), letters)
+                break
+            except RaykaError as error:
+                logger.warning("%s: dead letters were not written: %s", self._key, error)
+            except Exception:
+                logger.exception("%s: dead letters were not written", self._key)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if self._core is not None and not self._is_closed:
+            for one in letters:
+                self._core.dead_lettered(one)
+            self._persist()
 
     # Locks.
 
@@ -245,6 +281,7 @@ class LeadSharePartition:
             return
         if self._core.expire(_now_ms()):
             self._persist()
+            self._write_dead_letters()
             self._changed()
         self._schedule()
 
@@ -268,8 +305,8 @@ class LeadSharePartition:
             _settle(future, error)
 
 
-def _settle(future: asyncio.Future[None], error: RaykaError | None) -> None:
-    if future.done():
+def _settle(future: asyncio.Future[None] | None, error: RaykaError | None) -> None:
+    if future is None or future.done():
         return
     if error is None:
         future.set_result(None)

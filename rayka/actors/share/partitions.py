@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import Done
 from rayka.actors.channel.requests import EndShareSession, ShareFetch, ShareFetched
+from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.leader import LeadSharePartition
 from rayka.actors.share.waiters import Waiters
 from rayka.errors import ErrorCode, RaykaError
@@ -52,11 +53,16 @@ class SharePartitions:
     """Implements `PartitionUsers` of the replica server. `group_config` gives the newest settings of a group."""
 
     def __init__(
-        self, replicas: Replicas, persister: Persister, group_config: Callable[[str], ShareGroupConfig]
+        self,
+        replicas: Replicas,
+        persister: Persister,
+        group_config: Callable[[str], ShareGroupConfig],
+        dead_letters: DeadLetterQueue,
     ) -> None:
         self._replicas = replicas
         self._persister = persister
         self._group_config = group_config
+        self._dead_letters = dead_letters
         self._leaders: dict[tuple[str, TopicPartition], LeadSharePartition] = {}
         self._members: dict[str, dict[str, float]] = {}
         self._waiters = Waiters()
@@ -140,6 +146,7 @@ class SharePartitions:
                 partial(self._group_config, group_id),
                 partial(self._waiters.wake, request.topic_partition),
                 partial(self._forget, key),
+                self._dead_letters,
             )
         return Found(request, leader)
 

@@ -15,8 +15,11 @@ import pytest
 from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey
-from rayka.metadata.commands import NewTopic
+from rayka.metadata.commands import ConfigAlteration, ConfigOperation, NewTopic
+from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.records import Record, read_records
+from rayka.storage.log.reader import SegmentReader
 from rayka.types import TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import append, create, make, run
@@ -24,7 +27,7 @@ from tests.unit.gateway.wire_client import WireClient
 
 FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
 NONE = ErrorCode.NONE
-ACCEPT, RELEASE, RENEW = 1, 2, 4
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
 class Member:
@@ -290,5 +293,98 @@ def test_no_record_is_delivered_before_the_group_has_state(tmp_path: Path) -> No
         topic_id = broker.image.topics["t"].topic_id
         await broker.shares.execute(InitializeShareGroupStateRequest("another", topic_id, 0, 1, 0))
         assert records_of(await member.fetch(group_id="another")) == [(0, 0, 1)]
+
+    check(tmp_path, body)
+
+
+# Dead letters.
+
+DEAD_LETTER_HEADERS = {
+    "__dlq.errors.topic": b"t",
+    "__dlq.errors.partition": b"0",
+    "__dlq.errors.group": b"g",
+    "__dlq.errors.delivery.count": b"1",
+}
+
+
+async def configure(broker: LocalBroker, name: str, **configs: str) -> None:
+    """Set configs of the group, or of a topic; `_` stands for `.`."""
+    kind = ResourceType.GROUP if name == "g" else ResourceType.TOPIC
+    changes = tuple(ConfigOperation(key.replace("_", "."), 0, value) for key, value in configs.items())
+    (result,) = await broker.controller.incremental_alter_configs(
+        [ConfigAlteration(ConfigResource(kind, name), changes)], False
+    )
+    assert result.error == NONE, result
+
+
+def dead_letters(broker: LocalBroker, topic: str = "dlq.t") -> list[Record]:
+    log = broker.partitions.replicas.get(TopicPartition(topic, 0)).log
+    found = log.read(0, 1 << 20, log.high_watermark)
+    return [] if found is None else list(read_records(SegmentReader().read(found)))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def start_offset(broker: LocalBroker) -> int:
+    (leader,) = broker.share_leaders.partitions._leaders.values()
+    return leader.core.start_offset
+
+
+@pytest.mark.parametrize("copied", ["false", "true"])
+def test_rejected_records_go_to_the_dead_letter_topic(tmp_path: Path, copied: str) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(
+            broker,
+            "g",
+            errors_deadletterqueue_topic_name="dlq.t",
+            errors_deadletterqueue_copy_record_enable=copied,
+        )
+        append(broker, "t", 1, 2, 3)
+        member = Member(client, broker)
+        await member.fetch()
+        await member.acknowledge((0, 0, ACCEPT), (1, 2, REJECT))
+        await until(lambda: start_offset(broker) == 3)
+        letters = dead_letters(broker)
+        assert [record.value for record in letters] == ([b"v", b"v"] if copied == "true" else [None, None])
+        assert [dict(record.headers)["__dlq.errors.offset"] for record in letters] == [b"1", b"2"]
+        assert all(dict(record.headers).items() >= DEAD_LETTER_HEADERS.items() for record in letters)
+        assert all("__dlq.errors.message" in dict(record.headers) for record in letters)
+
+    check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
+
+
+def test_records_that_were_delivered_too_often_are_dead_letters(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(broker, "g", errors_deadletterqueue_topic_name="dlq.t", share_delivery_count_limit="2")
+        append(broker, "t", 1)
+        member = Member(client, broker)
+        for _ in range(2):
+            await member.fetch()
+            await member.acknowledge((0, 0, RELEASE))
+        await until(lambda: start_offset(broker) == 1)
+        (letter,) = dead_letters(broker)
+        assert dict(letter.headers)["__dlq.errors.delivery.count"] == b"2"
+
+    check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
+
+
+def test_dead_letters_wait_for_a_topic_that_allows_them_also_under_another_leader(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(broker, "g", errors_deadletterqueue_topic_name="dlq.t")
+        append(broker, "t", 1, 2)
+        member = Member(client, broker)
+        await member.fetch()
+        await member.acknowledge((0, 0, REJECT))
+        broker.share_leaders.partitions.released(TopicPartition("t", 0))
+        assert records_of(await member.fetch(wait_ms=1000)) == [(1, 1, 1)]
+        assert start_offset(broker) == 0
+        await create(broker, NewTopic("dlq.t", num_partitions=1))
+        await configure(broker, "dlq.t", errors_deadletterqueue_group_enable="true")
+        await until(lambda: start_offset(broker) == 1)
+        assert len(dead_letters(broker)) == 1
 
     check(tmp_path, body)

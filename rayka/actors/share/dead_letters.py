@@ -1,0 +1,117 @@
+"""Writing records that a share group has given up to its dead-letter topic (KIP-1191).
+
+The records of one source partition go to one partition of the topic, with headers that say where they come from; their
+keys and values go along if the group wants that. A topic is refused whose name begins with `__` or lacks
+`errors.deadletterqueue.topic.name.prefix`, and an existing one that has not `errors.deadletterqueue.group.enable`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rayka.actors.share.batches import SlicedBatches
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.metadata.commands import NewTopic
+from rayka.replica.partition import Partition
+from rayka.share.config import ShareGroupConfig
+from rayka.share.share_partition import DeadLetters
+from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.log.reader import SegmentReader
+from rayka.types import AppendParams, AppendRequest, FileSlice, TopicPartition
+
+ENABLED_CONFIG: Final = "errors.deadletterqueue.group.enable"
+_TIMEOUT_MS: Final = 30_000
+_BATCH_RECORDS: Final = 500
+_READ_BYTES: Final = 1 << 20
+_ALL_ACKS: Final = -1
+
+
+class DeadLetterQueue:
+    """The dead-letter topics, reached through the broker's own ports."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def write(
+        self, group_id: str, source: Partition, config: ShareGroupConfig, letters: Sequence[DeadLetters]
+    ) -> None:
+        """Return when all are in the topic; a group that has no dead-letter topic any more has nothing written.
+
+        Raises RaykaError: then some may be in the topic, and all can be written again.
+        """
+        topic = config.dead_letter_topic
+        if not topic:
+            return
+        await self._check_topic(topic)
+        number = source.topic_partition.partition % len(self._broker.image.topics[topic].partitions)
+        for one in letters:
+            for records in _records(group_id, source, one, copied=config.dead_letter_copy_record):
+                request = AppendRequest(TopicPartition(topic, number), memoryview(build_batch(records)))
+                (result,) = await self._broker.partitions.append([request], AppendParams(_ALL_ACKS, _TIMEOUT_MS))
+                if result.error:
+                    raise RaykaError(ErrorCode(result.error), result.error_message or f"{topic} took no dead letters")
+
+    async def _check_topic(self, topic: str) -> None:
+        """Create the topic if it does not exist. Raises INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION."""
+        settings = self._broker.config
+        prefix = str(settings["errors.deadletterqueue.topic.name.prefix"])
+        if topic.startswith("__") or not topic.startswith(prefix):
+            reason = f"{topic} can't be a dead-letter topic: its name must begin with {prefix!r} and not with '__'"
+            raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        if topic not in self._broker.image.topics:
+            if not settings["errors.deadletterqueue.auto.create.topics.enable"]:
+                reason = f"the dead-letter topic {topic} does not exist"
+                raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
+            await self._create(topic)
+        if self._broker.image.topic_configs(topic).get(ENABLED_CONFIG) != "true":
+            reason = f"{topic} can't be a dead-letter topic: its {ENABLED_CONFIG} is not true"
+            raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+
+    async def _create(self, topic: str) -> None:
+        (result,) = await self._broker.controller.create_topics(
+            [NewTopic(topic, configs={ENABLED_CONFIG: "true"})], validate_only=False, timeout_ms=_TIMEOUT_MS
+        )
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise RaykaError(ErrorCode(result.error), result.error_message or f"{topic} could not be created")
+
+
+def _records(group_id: str, source: Partition, letters: DeadLetters, *, copied: bool) -> Iterator[list[Record]]:
+    """The records to append, a batch at a time."""
+    offset = letters.first_offset
+    while offset <= letters.last_offset:
+        last = min(letters.last_offset, offset + _BATCH_RECORDS - 1)
+        originals = {record.offset: record for record in _read(source, offset, last)} if copied else {}
+        yield [_record(group_id, source, letters, number, originals.get(number)) for number in range(offset, last + 1)]
+        offset = last + 1
+
+
+def _record(group_id: str, source: Partition, letters: DeadLetters, offset: int, original: Record | None) -> Record:
+    """One dead letter. An original that the log does not have any more is left out."""
+    topic, partition = source.topic_partition
+    headers = (
+        ("__dlq.errors.topic", topic.encode()),
+        ("__dlq.errors.partition", str(partition).encode()),
+        ("__dlq.errors.offset", str(offset).encode()),
+        ("__dlq.errors.group", group_id.encode()),
+        ("__dlq.errors.delivery.count", str(letters.delivery_count).encode()),
+        ("__dlq.errors.message", b"The record was rejected, or was delivered as often as the group allows."),
+    )
+    now_ms = time.time_ns() // 1_000_000
+    if original is None:
+        return Record(0, now_ms, None, None, headers)
+    return Record(0, now_ms, original.key, original.value, (*original.headers, *headers))
+
+
+def _read(source: Partition, first_offset: int, last_offset: int) -> Iterator[Record]:
+    """The records of the source at these offsets, as far as its log has them. Raises RaykaError."""
+    log = source.log
+    offset = max(first_offset, log.log_start_offset)
+    while offset <= last_offset and isinstance(found := log.read(offset, _READ_BYTES, log.high_watermark), FileSlice):
+        outlines = list(SlicedBatches(found))
+        for record in read_records(SegmentReader().read(found)):
+            if first_offset <= record.offset <= last_offset:
+                yield record
+        offset = outlines[-1].last_offset + 1
