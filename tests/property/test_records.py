@@ -18,10 +18,11 @@ from rayka.storage.format.batch import (
     validate,
 )
 from rayka.storage.format.builder import build_batches, recompress
+from rayka.storage.format.compiled_checks import accepts
 from rayka.storage.format.compression import Codec, compress, decompress
 from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.record_checks import RecordRules, find_rejected
-from rayka.storage.format.records import Record, build_batch, read_records, rebuild_batch, record_bytes
+from rayka.storage.format.records import Record, build_batch, read_records, rebuild_batch, record_bytes, seal_batch
 from rayka.storage.format.varint import continue_unsigned, encode_varint
 from rayka.types import AbortedTransaction
 from tests.property.record_strategies import CODECS, record_lists
@@ -51,6 +52,17 @@ def test_garbage_is_content_or_an_error(codec: Codec, garbage: bytes) -> None:
         decompress(codec, garbage, 1 << 20)
 
 
+@given(st.binary(max_size=60), st.integers(-1, 5), st.booleans())
+def test_compiled_checks_accept_only_what_the_others_do(records: bytes, count: int, needs_key: bool) -> None:
+    header = read_header(seal_batch(bytearray(61) + records, record_count=count, base_timestamp=5, max_timestamp=5))
+    rules = RecordRules(needs_key, 0, 100, 50)
+    try:
+        is_sound = not find_rejected(records, header, rules)
+    except RaykaError:
+        is_sound = False
+    assert accepts(records, header, rules) == is_sound
+
+
 @settings(max_examples=examples(500))
 @given(CODECS, st.binary(min_size=1, max_size=300), st.data())
 def test_damaged_compression_is_content_or_an_error(codec: Codec, content: bytes, data: st.DataObject) -> None:
@@ -78,6 +90,7 @@ def test_records(records: list[Record], codec: Codec, base_offset: int) -> None:
         if record.key is None
         or not (rules.min_timestamp <= record.timestamp <= rules.max_timestamp or record.timestamp == -1)
     ]
+    assert accepts(record_bytes(built, 0, header), header, rules) == (not rejected)
     assert rebuild_batch(header, expected) == built
     if records:
         validate(built, 0, header)

@@ -1,7 +1,8 @@
-"""What a partition actor does at intervals: flushes, checkpoints, retention, removal of deleted files."""
+"""What a partition actor does at intervals: flushes, checkpoints, retention, removal of deleted files, compiling."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -13,12 +14,14 @@ from rayka.config import BrokerConfig
 from rayka.errors import RaykaError
 from rayka.replica.partition import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.format.record_checks import COMPILED
 from rayka.storage.log.log import Log
 
 logger = logging.getLogger(__name__)
 
 _FLUSH_CHECK_S = 1.0
 _EXPIRY_CHECK_S = 600.0
+_COMPILE_CHECK_S = 10.0
 
 
 class LogUpkeep:
@@ -41,6 +44,7 @@ class LogUpkeep:
             (config["log.flush.offset.checkpoint.interval.ms"] / 1000, self._checkpoint),
             (config["log.retention.check.interval.ms"] / 1000, self._retain),
             (_EXPIRY_CHECK_S, self._expire_producers),
+            (_COMPILE_CHECK_S, self._compile_checks),
         )
         self._background = BackgroundTasks("log upkeep")
 
@@ -84,3 +88,8 @@ class LogUpkeep:
         now_ms = time.time_ns() // 1_000_000
         for partition in self._replicas:
             partition.log.remove_expired_producers(now_ms)
+
+    async def _compile_checks(self) -> None:
+        """Load the compiled checks of records, if the topics led here need many."""
+        if COMPILED.is_worth_loading:
+            await asyncio.to_thread(COMPILED.load)

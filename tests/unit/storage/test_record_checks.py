@@ -6,6 +6,7 @@ import functools
 import time
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,14 @@ import pytest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header, seal
 from rayka.storage.format.compression import Codec
-from rayka.storage.format.record_checks import MAX_REJECTED, RecordRules, RecordValidationError, find_rejected
+from rayka.storage.format.record_checks import (
+    COMPILED,
+    MAX_REJECTED,
+    CompiledChecks,
+    RecordRules,
+    RecordValidationError,
+    find_rejected,
+)
 from rayka.storage.format.records import Record, build_batch, record_bytes, seal_batch
 from rayka.storage.log import validator
 from rayka.storage.log.validator import MAX_CHECKED_RECORDS
@@ -91,6 +99,37 @@ def test_checking_keys_builds_no_records(tmp_path: Path) -> None:
 def test_the_rejected_records_that_are_named_are_bounded() -> None:
     data = build_batch([Record(0, NOW_MS, None, b"")] * (MAX_REJECTED + 5))
     assert len(find_rejected(record_bytes(data, 0, read_header(data)), read_header(data), ANY)) == MAX_REJECTED
+
+
+@pytest.fixture
+def compiled() -> Iterator[CompiledChecks]:
+    """The compiled checks, in use for one test."""
+    COMPILED.load()
+    yield COMPILED
+    COMPILED.accepts, COMPILED.walked_records = None, 0
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_compiled_checks_reject_the_same_records(codec: Codec, compiled: CompiledChecks, tmp_path: Path) -> None:
+    bounds = {"message_timestamp_before_max_ms": 10, "message_timestamp_after_max_ms": 20}
+    test_timestamps_out_of_bounds_are_named(tmp_path / "times", codec)
+    keyless = build_batch([Record(0, NOW_MS, b"k" if index % 3 else None, b"v") for index in range(9)], codec=codec)
+    error = refused(tmp_path / "keys", keyless, cleanup_policy=("compact",), **bounds)
+    assert isinstance(error, RecordValidationError)
+    assert [one.batch_index for one in error.record_errors] == [0, 3, 6]
+    walked = compiled.walked_records
+    log = open_log(tmp_path / "good", cleanup_policy=("compact",), **bounds)
+    log.append_as_leader(build_batch([Record(0, NOW_MS, b"k", b"v")] * 100, codec=codec), 0, NOW_MS)
+    assert compiled.walked_records == walked, "no record of a good batch was looked at in Python"
+
+
+def test_checks_are_compiled_once_they_have_cost_enough() -> None:
+    checks = CompiledChecks()
+    assert not checks.is_worth_loading
+    checks.walked_records = CompiledChecks.LOAD_AFTER_RECORDS
+    assert checks.is_worth_loading
+    checks.load()
+    assert not checks.is_worth_loading
 
 
 TINY_RECORD = bytes([12, 0, 0, 0, 1, 1, 0])
