@@ -348,6 +348,16 @@ class Replicas:
             results.append(result)
         return results
 
+    def are_readable(self, requests: Sequence[FetchPartition], isolation: IsolationLevel) -> bool:
+        """Whether a reader of this isolation would get records, or an error, from any of the partitions."""
+        return isolation is IsolationLevel.READ_UNCOMMITTED or any(
+            partition is None
+            or partition.leader_epoch == NO_LEADER_EPOCH
+            or partition.log.last_stable_offset > request.fetch_offset
+            for request in requests
+            for partition in [self._partitions.get(request.topic_partition)]
+        )
+
     def _refused(self, request: FetchPartition, error: RaykaError) -> FetchResult:
         partition = self._partitions.get(request.topic_partition)
         if partition is None or error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rayka.coordinator.clock import Now
 from rayka.coordinator.result import Completion, Pending
-from rayka.coordinator.transactions.coordinator import TransactionCoordinator, TransactionMarkers
+from rayka.coordinator.transactions.coordinator import TransactionCoordinator
 from rayka.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata
 from rayka.coordinator.transactions.records import TransactionRecord, decode, encode
 from rayka.coordinator.transactions.requests import (
@@ -31,6 +31,7 @@ from rayka.coordinator.transactions.requests import (
 from rayka.coordinator.transactions.settings import TransactionSettings
 from rayka.coordinator.transactions.spec import TRANSACTIONS
 from rayka.coordinator.transactions.state import ONGOING
+from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.errors import ErrorCode
 from rayka.types import NO_PRODUCER_ID, TopicPartition
 from tests.support.scale import examples

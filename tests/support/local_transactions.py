@@ -11,10 +11,11 @@ from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request
 from rayka.coordinator.result import Pending, Result
 from rayka.coordinator.spec import partition_for
-from rayka.coordinator.transactions.coordinator import TransactionCoordinator, TransactionMarkers
+from rayka.coordinator.transactions.coordinator import TransactionCoordinator
 from rayka.coordinator.transactions.requests import AddPartitionsRequest, MarkersWrittenRequest
 from rayka.coordinator.transactions.settings import TransactionSettings
 from rayka.coordinator.transactions.spec import TRANSACTIONS
+from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import BrokerImage
 from rayka.storage.format.batch import read_header

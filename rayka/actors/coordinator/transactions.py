@@ -17,9 +17,9 @@ from rayka.actors.coordinator.outside import Outside, Verified
 from rayka.actors.coordinator.router import CoordinatorRouter
 from rayka.config import BrokerConfig
 from rayka.coordinator.request import Request, TransactionalRequest
-from rayka.coordinator.transactions.coordinator import TransactionMarkers
 from rayka.coordinator.transactions.metadata import FIRST_WITH_EPOCH_BUMP
 from rayka.coordinator.transactions.requests import AddPartitionsRequest, MarkersWrittenRequest
+from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.coordinator.transactions.turns import add_partitions_in_turn
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition

@@ -162,7 +162,11 @@ class ReplicaServer:
 
     def _more_bytes(self, topic_partition: TopicPartition, size: int) -> None:
         for fetch in self._purgatory.more_bytes(topic_partition, size):
-            self._answer_fetch(fetch)
+            if self._replicas.are_readable(fetch.partitions, fetch.isolation):
+                self._answer_fetch(fetch)
+            else:  # the bytes are of an open transaction
+                fetch.missing_bytes = 1
+                self._purgatory.add_fetch(fetch)
         if self.share_partitions is not None:
             self.share_partitions.more_bytes(topic_partition)
 

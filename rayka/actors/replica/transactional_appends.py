@@ -74,9 +74,9 @@ class TransactionalAppends:
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last.update(dict.fromkeys(keys, finished))
         kept = [request._replace(records=memoryview(bytearray(request.records))) for request in requests]
-        work = self._append_in_turn(kept, params, done, before)
+        work = self._append_in_turn(kept, params, done, before, lambda: self._finish(keys, finished))
         task = self._background.start("transactional append", work)
-        task.add_done_callback(lambda _: self._finish(keys, finished))
+        task.add_done_callback(lambda _: self._finish(keys, finished))  # it may have been cancelled
 
     def _finish(self, keys: Sequence[tuple[TopicPartition, int]], finished: asyncio.Future[None]) -> None:
         for key in keys:
@@ -105,6 +105,7 @@ class TransactionalAppends:
         params: AppendParams,
         done: AppendDone,
         before: set[asyncio.Future[None]],
+        finish: Callable[[], None],
     ) -> None:
         try:
             if before:
@@ -114,6 +115,7 @@ class TransactionalAppends:
         except BaseException:
             done([AppendResult(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))] * len(requests))
             raise
+        finish()  # those behind it go on in the next turn of the loop
         self._append_verified(batches, params, faults, done)
 
     async def _verify(self, batches: Sequence[_Batch], params: AppendParams) -> dict[int, AppendResult]:

@@ -14,10 +14,9 @@ record is in the log before the next request is looked at: PrepareEpochFence is 
 
 from __future__ import annotations
 
-import enum
 import itertools
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from rayka.coordinator.clock import Now
 from rayka.coordinator.result import Completion, Pending, Result, append_error
@@ -47,66 +46,14 @@ from rayka.coordinator.transactions.requests import (
 )
 from rayka.coordinator.transactions.settings import TransactionSettings
 from rayka.coordinator.transactions.state import ONGOING, PREPARE_COMMIT
+from rayka.coordinator.transactions.steps import Move, MovePartitions, Timer, TimerKey, TransactionMarkers, Wait
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 NONE = ErrorCode.NONE
 INT_MAX = 0x7FFF_FFFF
 _RETRY_BACKOFF_MS = 500
 _EXPIRED_IN_ONE_STEP = 1000
-
-
-class TransactionMarkers(NamedTuple):
-    """Markers to be written to each of the partitions."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    is_committed: bool
-    transaction_version: int
-    partitions: tuple[TopicPartition, ...]
-
-
-class Timer(enum.Enum):
-    """What a deadline is for."""
-
-    TRANSACTION = enum.auto()
-    WAIT = enum.auto()
-    EXPIRY = enum.auto()
-
-
-class TimerKey(NamedTuple):
-    """A deadline of the coordinator, of a transactional id, or of a request that waits."""
-
-    timer: Timer
-    transactional_id: str = ""
-    request_id: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Step: the transactional id has its next state. `failure` answers a failed append."""
-
-    transactional_id: str
-    failure: type[Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MovePartitions:
-    """Step: partitions, so many, were added."""
-
-    transactional_id: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Step: a request waits for the markers of a transactional id; later it gets `response`, which asks it back."""
-
-    transactional_id: str
-    request_id: int
-    response: Any
-    max_wait_ms: int
 
 
 class TransactionCoordinator:
@@ -252,7 +199,7 @@ class TransactionCoordinator:
     def _schedule_expiry(self, now: Now) -> None:
         self._timers.schedule(TimerKey(Timer.EXPIRY), now.ms + self.settings.remove_expired_interval_ms)
 
-    def _expired(self, now: Now) -> Any:
+    def _expired(self, now: Now) -> Iterator[TransactionRecord]:
         before_ms = now.wall_ms - self.settings.expiration_ms
         expired = (
             TransactionRecord(transactional_id, None)

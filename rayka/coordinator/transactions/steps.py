@@ -1,0 +1,62 @@
+"""What follows when the records of a command are in the log, and what a coordinator waits for, as values."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rayka.types import TopicPartition
+
+
+class TransactionMarkers(NamedTuple):
+    """Markers to be written to each of the partitions."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_committed: bool
+    transaction_version: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class Timer(enum.Enum):
+    """What a deadline is for."""
+
+    TRANSACTION = enum.auto()
+    WAIT = enum.auto()
+    EXPIRY = enum.auto()
+
+
+class TimerKey(NamedTuple):
+    """A deadline of the coordinator, of a transactional id, or of a request that waits."""
+
+    timer: Timer
+    transactional_id: str = ""
+    request_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Step: the transactional id has its next state. `failure` answers a failed append."""
+
+    transactional_id: str
+    failure: type[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MovePartitions:
+    """Step: partitions, so many, were added."""
+
+    transactional_id: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Step: a request waits for the markers of a transactional id; later it gets `response`, which asks it back."""
+
+    transactional_id: str
+    request_id: int
+    response: Any
+    max_wait_ms: int
