@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.clients import tools
@@ -212,6 +212,54 @@ def test_a_new_group_reads_what_comes_after_it_by_default(
     assert member.poll(3.0) == []
     produce(3)
     assert [record.offset() for record in member.take(3)] == [10, 11, 12]
+
+
+def test_rejected_records_are_in_the_dead_letter_topic_with_where_they_came_from(
+    new_group: NewGroup, join: NewConsumer, produce: Callable[[int], list[bytes]], confluent: Confluent, topic: str
+) -> None:
+    queue = f"dlq.{topic}"
+    confluent.create_topic(queue, 1, {"errors.deadletterqueue.group.enable": "true"})
+    group = new_group(errors_deadletterqueue_topic_name=queue, errors_deadletterqueue_copy_record_enable="true")
+    sent = produce(5)
+    member = join(group)
+    for record in member.take(5):
+        member.consumer.acknowledge(record, REJECT if record.offset() == 3 else ACCEPT)
+    member.commit()
+    (letter,) = confluent.fetch(queue, count=1)
+    assert letter.value == sent[3]
+    headers = dict(letter.headers)
+    assert headers.pop("__dlq.errors.message")
+    assert headers == {
+        "__dlq.errors.topic": topic.encode(),
+        "__dlq.errors.partition": b"0",
+        "__dlq.errors.offset": b"3",
+        "__dlq.errors.group": group.encode(),
+        "__dlq.errors.delivery.count": b"1",
+    }
+    assert member.poll(1.0) == []
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_aborted_records_are_left_out_where_the_group_says_so(
+    new_group: NewGroup, join: NewConsumer, bootstrap: str, topic: str, isolation: str
+) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{isolation}", "log_level": 0})
+    producer.init_transactions(TIMEOUT_S)
+    for value, is_committed in ((b"committed", True), (b"aborted", False), (b"committed too", True)):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.flush(TIMEOUT_S)
+        if is_committed:
+            producer.commit_transaction(TIMEOUT_S)
+        else:
+            producer.abort_transaction(TIMEOUT_S)
+    member = join(new_group(share_isolation_level=isolation))
+    expected = [b"committed", b"committed too"]
+    if isolation == "read_uncommitted":
+        expected.insert(0, b"aborted")
+    assert values(member.take(len(expected), ACCEPT)) == expected
+    member.commit()
+    assert member.poll(1.0) == []
 
 
 @pytest.fixture

@@ -99,9 +99,10 @@ class SharePartitions:
 
     async def _fetch(self, request: ShareFetch, done: Done) -> None:
         params = request.params
-        self._members.setdefault(params.group_id, {})[params.member_id] = self._loop.time()
         try:
             found = await self._find(request)
+            if any(one.leader is not None for one in found):
+                self._members.setdefault(params.group_id, {})[params.member_id] = self._loop.time()
             acknowledged = [self._acknowledge(request, one) for one in found]
             results = await self._read(request, found)
             answers = [
@@ -174,7 +175,7 @@ class SharePartitions:
         until = self._loop.time() + params.max_wait_s
         member = params.group_id, params.member_id
         fetched = [one.request.topic_partition for one in found if one.is_fetched]
-        is_last = not fetched or params.max_records <= 0
+        is_last = params.max_records <= 0 or not any(one.request.is_fetched for one in found)
         while True:
             is_last = is_last or self._loop.time() >= until
             results = self._acquire(request, found, is_last=is_last)

@@ -289,7 +289,10 @@ def test_no_record_is_delivered_before_the_group_has_state(tmp_path: Path) -> No
     async def body(client: WireClient, broker: LocalBroker) -> None:
         append(broker, "t", 1)
         member = Member(client, broker)
-        assert records_of(await member.fetch(group_id="another")) == []
+        begun = time.monotonic()
+        assert records_of(await member.fetch(group_id="another", wait_ms=200)) == []
+        assert time.monotonic() - begun >= 0.19, "a client that asks again and again would keep the broker busy"
+        assert len(broker.share_leaders.partitions._members) == 0
         topic_id = broker.image.topics["t"].topic_id
         await broker.shares.execute(InitializeShareGroupStateRequest("another", topic_id, 0, 1, 0))
         assert records_of(await member.fetch(group_id="another")) == [(0, 0, 1)]
