@@ -165,7 +165,7 @@ class LogCleaner:
                 await self._disk.run(lambda: self._directory.write_cleaned_offset(log, dirtiness.first_dirty_offset))
             request = CleaningRequest(plan_of(dirtiness, aborted, time.time_ns() // 1_000_000), self._limits())
             await self._in_thread(lambda: self._process.begin(request))
-            end = await self._carry_out(log)
+            end = await self._carry_out(dirtiness)
         except (OSError, RaykaError) as error:
             end = None
             if not self._is_stopped and not log.is_released:
@@ -182,8 +182,9 @@ class LogCleaner:
         )  # fmt: skip
         return True
 
-    async def _carry_out(self, log: Log) -> RoundEnd | None:
+    async def _carry_out(self, dirtiness: Dirtiness) -> RoundEnd | None:
         """Put each segment in place as it comes; the end of the round, None if it was ended early."""
+        log = dirtiness.log
         while True:
             event = await self._in_thread(self._process.next)
             if not isinstance(event, CleaningEvent) or self._is_stopped:
@@ -193,6 +194,8 @@ class LogCleaner:
                 return None
             if event.end is not None:
                 return event.end
+            if log.truncations != dirtiness.truncations:
+                return None
             if event.segment is not None and not await self._replace(log, event.segment):
                 return None
 

@@ -27,6 +27,8 @@ class Dirtiness(NamedTuple):
     dirty_bytes: int
     is_overdue: bool
     """Whether a dirty record is older than `max.compaction.lag.ms`."""
+    truncations: int
+    """Those of the log at this moment."""
 
     @property
     def ratio(self) -> float:
@@ -51,7 +53,7 @@ def first_dirty_offset(log: Log, cleaned_offset: int | None) -> int:
 
 def measure(log: Log, cleaned_offset: int | None, now_ms: int) -> Dirtiness:
     """The dirtiness of a log. Reads a little of each dirty segment; any thread may call it. Raises OSError."""
-    dirty_from = first_dirty_offset(log, cleaned_offset)
+    dirty_from, truncations = first_dirty_offset(log, cleaned_offset), log.truncations
     segments: list[Segment] = []
     dirty: list[Segment] = []
     ends = _ends(log)
@@ -71,6 +73,7 @@ def measure(log: Log, cleaned_offset: int | None, now_ms: int) -> Dirtiness:
         sum(segment.size for segment in segments) - sum(segment.size for segment in dirty),
         sum(segment.size for segment in dirty),
         any(_is_overdue(segment, log.config.max_compaction_lag_ms, now_ms) for segment in dirty),
+        truncations,
     )
 
 

@@ -141,7 +141,8 @@ class LocalLog:
         self._files = files
         self._directory = directory
         self._places: dict[int, LogOffsetMetadata] = {}
-        self._truncations = 0
+        self.truncations = 0
+        """How often records were cut off the end: what was begun before may be about others that are gone."""
         self._has_flushed_directory = False
         self.configure(config, jitter_ms)
         self._advance_recovery_point()
@@ -279,11 +280,11 @@ class LocalLog:
             directories = (metadata, self._directory, os.path.dirname(self._directory))
         appending = any(not with_indexes for _, _, with_indexes in ranges)
         descriptor = self._files.duplicate(self.segments.active.descriptor()) if appending else None
-        return FlushJob(self._files, ranges, directories, descriptor, self._truncations)
+        return FlushJob(self._files, ranges, directories, descriptor, self.truncations)
 
     def finish_flush(self, job: FlushJob) -> None:
         """Take note of what a job has put on the device."""
-        if job.truncations != self._truncations:
+        if job.truncations != self.truncations:
             return
         for segment, offset, with_indexes in job.ranges:
             segment.flushed(offset, with_indexes)
@@ -338,7 +339,7 @@ class LocalLog:
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Drop every batch that has a record at or above `offset`; begin empty there if nothing is below it."""
-        self._truncations += 1
+        self.truncations += 1
         self._places.clear()
         if offset <= self.segments.all[0].base_offset:
             self._start_again_at(offset, now_ms)

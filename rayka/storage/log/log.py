@@ -467,6 +467,11 @@ class Log:
     # -- compaction -----------------------------------------------------------------------------
 
     @property
+    def truncations(self) -> int:
+        """How often records were cut off the end. A cleaned segment of before that is not put in place."""
+        return self._local.truncations
+
+    @property
     def active_producers(self) -> dict[int, tuple[int, int]]:
         """Of each producer the last offset of its data, -1 if no batch of it is remembered, and its epoch."""
         return {

@@ -154,6 +154,20 @@ def test_a_deleted_log_ends_its_round(tmp_path: Path) -> None:
     check(lambda: Cleaned(tmp_path), test)
 
 
+def test_a_log_that_was_cut_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(3000)
+        cleaning = asyncio.ensure_future(subject.cleaner.clean_one())
+        async with asyncio.timeout(10):
+            while subject.directory.cleaned_offset(NAME) is None:
+                await asyncio.sleep(0.001)
+        subject.log.truncate_to(subject.log.log_end_offset - 1)
+        assert not await cleaning
+        assert len(read_values(subject.log)) == 2999
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
 def test_the_active_segment_of_an_internal_topic_is_closed_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

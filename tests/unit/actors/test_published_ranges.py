@@ -11,8 +11,10 @@ import pytest
 from rayka.actors.replica.published_ranges import TTL_S, PublishedRanges
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition, Replicas
+from rayka.storage.files import RealFiles
 from rayka.storage.format.compression import Codec
 from rayka.types import IsolationLevel, TopicPartition
+from tests.support.compaction import compact
 from tests.support.logs import NOW_MS, ORDERS, append, batch, open_log
 
 COLUMNS = ("offset", "value")
@@ -206,5 +208,21 @@ def test_nothing_is_read_beyond_the_high_watermark(published):
     async def check():
         published.log.append_as_leader(memoryview(batch(b"unseen")), 0, NOW_MS)
         assert offsets(await published.read(end=END)) == list(range(COUNT))
+
+    asyncio.run(check())
+
+
+def test_ranges_of_a_compacted_log_end_though_offsets_are_missing(published):
+    published.log.roll(NOW_MS)
+    published.log.flush()
+    assert compact(published.log, NOW_MS, RealFiles()) is not None
+    append(published.log, b"last")
+
+    async def check():
+        assert offsets(await published.read(end=COUNT + 1)) == [COUNT - 1, COUNT]
+        for start, end in ((0, 1), (55, 66), (COUNT - 2, COUNT - 1)):
+            (found,) = await published.cache.publish(ORDERS, start, end, COLUMNS, IsolationLevel.READ_COMMITTED)
+            assert (found.end_offset, found.ref.num_rows) == (end, 0)
+        assert offsets(await published.read(77, COUNT)) == [COUNT - 1]
 
     asyncio.run(check())
