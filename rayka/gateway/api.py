@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rayka.gateway.handlers import api_versions, cluster, configs, metadata, offsets, records, topics
+from rayka.gateway.handlers import api_versions, cluster, configs, features, metadata, offsets, records, topics
 from rayka.gateway.handlers.fetch import handler as fetch
 from rayka.gateway.handlers.groups import (
     classic,
@@ -71,6 +71,7 @@ APIS: Final = table(
     Api(ApiKey.DELETE_GROUPS, 0, 3, 2, describe.handle_delete),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, configs.handle_incremental_alter),
     Api(ApiKey.OFFSET_DELETE, 0, 0, 1, offset_commit.handle_delete),
+    Api(ApiKey.UPDATE_FEATURES, 0, 2, 0, features.handle),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, cluster.handle_describe_cluster),
     Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0, describe_transactions.handle_producers),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0, describe_transactions.handle_describe),

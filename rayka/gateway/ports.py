@@ -18,6 +18,7 @@ from rayka.metadata.commands import (
     ConfigAlteration,
     ConfigReplacement,
     ConfigResult,
+    FeatureUpdate,
     NewPartitions,
     NewTopic,
     TopicResult,
@@ -112,6 +113,9 @@ class Controller(Protocol):
 
     async def alter_configs(self, replacements: Sequence[ConfigReplacement], validate_only: bool) -> list[ConfigResult]:
         """Replace all dynamic settings of resources."""
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool, timeout_ms: int) -> None:
+        """Change the levels of features: all, or with an error none."""
 
     async def allocate_producer_id(self) -> int:
         """A producer id that nobody has had."""

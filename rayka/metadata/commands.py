@@ -216,6 +216,30 @@ class AlterConfigs(ControllerRequest[list[ConfigResult]]):
     validate_only: bool = False
 
 
+class UpgradeType(enum.IntEnum):
+    """What an update may do to a feature's level (KIP-584)."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(NamedTuple):
+    """A level that a feature is to have; 0 turns it off. `upgrade_type` is a value of `UpgradeType`."""
+
+    feature: str
+    level: int
+    upgrade_type: int = UpgradeType.UPGRADE
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFeatures(ControllerRequest[None]):
+    """Change the levels of features: all, or with an error none. Or only say whether they could be changed."""
+
+    updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class AllocateProducerIds(ControllerRequest[ProducerIdBlock]):
     """Producer ids that no other process gets, for the producers that a broker serves."""

@@ -29,8 +29,10 @@ from rayka.metadata.commands import (
     NewTopic,
     ProducerIdBlock,
     TopicResult,
+    UpdateFeatures,
 )
 from rayka.metadata.config_changes import MIN_ISR, ConfigChanges
+from rayka.metadata.features import update_features
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.nodes import Nodes
 from rayka.metadata.records import (
@@ -205,6 +207,11 @@ class Controller:
     ) -> ControllerResult[list[ConfigResult]]:
         """Replace all dynamic configs of resources."""
         return self._config_changes().apply(replacements, validate_only)
+
+    def update_features(self, request: UpdateFeatures) -> ControllerResult[None]:
+        """Change the levels of features. Raises as `features.update_features`."""
+        records = update_features(self.image.features, request.updates)
+        return ControllerResult(() if request.validate_only else records, None)
 
     def allocate_producer_ids(self, broker_id: int) -> ControllerResult[ProducerIdBlock]:
         """Give a broker the next block of producer ids. No block is given twice."""

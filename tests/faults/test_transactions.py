@@ -23,7 +23,7 @@ SETTINGS = (
     "transaction.state.log.num.partitions=6",
     "offsets.topic.num.partitions=3",
 )
-RECOVERY_S = 20.0
+RECOVERY_S = 40.0
 CALL_S = 15.0
 WRITERS = 3
 

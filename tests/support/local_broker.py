@@ -27,9 +27,11 @@ from rayka.metadata.commands import (
     ConfigReplacement,
     ConfigResult,
     ControllerResult,
+    FeatureUpdate,
     NewPartitions,
     NewTopic,
     TopicResult,
+    UpdateFeatures,
 )
 from rayka.metadata.controller import Controller
 from rayka.metadata.image import MetadataImage
@@ -216,6 +218,9 @@ class LocalController:
 
     async def alter_configs(self, replacements: Sequence[ConfigReplacement], validate_only: bool) -> list[ConfigResult]:
         return self._broker.commit(self._broker.core.alter_configs(replacements, validate_only))
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool, timeout_ms: int) -> None:
+        self._broker.commit(self._broker.core.update_features(UpdateFeatures(tuple(updates), validate_only)))
 
     async def allocate_producer_id(self) -> int:
         return self._broker.commit(self._broker.core.allocate_producer_ids(NODE_ID)).first

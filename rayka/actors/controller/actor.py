@@ -38,6 +38,7 @@ from rayka.metadata.commands import (
     DeleteTopics,
     IncrementalAlterConfigs,
     TopicResult,
+    UpdateFeatures,
 )
 from rayka.metadata.controller import Changes, Controller, HistoryLost, Position
 from rayka.metadata.features import NEW_CLUSTER_FEATURES
@@ -326,6 +327,7 @@ _COMMANDS: Mapping[type[ControllerRequest[Any]], Callable[[Controller, Any], Con
     ),
     AlterConfigs: lambda core, request: core.alter_configs(request.replacements, request.validate_only),
     AllocateProducerIds: lambda core, request: core.allocate_producer_ids(request.broker_id),
+    UpdateFeatures: Controller.update_features,
     ActorRegistration: Controller.register_actor,
     ActorDied: lambda core, request: core.actor_died(request.name, request.epoch),
     AssignReplicasToDirs: Controller.assign_replicas_to_dirs,

@@ -22,10 +22,12 @@ from rayka.metadata.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    FeatureUpdate,
     IncrementalAlterConfigs,
     NewPartitions,
     NewTopic,
     TopicResult,
+    UpdateFeatures,
 )
 
 logger = logging.getLogger(__name__)
@@ -96,6 +98,10 @@ class ControllerClient:
     async def alter_configs(self, replacements: Sequence[ConfigReplacement], validate_only: bool) -> list[ConfigResult]:
         """Replace all settings of resources."""
         return await self._execute(AlterConfigs(tuple(replacements), validate_only))
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool, timeout_ms: int) -> None:
+        """Change the levels of features."""
+        await self._execute(UpdateFeatures(tuple(updates), validate_only), timeout_ms)
 
     async def allocate_producer_id(self) -> int:
         """A producer id that nobody has had, from a block that this process owns."""

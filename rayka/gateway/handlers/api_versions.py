@@ -16,9 +16,12 @@ from rayka.gateway.server.context import Context
 from rayka.gateway.server.request import Api, PendingRequest, finish_frame, response_head
 from rayka.gateway.wire.reader import Reader
 from rayka.gateway.wire.schema import ApiKey, ResponseTypes, schema
+from rayka.metadata.features import SUPPORTED_FEATURES
 from rayka.metadata.image import MetadataImage
 
 _FIRST_WITH_FEATURES = 3
+# Clients of before version 4 take level 0 for an error (KIP-1014), so it is not told.
+_LEAST_LEVEL = 1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -52,6 +55,14 @@ def _fault(request: object, broker: Broker) -> ErrorCode:
     return ErrorCode.NONE
 
 
+def _supported(image: MetadataImage, version: int) -> list[tuple[str, int]]:
+    """The highest level of each feature; one that is finalized and unknown to us keeps its level."""
+    if version < _FIRST_WITH_FEATURES:
+        return []
+    known = {name: feature.max_level for name, feature in SUPPORTED_FEATURES.items()}
+    return sorted({**image.features, **known}.items())
+
+
 def _response(types: ResponseTypes, version: int, error: ErrorCode, rows: list[Api], image: MetadataImage) -> object:
     """Features are told as the cluster finalized them (KIP-584)."""
     features = sorted(image.features.items()) if version >= _FIRST_WITH_FEATURES else []
@@ -63,7 +74,8 @@ def _response(types: ResponseTypes, version: int, error: ErrorCode, rows: list[A
         ),
         throttle_time=NO_THROTTLE,
         supported_features=tuple(
-            types.SupportedFeatureKey(name=name, min_version=1, max_version=level) for name, level in features
+            types.SupportedFeatureKey(name=name, min_version=_LEAST_LEVEL, max_version=level)
+            for name, level in _supported(image, version)
         ),
         finalized_features_epoch=image.version if features else -1,
         finalized_features=tuple(

@@ -41,7 +41,8 @@ def test_api_versions_tells_finalized_features(version: int, tmp_path: Path) -> 
         broker.core.replay([FeatureLevelRecord("some.version", 2)])
         request = make(key, version, "ApiVersionsRequest", client_software_name="x", client_software_version="1")
         response = await client.call(key, version, request)
-        (supported,), (finalized,) = response.supported_features, response.finalized_features
+        supported, _ = response.supported_features
+        (finalized,) = response.finalized_features
         assert (supported.name, supported.min_version, supported.max_version) == ("some.version", 1, 2)
         assert (finalized.name, finalized.max_version_level) == ("some.version", 2)
         assert response.finalized_features_epoch == broker.image.version
