@@ -1,4 +1,4 @@
-"""The part of the admin that looks at consumer groups, moves their offsets and deletes them."""
+"""The part of the admin that looks at consumer groups and moves their offsets, and deletes groups of any kind."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ from rayka.coordinator.groups.requests import (
 from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
+from rayka.gateway.share_groups import ShareGroups
 from rayka.metadata.image import BrokerImage
 from rayka.types import IsolationLevel, OffsetSpec, TopicPartition
 
+_NONE = ErrorCode.NONE
 _TIMEOUT_MS = 30_000
 _RETRY_BACKOFF_MS = 100
 _IN_ANOTHERS_HANDS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH)
@@ -143,19 +145,30 @@ class GroupAdmin:
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int = _TIMEOUT_MS, raise_errors: bool = True
     ) -> dict[str, ErrorCode]:
-        """Delete groups with their offsets. Some may fail (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND): the others are done;
-        `raise_errors=False` returns all results instead of raising."""
+        """Delete groups with their offsets or, share groups, with the state of their records.
+
+        Some may fail (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND): the others are done; `raise_errors=False` returns all
+        results instead of raising.
+        """
         if isinstance(group_ids, str):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"group_ids must be a list, not the str {group_ids!r}")
         results: dict[str, ErrorCode] = {}
         for group_id in dict.fromkeys(group_ids):
             await self._coordinator(group_id, timeout_ms)
-            results[group_id] = (await self._ask(DeleteGroupsRequest((group_id,)), timeout_ms)).errors[0]
+            results[group_id] = await self._delete(group_id, timeout_ms)
         failed = {group_id: error for group_id, error in results.items() if error is not ErrorCode.NONE}
         if failed and raise_errors:
             reasons = "; ".join(f"{group_id}: {error.name}" for group_id, error in failed.items())
             raise RaykaError(next(iter(failed.values())), f"can't delete {reasons}")
         return results
+
+    async def _delete(self, group_id: str, timeout_ms: int) -> ErrorCode:
+        """A share group is refused until its state is deleted."""
+        request = DeleteGroupsRequest((group_id,))
+        error = (await self._ask(request, timeout_ms)).errors[0]
+        if error is ErrorCode.NON_EMPTY_GROUP and await ShareGroups(self._broker).delete_state(group_id) is _NONE:
+            error = (await self._ask(request, timeout_ms)).errors[0]
+        return error
 
     async def _coordinator(self, group_id: str, timeout_ms: int) -> BrokerImage:
         return await _patiently(lambda: self._broker.groups.coordinator_of(group_id), timeout_ms)

@@ -10,7 +10,9 @@ from rayka.client.admin.admin import Admin
 from rayka.client.admin.group_offsets import OffsetReset
 from rayka.client.cluster import Cluster
 from rayka.coordinator.groups.requests import JoinGroupRequest, ListedGroup, Protocol
+from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.share_groups import ShareGroups
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
 
@@ -69,6 +71,21 @@ def test_a_group_with_members_keeps_its_offsets(admin: Admin, connection: LocalC
     assert (error.code, "readers" in error.message) == (ErrorCode.NON_EMPTY_GROUP, True)
     assert refusal(lambda: admin.delete_groups(["readers"])).code is ErrorCode.NON_EMPTY_GROUP
     assert admin.describe_group("readers").offsets[0].current_offset == 4
+
+
+def test_a_share_group_is_listed_by_its_type_and_deleted_with_its_state(
+    admin: Admin, connection: LocalConnection
+) -> None:
+    broker = connection.broker
+    heartbeat = ShareGroupHeartbeatRequest("workers", "m", 0, subscribed_topic_names=("events",))
+    connection.loop.run(ShareGroups(broker).heartbeat(heartbeat))
+    assert len(broker.shares.core.states) == 2
+    assert refusal(lambda: admin.delete_groups(["workers"])).code is ErrorCode.NON_EMPTY_GROUP
+    connection.loop.run(broker.groups.execute(ShareGroupHeartbeatRequest("workers", "m", -1)))
+    assert admin.list_groups() == []
+    assert admin.list_groups(types=["share"]) == [ListedGroup("workers", "share", "Empty", "Share")]
+    assert admin.delete_groups(["workers"]) == {"workers": ErrorCode.NONE}
+    assert broker.shares.core.states == {}
 
 
 def test_some_groups_are_deleted_where_others_cannot_be(admin: Admin) -> None:
