@@ -44,7 +44,7 @@ VARINT_GROWTH = 10
 """By how many bytes a record may grow when its timestamp is written against another base."""
 
 # Slots of `rules`: what holds for a whole log.
-LATEST_OFFSET, UPPER_BOUND, NOW_MS, DELETE_RETENTION_MS, INDEX_INTERVAL = range(5)
+LATEST_OFFSET, UPPER_BOUND, NOW_MS, DELETE_RETENTION_MS, INDEX_INTERVAL, FIRST_DIRTY = range(6)
 # Slots of `progress`: where filtering has got to. The last five are those of the segment that is written.
 POSITION, OUT, ENTRIES, RECORDS_READ, RECORDS_KEPT, SEGMENT_SIZE, MAX_TIMESTAMP, OFFSET_OF_MAX, SINCE_ENTRY = range(9)
 
@@ -184,7 +184,10 @@ def filter_batches(
     data: Bytes, end: int, last_of_producers: Longs, table: Table, secret: Words, rules: Longs,
     out: Bytes, index: Longs, progress: Longs,
 ) -> int:  # fmt: skip
-    """Copy to `out` what is kept of the plain batches; returns a status. `index` gets the index entries (`note`)."""
+    """Copy to `out` what is kept of the plain batches; returns a status. `index` gets the index entries (`note`).
+
+    The CRC of a batch that stays as it is goes with it, and that of a batch in the map was checked before.
+    """
     while True:
         position = progress[POSITION]
         status, size = size_of_plain(data, position, end)
@@ -195,7 +198,9 @@ def filter_batches(
             return CORRUPT
         if progress[OUT] + size + VARINT_GROWTH * count > len(out) or progress[ENTRIES] == len(index):
             return NO_ROOM
-        last_offset = read_int64(data, position) + read_int32(data, position + 23)
+        base_offset = read_int64(data, position)
+        last_offset = base_offset + read_int32(data, position + 23)
+        was_checked = base_offset >= rules[FIRST_DIRTY] and last_offset <= rules[LATEST_OFFSET]
         is_kept = last_offset + 1 == rules[UPPER_BOUND] or (
             read_int64(data, position + 43) >= 0 and contains(last_of_producers, last_offset)
         )
@@ -203,7 +208,9 @@ def filter_batches(
             data, position, data, position + HEADER_BYTES, position + size, False, False, is_kept,
             table, secret, rules, out, progress,
         )  # fmt: skip
-        if outcome == BROKEN or (outcome != COPIED and not is_intact(data, position, position + size)):
+        if outcome == BROKEN:
+            return CORRUPT
+        if outcome != COPIED and not was_checked and not is_intact(data, position, position + size):
             return CORRUPT
         if outcome == COPIED:
             copy(data, position, position + size, out, progress[OUT])

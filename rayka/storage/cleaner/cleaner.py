@@ -75,7 +75,7 @@ class Cleaner:
         self._out: Bytes = np.empty(2 * limits.io_buffer_bytes, np.uint8)
         self._index: Longs = np.empty((_INDEX_ROWS, 4), np.int64)
         self._progress: Longs = np.zeros(batches.SINCE_ENTRY + 1, np.int64)
-        self._rules: Longs = np.zeros(batches.INDEX_INTERVAL + 1, np.int64)
+        self._rules: Longs = np.zeros(batches.FIRST_DIRTY + 1, np.int64)
         self._last_data_offsets: Longs = np.array(
             sorted(offset for offset, _ in plan.active_producers.values() if offset >= 0), np.int64
         )
@@ -102,6 +102,7 @@ class Cleaner:
             plan.now_ms,
             plan.delete_retention_ms,
             plan.index_interval_bytes,
+            plan.first_dirty_offset,
         )
 
     # -- the offset map -------------------------------------------------------------------------
