@@ -20,7 +20,13 @@ class SupportedFeature(NamedTuple):
 TRANSACTION_VERSION: Final = "transaction.version"
 """2: every transaction has an epoch of its own, and producing to a partition adds it to the transaction (KIP-890)."""
 
-SUPPORTED_FEATURES: Final[Mapping[str, SupportedFeature]] = {TRANSACTION_VERSION: SupportedFeature(0, 2)}
+SHARE_VERSION: Final = "share.version"
+"""1: share groups (KIP-932)."""
+
+SUPPORTED_FEATURES: Final[Mapping[str, SupportedFeature]] = {
+    TRANSACTION_VERSION: SupportedFeature(0, 2),
+    SHARE_VERSION: SupportedFeature(0, 1),
+}
 NEW_CLUSTER_FEATURES: Final[Mapping[str, int]] = {
     name: feature.max_level for name, feature in SUPPORTED_FEATURES.items()
 }

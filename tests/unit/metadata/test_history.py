@@ -10,6 +10,7 @@ import pytest
 from rayka.errors import RaykaError
 from rayka.metadata.commands import NewTopic
 from rayka.metadata.controller import KEPT_BATCHES, Changes, Controller, HistoryLost, Position
+from rayka.metadata.features import NEW_CLUSTER_FEATURES
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import PartitionChangeRecord
 from rayka.metadata.snapshot import snapshot_records
@@ -108,6 +109,10 @@ def test_features_are_finalized_with_the_cluster() -> None:
     controller = Controller(MetadataImage(), {})
     controller.replay(controller.create_cluster("c", {"transaction.version": 2}).records)
     assert controller.image.features == {"transaction.version": 2}
+
+
+def test_a_new_cluster_has_transactions_and_share_groups() -> None:
+    assert NEW_CLUSTER_FEATURES == {"transaction.version": 2, "share.version": 1}
 
 
 def test_a_record_about_nothing_is_a_damaged_log(cluster: Cluster) -> None:
