@@ -41,9 +41,9 @@ def test_api_versions_tells_finalized_features(version: int, tmp_path: Path) -> 
         broker.core.replay([FeatureLevelRecord("some.version", 2)])
         request = make(key, version, "ApiVersionsRequest", client_software_name="x", client_software_version="1")
         response = await client.call(key, version, request)
-        supported, _ = response.supported_features
+        supported = {one.name: (one.min_version, one.max_version) for one in response.supported_features}
         (finalized,) = response.finalized_features
-        assert (supported.name, supported.min_version, supported.max_version) == ("some.version", 1, 2)
+        assert supported == {"some.version": (1, 2), "share.version": (1, 1), "transaction.version": (1, 2)}
         assert (finalized.name, finalized.max_version_level) == ("some.version", 2)
         assert response.finalized_features_epoch == broker.image.version
 
