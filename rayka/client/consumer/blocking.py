@@ -80,12 +80,13 @@ class Consumer(Shell[AsyncConsumer], Closing):
             self._core.wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        core = self._core
+        pending = self._core.pending
+        next_made = pending.made.popleft
         while True:
             try:
-                record = core.pending.popleft()
+                record = next_made()
             except IndexError:
-                if not self._fill():
+                if not pending.make() and not self._fill():
                     return
             else:
                 yield record

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
+from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -60,7 +60,7 @@ class AsyncConsumer(AsyncClosing):
         self._broker = broker
         self._fetcher = Fetcher(broker, self.config, self.home)
         self._is_closed = self._is_woken = False
-        self.pending: deque[ConsumerRecord] = deque()
+        self.pending = PendingRecords()
         self._filled_s = 0.0
         self._fill_limit = self.config.max_poll_records
 
@@ -75,7 +75,7 @@ class AsyncConsumer(AsyncClosing):
         wanted = [self._require_valid(partition) for partition in partitions]
         self._require_open()
         self._fetcher.assign(wanted)
-        self.pending = deque(record for record in self.pending if record.topic_partition in self._fetcher.partitions)
+        self.pending.keep(self._fetcher.partitions.__contains__)
 
     @at_home
     async def assignment(self) -> set[TopicPartition]:
@@ -241,8 +241,7 @@ class AsyncConsumer(AsyncClosing):
             records = await self._wait(self._take_some, self.config.consumer_timeout_ms)
             if not records:
                 return False
-            for of_partition in records.values():
-                self.pending.extend(of_partition)
+            self.pending.add(records)
         return True
 
     def __aiter__(self) -> Self:
@@ -283,21 +282,17 @@ class AsyncConsumer(AsyncClosing):
 
     def _return_pending(self) -> None:
         """Un-read what iteration has not given out."""
-        while self.pending:
-            first = self.pending[0]
-            state = self._state(first.topic_partition)
-            self._reposition(state, partial(state.seek, first.offset))
+        for partition, offset in self.pending.first_offsets().items():
+            state = self._state(partition)
+            self._reposition(state, partial(state.seek, offset))
 
     def _position(self, state: AssignedPartition) -> int | None:
-        for record in self.pending:
-            if record.topic_partition == state.topic_partition:
-                return record.offset
-        return state.position
+        return self.pending.first_offsets().get(state.topic_partition, state.position)
 
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
         """Seek, and drop what iteration has not given out."""
         seek()
-        self.pending = deque(record for record in self.pending if record.topic_partition != state.topic_partition)
+        self.pending.keep(lambda partition: partition != state.topic_partition)
         self._fetcher.pump()
 
     async def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> dict[TopicPartition, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 if TYPE_CHECKING:
     from rayka.client.consumer.records import ConsumerRecord
 
-_BLOCK_RECORDS = 1024
+_BLOCK_RECORDS = 512
 
 
 class RecordSource(Protocol):
@@ -60,6 +60,12 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
         self._length += others._length
 
     @property
+    def first_offset(self) -> int:
+        """The offset of the first record, of which there must be one."""
+        source, start, _ = self._parts[0]
+        return source.offset(start)
+
+    @property
     def last_offset(self) -> int:
         """The offset of the last record, of which there must be one."""
         source, _, end = self._parts[-1]
@@ -82,14 +88,15 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             start, end, step = index.indices(self._length)
-            return self._between(start, end) if step == 1 else list(self)[index]
+            return self.between(start, end) if step == 1 else list(self)[index]
         number = index + self._length if index < 0 else index
         if not 0 <= number < self._length:
             raise IndexError(f"there are {self._length} records")
-        (record,) = self._between(number, number + 1)
+        (record,) = self.between(number, number + 1)
         return record
 
-    def _between(self, start: int, end: int) -> ConsumerRecords:
+    def between(self, start: int, end: int) -> ConsumerRecords:
+        """The records with the numbers from `start` up to `end`, which are not made for this."""
         found, before = ConsumerRecords(), 0
         for source, first, last in self._parts:
             count = last - first

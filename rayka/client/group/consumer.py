@@ -13,11 +13,11 @@ import re
 import socket
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.client.consumer.pending import PendingRecords
+from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
@@ -257,10 +257,9 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._return_pending()
         return self._fetcher.take_batches()
 
-    def filling(self) -> deque[ConsumerRecord]:
+    def filling(self) -> PendingRecords:
         """For `next_event`: more for iteration."""
-        for records in self._take_some().values():
-            self.pending.extend(records)
+        self.pending.add(self._take_some())
         return self.pending
 
     async def before_revoke(self, partitions: Sequence[TopicPartition]) -> None:
@@ -284,7 +283,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._forget_pending()
 
     def _forget_pending(self) -> None:
-        self.pending = deque(record for record in self.pending if record.topic_partition in self._fetcher.partitions)
+        self.pending.keep(self._fetcher.partitions.__contains__)
 
     async def _poll_events(self, take: Callable[[], T], deadline_s: float | None) -> T | None:
         while isinstance(event := await self.next_event(take, deadline_s), RebalanceCallback):

@@ -13,10 +13,10 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.consumer import AsyncGroupConsumer
@@ -94,7 +94,7 @@ class StreamMember(AsyncGroupConsumer):
                 await self._saver
         await super().stop()
 
-    def filling(self) -> deque[ConsumerRecord]:
+    def filling(self) -> PendingRecords:
         """More records for `take_next`."""
         with self._lock:
             return super().filling()

@@ -1,0 +1,65 @@
+"""What iteration has taken from the fetches and not yet given out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.types import TopicPartition
+
+_BLOCK_RECORDS = 512
+"""So many records are made at a time: fewer objects than Python's garbage collector lets be before it looks at them."""
+
+
+class PendingRecords:
+    """Records in the order in which they are given out. `made` are the next of them, all of one partition."""
+
+    def __init__(self) -> None:
+        self.made: deque[ConsumerRecord] = deque()
+        self._waiting: deque[tuple[TopicPartition, ConsumerRecords]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self.made or self._waiting)
+
+    def add(self, taken: Mapping[TopicPartition, ConsumerRecords]) -> None:
+        """Append what a fetcher gave, partition by partition."""
+        self._waiting.extend((partition, records) for partition, records in taken.items() if records)
+
+    def popleft(self) -> ConsumerRecord:
+        """The next record. Raises IndexError."""
+        if not self.made:
+            self.make()
+        return self.made.popleft()
+
+    def make(self) -> bool:
+        """Make some records, when none that are made are left; False if there are no more."""
+        if not self._waiting:
+            return False
+        partition, records = self._waiting.popleft()
+        if len(records) > _BLOCK_RECORDS:
+            self._waiting.appendleft((partition, records.between(_BLOCK_RECORDS, len(records))))
+            records = records.between(0, _BLOCK_RECORDS)
+        self.made.extend(records)
+        return True
+
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        """The offset of the next record of each partition that has one."""
+        offsets = {partition: records.first_offset for partition, records in reversed(self._waiting)}
+        if self.made:
+            offsets[self.made[0].topic_partition] = self.made[0].offset
+        return offsets
+
+    def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
+        """Drop the records of all other partitions."""
+        if self.made and not is_wanted(self.made[0].topic_partition):
+            self.made.clear()
+        kept = [(partition, records) for partition, records in self._waiting if is_wanted(partition)]
+        self._waiting.clear()
+        self._waiting.extend(kept)
+
+    def clear(self) -> None:
+        """Drop all records."""
+        self.made.clear()
+        self._waiting.clear()
