@@ -91,13 +91,15 @@ class CleanerMachine(RuleBasedStateMachine):
         interval=st.integers(0, 300),
         buffer_bytes=st.integers(62, 700),
         map_slots=st.sampled_from([4, 7, 1000]),
+        timestamp_type=st.sampled_from(["CreateTime", "LogAppendTime"]),
     )
-    def begin(self, segment_bytes: int, interval: int, buffer_bytes: int, map_slots: int) -> None:
+    def begin(self, segment_bytes: int, interval: int, buffer_bytes: int, map_slots: int, timestamp_type: str) -> None:
         self.config = {
             "cleanup_policy": ("compact",),
             "internal_segment_bytes": segment_bytes,
             "index_interval_bytes": interval,
             "delete_retention_ms": RETENTION_MS,
+            "message_timestamp_type": timestamp_type,
             "file_delete_delay_ms": 0,
         }
         self.files = Fuse()

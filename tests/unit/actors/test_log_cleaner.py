@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rayka.actors.cleaner.log_cleaner import LogCleaner
+from rayka.actors.cleaner.messages import CleaningRequest, send
 from rayka.actors.replica.disk import DiskThread
 from rayka.config import BrokerConfig, LogConfig
 from rayka.replica.partition import Partition, Replicas
+from rayka.storage.cleaner.dirtiness import measure, plan_of
+from rayka.storage.cleaner.plan import CleanerLimits
 from rayka.storage.directory.log_directory import CLEANED_OFFSETS_FILE, LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch
+from rayka.testing import wait_until
 from rayka.types import TopicPartition
-from tests.support.logs import read_values
+from tests.support.logs import append, open_log, read_values
 
 NAME = TopicPartition("compacted", 0)
 TOPIC_ID = uuid.uuid4()
@@ -181,3 +188,33 @@ def test_the_active_segment_of_an_internal_topic_is_closed_early(
         assert read_values(subject.log) == dict(last.values())
 
     check(lambda: Cleaned(tmp_path, is_internal=True), test)
+
+
+PARENT = """
+import sys, threading
+from rayka.actors.cleaner.messages import CleaningRequest, receive
+from rayka.actors.cleaner.process import CleanerProcess
+
+process = CleanerProcess()
+process.begin(receive(sys.stdin.buffer, CleaningRequest))
+print(process._process.pid, flush=True)
+threading.Event().wait()
+"""
+
+
+def test_the_cleaner_process_dies_with_its_actor(tmp_path: Path) -> None:
+    """A new owner of the directory must not meet it there."""
+    log = open_log(tmp_path, cleanup_policy=("compact",))
+    append(log, *[bytes(100)] * 100)
+    log.roll(0)
+    log.flush()
+    dirtiness = measure(log, None, 0)
+    request = CleaningRequest(plan_of(dirtiness, (), 0), CleanerLimits(max_bytes_per_second=1.0))
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        send(parent.stdin, request)
+        cleaner = psutil.Process(int(parent.stdout.readline()))
+        assert cleaner.is_running()
+        parent.kill()
+    wait_until(lambda: not cleaner.is_running() or cleaner.status() == psutil.STATUS_ZOMBIE, 10, "the cleaner is gone")
