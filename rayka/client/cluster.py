@@ -19,6 +19,7 @@ from rayka.client.group.settings import GroupConsumerOptions
 from rayka.client.loop import LoopThread
 from rayka.client.producer.producer import AsyncProducer, Producer
 from rayka.client.settings import ConsumerOptions, ProducerOptions
+from rayka.client.share.consumer import AsyncShareConsumer, ShareConsumer
 from rayka.client.streams.streams import AsyncConsumerConnector, ConsumerConnector
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -61,7 +62,7 @@ class Cluster:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._clients: WeakSet[AsyncProducer | AsyncConsumer | AsyncReader | AsyncConsumerConnector] = WeakSet()
-        self._members: WeakSet[GroupConsumer | ConsumerConnector] = WeakSet()
+        self._members: WeakSet[GroupConsumer | ConsumerConnector | ShareConsumer] = WeakSet()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -91,6 +92,29 @@ class Cluster:
             _require_none(topics)
             return Consumer(self.async_consumer(**config), self._connection.loop)
         consumer = GroupConsumer(self._group_consumer(group_id, topics, config), self._connection.loop)
+        self._members.add(consumer)
+        return consumer
+
+    def share_consumer(
+        self,
+        group_id: str,
+        topics: Iterable[str],
+        *,
+        acknowledgement_mode: str = "implicit",
+        max_poll_records: int = 500,
+    ) -> ShareConsumer:
+        """A member of a share group: many of them read a partition together, each record under a lock (KIP-932)."""
+
+        async def create() -> AsyncShareConsumer:
+            return AsyncShareConsumer(
+                self._connection.broker,
+                group_id,
+                topics,
+                acknowledgement_mode=acknowledgement_mode,
+                max_poll_records=max_poll_records,
+            )
+
+        consumer = ShareConsumer(self._connection.loop.run(create()), self._connection.loop)
         self._members.add(consumer)
         return consumer
 

@@ -1,0 +1,1 @@
+"""Share consumers on actor handles: queues with leases, on the log (KIP-932)."""

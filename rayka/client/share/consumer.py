@@ -1,0 +1,237 @@
+"""The share consumer: records one by one, under a lock, from partitions that others read too (KIP-932).
+
+In implicit mode the records of a poll are accepted by the next one. In explicit mode the program acknowledges each
+record, before it polls again: it accepts, releases (another delivery), or rejects it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from rayka.client.loop import LoopThread
+from rayka.client.share.member import ShareMember
+from rayka.client.share.records import ShareRecord, acknowledgement_batches, acquired_records
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.share.record_state import AcknowledgeType
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.storage.log.reader import SegmentReader
+from rayka.types import FileSlice, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT_S: Final = 0.5
+_RETRY_S: Final = 0.1
+_MAX_BYTES: Final = 50 << 20
+_MODES: Final = ("implicit", "explicit")
+
+CommitResults = dict[TopicPartition, RaykaError | None]
+
+
+class AsyncShareConsumer:
+    """To be used in the event loop where it was made, by one task at a time."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        group_id: str,
+        topics: Iterable[str],
+        *,
+        acknowledgement_mode: str = "implicit",
+        max_poll_records: int = 500,
+    ) -> None:
+        if acknowledgement_mode not in _MODES:
+            reason = f"Invalid value {acknowledgement_mode!r} for acknowledgement_mode: it must be one of {_MODES}"
+            raise RaykaError(ErrorCode.INVALID_CONFIG, reason)
+        self._broker = broker
+        self._is_implicit = acknowledgement_mode == "implicit"
+        self._max_poll_records = max_poll_records
+        self._member = ShareMember(broker, group_id, tuple(topics))
+        self._loop = asyncio.get_running_loop()
+        self._reader = SegmentReader()
+        self._held: set[tuple[TopicPartition, int]] = set()
+        self._said: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+        self._topic_ids: dict[TopicPartition, bytes] = {}
+
+    async def poll(self, timeout_s: float = 0.0) -> list[ShareRecord]:
+        """Records to process, at least one unless the time is over.
+
+        Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, and what ended
+        the membership.
+        """
+        self._settle_held()
+        until = self._loop.time() + timeout_s
+        while True:
+            if self._member.error is not None:
+                raise self._member.error
+            left_s = max(0.0, until - self._loop.time())
+            records = await self._fetch(min(left_s, _LONGEST_WAIT_S))
+            if records or self._loop.time() >= until:
+                return records
+
+    def _settle_held(self) -> None:
+        if self._held and not self._is_implicit:
+            reason = f"{len(self._held)} records of the last poll are not acknowledged"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+        for topic_partition, offset in self._held:
+            self._said[topic_partition][offset] = AcknowledgeType.ACCEPT
+        self._held.clear()
+
+    async def _fetch(self, wait_s: float) -> list[ShareRecord]:
+        assignment = self._member.assignment
+        if not assignment:
+            await self._assigned(wait_s)
+            return []
+        self._topic_ids |= {partition: topic_id.bytes for partition, topic_id in assignment.items()}
+        results = await self._ask(dict.fromkeys(assignment), self._take_said(), wait_s)
+        records = [record for partition, result in results.items() for record in self._records(partition, result)]
+        if not records and any(result.error for result in results.values()):
+            await asyncio.sleep(min(wait_s, _RETRY_S))  # a leader is away, and answers at once
+        return records
+
+    async def _assigned(self, wait_s: float) -> None:
+        """Wait for an assignment."""
+        self._member.changed.clear()
+        try:
+            await asyncio.wait_for(self._member.changed.wait(), wait_s)
+        except TimeoutError:
+            return
+
+    def _take_said(self) -> dict[TopicPartition, dict[int, int]]:
+        said, self._said = self._said, defaultdict(dict)
+        return dict(said)
+
+    async def _ask(
+        self, fetched: Iterable[TopicPartition], said: Mapping[TopicPartition, Mapping[int, int]], wait_s: float = 0.0
+    ) -> dict[TopicPartition, ShareFetchResult]:
+        fetched = set(fetched)
+        partitions = [
+            ShareFetchPartition(
+                partition,
+                self._topic_ids[partition],
+                partition in fetched,
+                acknowledgement_batches(said.get(partition, {})),
+            )
+            for partition in (*fetched, *(one for one in said if one not in fetched))
+        ]
+        params = ShareFetchParams(
+            self._member.group_id,
+            self._member.member_id,
+            max_wait_s=wait_s,
+            min_bytes=1,
+            max_bytes=_MAX_BYTES,
+            max_records=self._max_poll_records if fetched else 0,
+            batch_size=self._max_poll_records,
+            is_renew_ack=any(AcknowledgeType.RENEW in types.values() for types in said.values()),
+        )
+        _, results = await self._broker.share_leaders.fetch(params, partitions)
+        answered = {partition.topic_partition: result for partition, result in zip(partitions, results, strict=True)}
+        for partition, result in answered.items():
+            if result.acknowledge_error:
+                logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
+        return answered
+
+    def _records(self, partition: TopicPartition, result: ShareFetchResult) -> list[ShareRecord]:
+        """The records of one partition. Acquired offsets that hold none are acknowledged as gaps."""
+        if not result.acquired or result.records is None:
+            return []
+        data = self._reader.read(result.records) if isinstance(result.records, FileSlice) else result.records
+        records = list(acquired_records(partition, data, result.acquired))
+        found = {record.offset for record in records}
+        for first_offset, last_offset, _ in result.acquired:
+            for offset in range(first_offset, last_offset + 1):
+                if offset not in found:
+                    self._said[partition][offset] = AcknowledgeType.GAP
+        self._held |= {(partition, offset) for offset in found}
+        return records
+
+    def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
+        """Say what is to become of a record; it is sent with the next poll or commit.
+
+        Raises INVALID_RECORD_STATE for a record that is not of the last poll or was acknowledged before.
+        """
+        held = record.topic_partition, record.offset
+        if held not in self._held:
+            raise RaykaError(ErrorCode.INVALID_RECORD_STATE, f"offset {record.offset} does not wait for an answer")
+        self._held.discard(held)
+        self._said[record.topic_partition][record.offset] = kind
+
+    async def commit(self) -> CommitResults:
+        """Send the acknowledgements and wait until they are durable: an error or None for each partition.
+
+        In implicit mode the records of the last poll are accepted first.
+        """
+        if self._is_implicit:
+            self._settle_held()
+        return await self._acknowledge(self._take_said())
+
+    async def renew(self, record: ShareRecord) -> None:
+        """Hold a record for the whole lock duration again. Raises what the leader answers."""
+        said = {record.topic_partition: {record.offset: int(AcknowledgeType.RENEW)}}
+        for error in (await self._acknowledge(said)).values():
+            if error is not None:
+                raise error
+
+    async def _acknowledge(self, said: Mapping[TopicPartition, Mapping[int, int]]) -> CommitResults:
+        if not said:
+            return {}
+        results = await self._ask((), said)
+        return {
+            partition: RaykaError(ErrorCode(result.acknowledge_error), result.acknowledge_error_message or "")
+            if result.acknowledge_error
+            else None
+            for partition, result in results.items()
+        }
+
+    async def close(self) -> None:
+        """Send the acknowledgements, give back all other records, and leave the group."""
+        await self._acknowledge(self._take_said())
+        member = self._member
+        await self._broker.share_leaders.end_session(
+            member.group_id, member.member_id, tuple(self._topic_ids), is_lost=False
+        )
+        await member.leave()
+
+
+class ShareConsumer:
+    """The blocking form of `AsyncShareConsumer`, for one thread at a time."""
+
+    def __init__(self, core: AsyncShareConsumer, loop: LoopThread) -> None:
+        self._core = core
+        self._loop = loop
+        self._is_closed = False
+
+    def poll(self, timeout_s: float = 0.0) -> list[ShareRecord]:
+        """See `AsyncShareConsumer.poll`."""
+        return self._loop.run(self._core.poll(timeout_s))
+
+    def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
+        """See `AsyncShareConsumer.acknowledge`."""
+        self._core.acknowledge(record, kind)
+
+    def commit(self) -> CommitResults:
+        """See `AsyncShareConsumer.commit`."""
+        return self._loop.run(self._core.commit())
+
+    def renew(self, record: ShareRecord) -> None:
+        """See `AsyncShareConsumer.renew`."""
+        self._loop.run(self._core.renew(record))
+
+    def close(self) -> None:
+        """See `AsyncShareConsumer.close`. Safe to repeat."""
+        if not self._is_closed and not self._loop.is_closed:
+            self._is_closed = True
+            self._loop.run(self._core.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

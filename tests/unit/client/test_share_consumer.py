@@ -1,0 +1,159 @@
+"""What a Python program that consumes in a share group relies on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.client.share.consumer import ShareConsumer
+from rayka.client.share.records import ShareRecord, acknowledgement_batches
+from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.commands import ConfigAlteration, ConfigOperation
+from rayka.metadata.records import ConfigResource, ResourceType
+from rayka.share.record_state import AcknowledgeType
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+
+
+@pytest.fixture
+def broker_config() -> dict[str, str]:
+    """Locks last a second, and heartbeats are frequent."""
+    return {
+        "group.share.min.record.lock.duration.ms": "1000",
+        "group.share.record.lock.duration.ms": "1000",
+        "group.share.min.heartbeat.interval.ms": "50",
+        "group.share.heartbeat.interval.ms": "50",
+    }
+
+
+@pytest.fixture
+def cluster(cluster: Cluster) -> Cluster:
+    """A cluster with a topic of one partition, which the group `workers` reads from the beginning."""
+    cluster.admin().create_topic("tasks", partitions=1)
+    change = ConfigAlteration(
+        ConfigResource(ResourceType.GROUP, "workers"), (ConfigOperation("share.auto.offset.reset", 0, "earliest"),)
+    )
+    connection = cluster._connection
+    connection.loop.run(connection.broker.controller.incremental_alter_configs([change], False))
+    return cluster
+
+
+def write(cluster: Cluster, count: int) -> list[bytes]:
+    values = [b"%04d" % number for number in range(count)]
+    with cluster.producer() as producer:
+        for value in values:
+            producer.send("tasks", value)
+    return values
+
+
+def take(consumer: ShareConsumer, count: int, said: AcknowledgeType | None = None) -> list[ShareRecord]:
+    """So many records, acknowledged like this."""
+    taken: list[ShareRecord] = []
+    end = time.monotonic() + 20
+    while len(taken) < count:
+        assert time.monotonic() < end, f"{len(taken)} of {count} records came"
+        for record in consumer.poll(0.5):
+            taken.append(record)
+            if said is not None:
+                consumer.acknowledge(record, said)
+    return taken
+
+
+def test_records_are_accepted_with_the_next_poll(cluster: Cluster) -> None:
+    values = write(cluster, 100)
+    with cluster.share_consumer("workers", ["tasks"]) as consumer:
+        assert sorted(record.value or b"" for record in take(consumer, 100)) == values
+        assert consumer.poll(0.2) == []
+    with cluster.share_consumer("workers", ["tasks"]) as consumer:
+        assert consumer.poll(1.5) == []
+
+
+def test_each_record_is_accepted_released_or_rejected(cluster: Cluster) -> None:
+    write(cluster, 6)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        for record, said in zip(take(consumer, 6), (ACCEPT, RELEASE, REJECT) * 2, strict=True):
+            consumer.acknowledge(record, said)
+        assert all(error is None for error in consumer.commit().values())
+        assert [record.delivery_count for record in take(consumer, 2, ACCEPT)] == [2, 2]
+        consumer.commit()
+        assert consumer.poll(1.2) == []
+
+
+def test_what_a_consumer_did_not_acknowledge_goes_to_another_at_once(cluster: Cluster) -> None:
+    write(cluster, 4)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as leaving:
+        take(leaving, 4)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        assert len(take(consumer, 4, ACCEPT)) == 4
+
+
+def test_consumers_share_a_topic_record_by_record(cluster: Cluster) -> None:
+    values = write(cluster, 200)
+    consumers = [cluster.share_consumer("workers", ["tasks"], max_poll_records=10) for _ in range(3)]
+    got: Counter[bytes] = Counter()
+    end = time.monotonic() + 20
+    while len(got) < len(values):
+        assert time.monotonic() < end
+        for consumer in consumers:
+            got.update(record.value or b"" for record in consumer.poll(0.1))
+    assert got == Counter(values)
+    for consumer in consumers:
+        consumer.close()
+
+
+def test_a_renewed_lock_outlasts_the_others(cluster: Cluster) -> None:
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as slow:
+        (record,) = take(slow, 1)
+        with cluster.share_consumer("workers", ["tasks"]) as other:
+            for _ in range(3):
+                assert other.poll(0.6) == []
+                slow.renew(record)
+            assert len(take(other, 1)) == 1, "without a renewal the lock expires"
+        slow.acknowledge(record)
+        slow.commit()
+
+
+def test_an_acknowledgement_that_comes_too_late_is_reported(cluster: Cluster) -> None:
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        (record,) = take(consumer, 1)
+        with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as other:
+            take(other, 1, ACCEPT)
+            other.commit()
+        consumer.acknowledge(record)
+        (error,) = consumer.commit().values()
+        # Once the record is below the start offset, Kafka ignores what is said of it.
+        assert error is None or error.code is ErrorCode.INVALID_RECORD_STATE
+
+
+def test_records_must_be_acknowledged_before_the_next_poll_and_only_once(cluster: Cluster) -> None:
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        (record,) = take(consumer, 1)
+        with pytest.raises(RaykaError, match="not acknowledged"):
+            consumer.poll()
+        consumer.acknowledge(record)
+        with pytest.raises(RaykaError, match="does not wait"):
+            consumer.acknowledge(record)
+
+
+def test_an_unknown_mode_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(RaykaError, match="acknowledgement_mode"):
+        cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="sometimes")
+
+
+@pytest.mark.parametrize(
+    ("types", "batches"),
+    [
+        ({}, []),
+        ({3: 1, 1: 1, 2: 1}, [(1, 3, (1,))]),
+        ({1: 1, 2: 2}, [(1, 2, (1, 2))]),
+        ({1: 1, 3: 1}, [(1, 1, (1,)), (3, 3, (1,))]),
+    ],
+)
+def test_acknowledgements_are_sent_as_runs_of_offsets(types: dict[int, int], batches: list[object]) -> None:
+    assert [tuple(batch) for batch in acknowledgement_batches(types)] == batches
