@@ -33,6 +33,7 @@ from rayka.storage.log.replacement import CleanedSegment
 logger = logging.getLogger(__name__)
 
 _IDLE_S = 60.0
+_SHORTEST_PAUSE_S = 0.01
 _EARLY_ROLL_BYTES = 16 << 20
 _EARLY_ROLL_GROWTH = 3
 _DISK_ERRORS = frozenset((errno.EIO, errno.EROFS))
@@ -80,7 +81,7 @@ class LogCleaner:
 
     async def _run(self) -> None:
         while not self._is_stopped:
-            await asyncio.sleep(self._config()["log.cleaner.backoff.ms"] / 1000)
+            await asyncio.sleep(max(self._config()["log.cleaner.backoff.ms"] / 1000, _SHORTEST_PAUSE_S))
             try:
                 while await self.clean_one():
                     pass
