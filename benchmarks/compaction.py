@@ -3,7 +3,8 @@
     python -m benchmarks.compaction [MEGABYTES]
 
 For each shape of records and codec a log of two versions of every key is written and cleaned in one round. The rate
-counts the bytes of the log once, though they are read twice. A run of each shape before its first may have to compile.
+counts the bytes of the values once, before compression, though they are read twice. A run of each
+shape before its first may have to compile.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main(megabytes: int) -> None:
             cleaner = Cleaner(RealFiles(), plan, CleanerLimits(), lambda _: None)
             end = [step for step in cleaner.clean() if isinstance(step, RoundEnd)][-1]
             seconds, processor_s = time.perf_counter() - started, time.process_time() - computed
-            size = dirtiness.dirty_bytes / 1e6
+            size = megabytes * 1.048576
             print(
                 f"{title:36s} {size / seconds:6.0f} MB/s   {size / processor_s:6.0f} MB/s of a core   "
                 f"{end.records_kept} of {end.records_read} records kept",
