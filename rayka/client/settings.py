@@ -32,24 +32,13 @@ def invalid(name: str, value: object, reason: str) -> RaykaError:
 def configure(cls: type[S], options: Mapping[str, Any]) -> S:
     """The settings from keyword arguments. Raises INVALID_CONFIG for an unknown name or a bad value."""
     known = {field.name for field in fields(cls)}
-    _require_no_transactions(options)
     given = {name.replace(".", "_"): value for name, value in options.items()}
-    given = {name: value for name, value in given.items() if name != "transactional_id"}
     unknown = sorted(given.keys() - known)
     if unknown:
         raise RaykaError(
             ErrorCode.INVALID_CONFIG, f"Unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}"
         )
     return cls(**given)
-
-
-def _require_no_transactions(options: Mapping[str, Any]) -> None:
-    for name in ("transactional_id", "transactional.id"):
-        if options.get(name) is not None:
-            raise RaykaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"{name}={options[name]!r}: transactions are not supported yet. Without it the producer is idempotent",
-            )
 
 
 def require_at_least(settings: object, minimum: int, *names: str) -> None:
@@ -72,6 +61,8 @@ class ProducerOptions(TypedDict, total=False):
 
     acks: int | str
     enable_idempotence: bool | None
+    transactional_id: str | None
+    transaction_timeout_ms: int
     compression_type: str | None
     compression_level: int | None
     linger_ms: float
@@ -110,6 +101,8 @@ class ProducerConfig:
     """A producer's settings. Times in ms, sizes in bytes.
 
     acks: 0, 1 or "all". With "all" the producer is idempotent unless `enable_idempotence` says no.
+    transactional_id, transaction_timeout_ms: with an id the producer sends in transactions; one that is open for
+        longer than the timeout is aborted. Of the producers with one id only the latest goes on.
     compression_type: None, "gzip", "snappy", "lz4" or "zstd".
     linger_ms: how long a batch waits for more records. With 0 it is sent at once; while `max_in_flight`
         batches of a partition are on their way, what is sent meanwhile becomes one batch.
@@ -122,6 +115,8 @@ class ProducerConfig:
 
     acks: int | str = "all"
     enable_idempotence: bool | None = None
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
     compression_type: str | None = None
     compression_level: int | None = None
     linger_ms: float = 0
@@ -141,12 +136,22 @@ class ProducerConfig:
         if self.acks not in _ACKS:
             raise invalid("acks", self.acks, 'it must be 0, 1 or "all"')
         require_at_least(self, 0, "linger_ms", "max_block_ms", "retries", "retry_backoff_ms", "batch_size")
-        require_at_least(self, 1, "buffer_memory", "delivery_timeout_ms", "request_timeout_ms", "max_in_flight")
+        require_at_least(
+            self,
+            1,
+            "buffer_memory",
+            "delivery_timeout_ms",
+            "request_timeout_ms",
+            "max_in_flight",
+            "transaction_timeout_ms",
+        )
         _require_callable(self, "partitioner", "key_serializer", "value_serializer")
         if self.compression_type not in (None, "none", *(codec.name.lower() for codec in Codec)):
             raise invalid("compression_type", self.compression_type, "it must be gzip, snappy, lz4, zstd or None")
         if self.enable_idempotence and self.required_acks != -1:
             raise invalid("acks", self.acks, 'an idempotent producer needs "all"')
+        if self.transactional_id is not None and not (self.transactional_id and self.is_idempotent):
+            raise invalid("transactional_id", self.transactional_id, "it needs a text and an idempotent producer")
         if self.is_idempotent and self.max_in_flight > MAX_IN_FLIGHT:
             raise invalid("max_in_flight", self.max_in_flight, f"an idempotent producer has at most {MAX_IN_FLIGHT}")
 

@@ -9,10 +9,11 @@ buffer) does it go through the asynchronous form.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from rayka.client.loop import AsyncClosing, Closing, LoopThread, Shell, at_home, blocking, blocking_close
 from rayka.client.producer.accumulator import Accumulator
@@ -21,6 +22,7 @@ from rayka.client.producer.batch import BatchFuture, Headers, ProducerBatch, Rec
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
+from rayka.client.producer.transactions import Transactions
 from rayka.client.settings import ProducerConfig, ProducerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -59,11 +61,12 @@ class AsyncProducer(AsyncClosing):
         self._broker = broker
         self._accumulator = Accumulator(self.config)
         self._routes = Routes(broker, self._accumulator, self.config)
-        self._sender = Sender(broker, self._accumulator, self.config, self.home)
+        self._transactions = None if self.config.transactional_id is None else Transactions(broker, self.config)
+        self._sender = Sender(broker, self._accumulator, self.config, self.home, self._transactions)
         self._partitioner = _partitioner(self.config.partitioner)
         self._key_serializer = self.config.key_serializer
         self._value_serializer = self.config.value_serializer
-        is_plain = self._value_serializer is None and self._partitioner is None
+        is_plain = self._value_serializer is None and self._partitioner is None and self._transactions is None
         self.quick_routes: Mapping[str, TopicRoute] = self._routes.known if is_plain else {}
         self.append_value = self._accumulator.append_value
         self._is_closed = False
@@ -120,8 +123,7 @@ class AsyncProducer(AsyncClosing):
             size = max_record_size(key, value, pairs)
         if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
             require_fits(route, key, value, pairs)
-        if self._is_closed:
-            raise _closed()
+        self._check_sendable()
         queue = route.queues[route.choose(key, size, partition, self._partitioner)]
         appended = self._accumulator.append(queue, key, value, pairs, timestamp_ms, size, route.max_batch_size)
         if appended is None:
@@ -279,13 +281,71 @@ class AsyncProducer(AsyncClosing):
 
     def try_put(self, batch: ProducerBatch) -> BatchFuture | None:
         """Send a batch; None if there is no room. From any thread."""
-        if self._is_closed:
-            raise _closed()
+        self._check_sendable()
         queue = self._accumulator.queue(batch.topic_partition)
         if not self._accumulator.put(queue, batch):
             return None
         self._sender.wake(queue)
         return BatchFuture(batch)
+
+    def _check_sendable(self) -> None:
+        if self._is_closed:
+            raise _closed()
+        if self._transactions is not None:
+            self._transactions.check_open()
+
+    @at_home
+    async def begin_transaction(self) -> None:
+        """Begin a transaction, of which there is one at a time.
+
+        The first one makes this producer the only one of its `transactional_id`, and ends what an earlier one left
+        open. Raises INVALID_TXN_STATE if one is open or there is no id, and PRODUCER_FENCED.
+        """
+        await self._its_transactions.begin()
+
+    @at_home
+    async def commit_transaction(self) -> None:
+        """Send what is not sent yet, and let all records and offsets of the transaction count.
+
+        Raises TRANSACTION_ABORTABLE if a record was not appended: then the transaction is to be aborted;
+        PRODUCER_FENCED; REQUEST_TIMED_OUT if it is not known whether the transaction was committed.
+        """
+        await self._sender.flush()
+        await self._its_transactions.end(True)
+
+    @at_home
+    async def abort_transaction(self) -> None:
+        """Let no record and no offset of the transaction count. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT."""
+        await self._sender.flush()
+        await self._its_transactions.end(False)
+
+    @at_home
+    async def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
+        """Commit a group's offsets, those of the next records to read, with the transaction."""
+        await self._its_transactions.send_offsets(offsets, group_id)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """A transaction for `async with`: committed at the end, and aborted if an exception leaves it."""
+        await self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException:
+            if self.has_open_transaction:
+                await self.abort_transaction()
+            raise
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether a transaction was begun and neither committed nor aborted."""
+        return self._transactions is not None and self._transactions.is_open
+
+    @property
+    def _its_transactions(self) -> Transactions:
+        if self._transactions is None:
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "A producer needs a transactional_id for transactions")
+        return self._transactions
 
     def _fields(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, int, Headers]:
         fields = (*record, *_NOTHING)[:4] if isinstance(record, tuple) else (record, *_NOTHING)
@@ -368,6 +428,23 @@ class Producer(Shell[AsyncProducer], Closing):
 
     def _put_all(self, batches: Iterator[ProducerBatch]) -> list[BatchFuture]:
         return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]
+
+    begin_transaction = blocking(AsyncProducer.begin_transaction)
+    commit_transaction = blocking(AsyncProducer.commit_transaction)
+    abort_transaction = blocking(AsyncProducer.abort_transaction)
+    send_offsets = blocking(AsyncProducer.send_offsets)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A transaction for `with`: committed at the end, and aborted if an exception leaves it."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException:
+            if self._core.has_open_transaction:
+                self.abort_transaction()
+            raise
 
     flush = blocking(AsyncProducer.flush)
     close = blocking_close(AsyncProducer.close)

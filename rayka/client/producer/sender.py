@@ -24,11 +24,12 @@ from functools import partial
 
 from rayka.client.producer.accumulator import Accumulator, PartitionQueue
 from rayka.client.producer.batch import ProducerBatch
+from rayka.client.producer.transactions import Transactions
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.storage.format.batch import stamp_producer
-from rayka.types import NO_PRODUCER_ID, AppendParams, AppendRequest, AppendResult
+from rayka.storage.format.batch import stamp_producer, stamp_transactional
+from rayka.types import NO_PRODUCER_ID, AppendParams, AppendRequest, AppendResult, TransactionSupport
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +50,18 @@ class Sender:
     """One producer's way to the partitions. Lives in the event loop; only `wake` is for other threads."""
 
     def __init__(
-        self, broker: Broker, accumulator: Accumulator, config: ProducerConfig, loop: asyncio.AbstractEventLoop
+        self,
+        broker: Broker,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        loop: asyncio.AbstractEventLoop,
+        transactions: Transactions | None = None,
     ) -> None:
         self._broker = broker
         self._accumulator = accumulator
         self._config = config
         self._loop = loop
+        self._transactions = transactions
         self._woken: deque[PartitionQueue] = deque()
         self._is_awake = False
         self._flushing = 0
@@ -125,6 +132,9 @@ class Sender:
                 self._start_linger(queue)
                 return
             self._unfinished.add(batch)
+            if self._transactions is not None and self._transactions.error is not None:
+                self._finish(batch, error=self._transactions.error)
+                continue
             if self._remaining_ms(batch) <= 0:
                 self._finish(batch, error=self._expired(batch))
                 continue
@@ -155,6 +165,10 @@ class Sender:
         batch.build(queue.producer_id, queue.producer_epoch, queue.next_sequence)
         if self._config.is_idempotent:
             queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
+        if self._transactions is not None:
+            assert batch.buffer is not None
+            stamp_transactional(batch.buffer)
+            self._transactions.has_sent = True
 
     def _transmit(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         assert batch.buffer is not None
@@ -163,7 +177,13 @@ class Sender:
         queue.outstanding += 1
         request = AppendRequest(batch.topic_partition, memoryview(batch.buffer))
         timeout_ms = max(1, min(self._config.request_timeout_ms, int(self._remaining_ms(batch))))
-        future = self._broker.partitions.append([request], AppendParams(self._config.required_acks, timeout_ms))
+        params = AppendParams(
+            self._config.required_acks,
+            timeout_ms,
+            transactional_id=self._config.transactional_id,
+            transaction_support=TransactionSupport.ADD_PARTITIONS,
+        )
+        future = self._broker.partitions.append([request], params)
         future.add_done_callback(partial(self._answered, queue, batch))
 
     def _answered(
@@ -189,7 +209,11 @@ class Sender:
 
     def _settle(self, queue: PartitionQueue) -> None:
         """All answers are in, and some are errors: fail what can't be delivered, and send the rest again."""
-        for batch, error in self._undeliverable(queue):
+        undeliverable = self._undeliverable(queue)
+        if undeliverable and self._transactions is not None:
+            self._fail_transaction(queue, undeliverable[0][1])
+            return
+        for batch, error in undeliverable:
             self._finish(batch, error=error)
             queue.has_sequence_gap = self._config.is_idempotent
         queue.drop_done()
@@ -200,6 +224,17 @@ class Sender:
             self._back_off(queue, head)
             return
         self._resend(queue)
+
+    def _fail_transaction(self, queue: PartitionQueue, error: RaykaError) -> None:
+        """The transaction can only be aborted, so nothing of it is sent any more."""
+        assert self._transactions is not None
+        self._transactions.failed(error)
+        for batch in queue.in_flight:
+            if not batch.done:
+                self._finish(batch, error=error)
+        queue.in_flight.clear()
+        queue.is_muted = False
+        self._send_from(queue)
 
     def _undeliverable(self, queue: PartitionQueue) -> list[tuple[ProducerBatch, RaykaError]]:
         """The first batches in flight that can't be sent again, and why. It changes nothing.
@@ -221,6 +256,10 @@ class Sender:
 
     def _has_producer_id(self, queue: PartitionQueue) -> bool:
         """Whether batches may be sent: with idempotence a producer id is needed first."""
+        if self._transactions is not None:
+            if (queue.producer_id, queue.producer_epoch) != self._transactions.producer:
+                self._set_producer_id(queue, *self._transactions.producer)
+            return True
         if not self._config.is_idempotent or queue.producer_id != NO_PRODUCER_ID:
             return True
         if self._producer_id != NO_PRODUCER_ID:

@@ -225,6 +225,13 @@ def stamp_producer(
     seal(buffer, position, position + header.size_in_bytes)
 
 
+def stamp_transactional(buffer: bytearray | memoryview) -> None:
+    """Make a built batch part of its producer's transaction."""
+    header = read_header(buffer)
+    _ATTRIBUTES.pack_into(buffer, ATTRIBUTES_OFFSET, header.attributes | TRANSACTIONAL_FLAG)
+    seal(buffer, 0, header.size_in_bytes)
+
+
 def seal(buffer: bytearray | memoryview, position: int, end: int) -> None:
     """Write the CRC of the batch that lies from `position` to `end`."""
     _CRC.pack_into(buffer, position + CRC_OFFSET, _crc(buffer, position, end))

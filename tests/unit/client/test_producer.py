@@ -406,11 +406,3 @@ def test_positional_arguments_are_those_of_kafka_python(cluster: Cluster) -> Non
     with cluster.producer() as producer:
         metadata = producer.send("events", b"value", b"key", [("h", b"1")], 2, 1_700_000_000_123).get(5)
     assert (metadata.partition, metadata.timestamp) == (2, 1_700_000_000_123)
-
-
-@pytest.mark.parametrize("name", ["transactional_id", "transactional.id"])
-def test_a_program_that_asks_for_transactions_is_told_at_once(cluster: Cluster, name: str) -> None:
-    with pytest.raises(RaykaError, match="transactions are not supported yet") as refused:
-        cluster.producer(**{name: "payments"})
-    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
-    cluster.producer(**{name: None}).close()

@@ -1,0 +1,142 @@
+"""A producer's transactions, with an epoch for each (KIP-98, KIP-890).
+
+Leaders add partitions to a transaction as batches come, so the client says only when it ends. Where the outcome of an
+end stays unknown the producer begins anew with its next transaction: the coordinator then finishes what was decided, or
+aborts what was not. A producer that another one with its transactional id has replaced can do nothing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from rayka.client.settings import ProducerConfig
+from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitResponse, TxnOffsetCommitRequest
+from rayka.coordinator.request import Request
+from rayka.coordinator.transactions.metadata import FIRST_WITH_EPOCH_BUMP
+from rayka.coordinator.transactions.requests import EndTxnRequest, InitProducerIdRequest, ProducerIdResponse
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker, Groups
+from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition, TransactionSupport
+
+R = TypeVar("R")
+
+_FATAL = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+_WAIT_MS = 100
+
+
+class Transactions:
+    """Lives in the event loop. `error` is why the open transaction can only be aborted."""
+
+    def __init__(self, broker: Broker, config: ProducerConfig) -> None:
+        assert config.transactional_id is not None
+        self.transactional_id: str = config.transactional_id
+        self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self.is_open = False
+        self.has_sent = False
+        self.error: RaykaError | None = None
+        self._broker = broker
+        self._config = config
+        self._fenced: RaykaError | None = None
+
+    def check_open(self) -> None:
+        """Raise INVALID_TXN_STATE outside of a transaction."""
+        if not self.is_open:
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "This producer sends in transactions: begin one first")
+
+    def failed(self, error: RaykaError) -> None:
+        """A record of the transaction was not appended."""
+        if self.error is None:
+            self.error = error
+
+    async def begin(self) -> None:
+        """Begin a transaction. Raises INVALID_TXN_STATE if one is open, and PRODUCER_FENCED."""
+        if self._fenced is not None:
+            raise self._fenced
+        if self.is_open:
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "A transaction is open already")
+        if self.producer[0] == NO_PRODUCER_ID:
+            request = InitProducerIdRequest(
+                self.transactional_id, self._config.transaction_timeout_ms, max_wait_ms=_WAIT_MS
+            )
+            await self._take_producer(request)
+        self.is_open, self.has_sent, self.error = True, False, None
+
+    async def end(self, is_committed: bool) -> None:
+        """Commit or abort; every record has an outcome. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT if in doubt."""
+        self.check_open()
+        if is_committed and self.error is not None:
+            raise RaykaError(ErrorCode.TRANSACTION_ABORTABLE, f"The transaction must be aborted: {self.error}")
+        self.is_open = False
+        if not self.has_sent:
+            return
+        request = EndTxnRequest(self.transactional_id, *self.producer, is_committed, FIRST_WITH_EPOCH_BUMP)
+        try:
+            await self._take_producer(request)
+        except RaykaError:
+            self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            raise
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
+        """Commit offsets of a group with the transaction. Raises the error of the first that is refused."""
+        self.check_open()
+        self.has_sent = True
+        request = TxnOffsetCommitRequest(
+            group_id,
+            tuple(CommittedOffset(*partition, offset) for partition, offset in offsets.items()),
+            self.transactional_id,
+            *self.producer,
+            transaction_support=TransactionSupport.ADD_PARTITIONS,
+        )
+        response: OffsetCommitResponse = await self._until_answered(self._broker.groups, group_id, request)
+        error = next((error for error in response.errors if error is not ErrorCode.NONE), ErrorCode.NONE)
+        if error is not ErrorCode.NONE:
+            refused = RaykaError(error, f"Offsets of group {group_id} were refused")
+            self.failed(refused)
+            raise refused
+
+    async def _take_producer(self, request: InitProducerIdRequest | EndTxnRequest) -> None:
+        answer: ProducerIdResponse = await self._until_answered(
+            self._broker.transactions, self.transactional_id, request
+        )
+        if answer.needs_producer_id:
+            new_producer_id = await self._broker.controller.allocate_producer_id()
+            await self._take_producer(dataclasses.replace(request, new_producer_id=new_producer_id))
+        elif answer.error is ErrorCode.NONE:
+            self.producer = (answer.producer_id, answer.producer_epoch)
+        else:
+            raise self._refused(answer.error)
+
+    def _refused(self, error: ErrorCode) -> RaykaError:
+        if error not in _FATAL:
+            return RaykaError(error, f"Transactional id {self.transactional_id}")
+        self._fenced = RaykaError(
+            ErrorCode.PRODUCER_FENCED, f"Another producer with transactional id {self.transactional_id} has begun"
+        )
+        return self._fenced
+
+    async def _until_answered(self, coordinators: Groups, key: str, request: Request[R]) -> R:
+        """Ask until there is an answer that is not to be asked again, for up to `max_block_ms`."""
+        deadline_s = time.monotonic() + self._config.max_block_ms / 1000
+        while True:
+            try:
+                await coordinators.coordinator_of(key)
+                response = await coordinators.execute(request)
+                error = _retriable_error(response)
+                if error is None:
+                    return response
+            except RaykaError as refused:
+                if not refused.code.retriable:
+                    raise
+                error = refused.code
+            if time.monotonic() > deadline_s:
+                raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The last answer of the coordinator was {error.name}")
+            await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+
+
+def _retriable_error(response: Any) -> ErrorCode | None:
+    errors = response.errors if isinstance(response, OffsetCommitResponse) else (response.error,)
+    return next((error for error in errors if error.retriable), None)

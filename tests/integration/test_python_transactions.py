@@ -1,0 +1,68 @@
+"""Transactions of the producer on actor handles, with Ray: copied once, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import ray
+
+import rayka
+from rayka.client.cluster import Cluster
+from rayka.testing import wait_until
+from rayka.types import TopicPartition
+
+PARTITION = TopicPartition("input", 0)
+GROUP = "copiers"
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
+    with rayka.start(str(tmp_path_factory.mktemp("data")), "127.0.0.1:0", settings) as cluster:
+        yield cluster
+
+
+def committed_values(cluster: Cluster, topic: str) -> list[bytes]:
+    with cluster.consumer(auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        consumer.assign([(topic, 0)])
+        end = consumer.end_offsets([(topic, 0)])[topic, 0]
+        values: list[bytes] = []
+        while consumer.position((topic, 0)) < end:
+            for records in consumer.poll(timeout_ms=1000).values():
+                values += [record.value for record in records]
+    return values
+
+
+def test_records_and_offsets_are_committed_together(cluster: Cluster) -> None:
+    """Every third transaction fails half-way, and the actor dies once: every record is copied once."""
+    admin = cluster.admin()
+    admin.create_topic("input")
+    admin.create_topic("output")
+    values = [b"%d" % number for number in range(60)]
+    with cluster.producer() as plain:
+        plain.send_many("input", values)
+    offset = 0
+    with cluster.producer(transactional_id="copier") as producer:
+        for attempt in range(100):
+            if offset == len(values):
+                break
+            part = values[offset : offset + 5]
+            if attempt == 7:
+                kill_leader(cluster, "output")
+            try:
+                with producer.transaction() as txn:
+                    for value in part:
+                        txn.send("output", value)
+                    txn.send_offsets({PARTITION: offset + len(part)}, GROUP)
+                    assert attempt % 3 != 2
+            except AssertionError:
+                continue
+            offset += len(part)
+    wait_until(lambda: committed_values(cluster, "output") == values, TIMEOUT_S, "every record once")
+
+
+def kill_leader(cluster: Cluster, topic: str) -> None:
+    (actor, *_) = cluster.admin().describe_topics([topic])[0].partitions[0].actors
+    ray.kill(ray.get_actor(actor, namespace="rayka"), no_restart=False)
