@@ -189,7 +189,10 @@ class AsyncShareConsumer:
         }
 
     async def close(self) -> None:
-        """Send the acknowledgements, give back all other records, and leave the group."""
+        """Send the acknowledgements, give back all other records, and leave the group.
+
+        In implicit mode the records of the last poll are among those that go back, unless `commit` was called.
+        """
         await self._acknowledge(self._take_said())
         member = self._member
         await self._broker.share_leaders.end_session(
