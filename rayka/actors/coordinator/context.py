@@ -290,7 +290,7 @@ class CoordinatorContext(Generic[C]):
         request = await self._outside().perform(effect, self._log.partition.leader_epoch)
         while self._error is None:
             told: asyncio.Future[Any] = self._loop.create_future()
-            self._execute(request, OnceOnly(told.set_result))
+            self._execute(request, _setter(told))
             answer = await told
             if not isinstance(answer, RaykaError) and answer.error is ErrorCode.NONE:
                 return
@@ -371,6 +371,16 @@ class CoordinatorContext(Generic[C]):
     @property
     def _name(self) -> str:
         return str(self._log.partition.topic_partition)
+
+
+def _setter(told: asyncio.Future[Any]) -> Respond:
+    """Sets a future, unless who waited for it was cancelled, as `resign` does."""
+
+    def respond(response: Any) -> None:
+        if not told.done():
+            told.set_result(response)
+
+    return respond
 
 
 def _now() -> Now:
