@@ -8,16 +8,18 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from rayka.actors.controller.watch import ImageWatch, find_controller
-from rayka.actors.node.node import Node, lock_data_dir, node_spec, remove_ray_files, start_node, start_ray
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.actors.node.view import ClusterView
 from rayka.client import runtime
 from rayka.client.loop import LoopThread
+
+if TYPE_CHECKING:
+    from rayka.actors.node.node import Node
 
 _CONNECT_TIMEOUT_S = 30.0
 
@@ -62,6 +64,8 @@ class Connection:
         if owns_ray:
             ray.shutdown()
         if node is not None and owns_ray:
+            from rayka.actors.node.node import remove_ray_files
+
             remove_ray_files(node.spec.data_dir)
         if lock is not None:
             os.close(lock)
@@ -76,7 +80,9 @@ def start(
     namespace: str = DEFAULT_NAMESPACE,
     dashboard: bool = False,
 ) -> Connection:
-    """Start a broker on this machine; see `rayka.start`."""
+    """Start a broker on this machine; see `rayka.start`. Who only joins one does not import the broker."""
+    from rayka.actors.node.node import lock_data_dir, node_spec, start_node, start_ray
+
     is_temporary = data_dir is None
     data_dir = os.path.abspath(data_dir or os.path.join(tempfile.gettempdir(), f"rayka-data-{os.getuid()}"))
     lock = lock_data_dir(data_dir)

@@ -72,24 +72,13 @@ def _connect(ray_cluster: RayCluster) -> Connection:
     return connection
 
 
-REHEARSED = f"key binary, value binary, offset long, timestamp timestamp, timestampType int, {SPLIT} int"
-_REHEARSALS = 25
-
-
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """A function for `mapInArrow` that connects the worker to Ray and yields rows like those of a topic."""
+class ConnectWorker:
+    """A function for `mapInArrow` that connects the worker to Ray and yields nothing."""
 
     ray_cluster: RayCluster
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from rayka.storage.columns.read import SCHEMA
-
         _connect(self.ray_cluster)
         for _ in batches:
-            columns = [pa.repeat(pa.scalar(b"-" * 8, pa.binary()), BATCH_ROWS)] * 2
-            columns += [pa.repeat(pa.scalar(0, pa.int64()), BATCH_ROWS)]
-            columns += [columns[-1].cast(SCHEMA.field("timestamp").type)]
-            columns += [pa.repeat(pa.scalar(0, pa.int32()), BATCH_ROWS)] * 2
-            names = [field.split()[0] for field in REHEARSED.split(", ")]
-            yield from [pa.RecordBatch.from_arrays(columns, names)] * _REHEARSALS
+            yield from ()

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+from typing import Any
 
 import ray
 
@@ -63,10 +64,14 @@ def prepare_java() -> str:
     return found
 
 
-def require_java_on_ray() -> None:
+def find_java_on_ray() -> Any:
+    """Let a worker of Ray look for Java; the ref of what it finds is for `require_java_on_ray`."""
+    return ray.remote(_which_java).options(num_cpus=0).remote()
+
+
+def require_java_on_ray(found: Any) -> None:
     """Raises INVALID_CONFIG, and says what to do, if Ray's workers find no Java that Spark runs on."""
-    found: str | None = ray.get(ray.remote(_which_java).options(num_cpus=0).remote())
-    if found is None:
+    if ray.get(found) is None:
         raise RaykaError(ErrorCode.INVALID_CONFIG, f"Ray was started without Java: {_REMEDY}")
 
 

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.consumer.range_reader import prepare_leaders
 from rayka.client.joined import RayCluster, leave
-from rayka.spark.executor import REHEARSED, Rehearsal
-from rayka.spark.java import java_options, prepare_java, require_java_on_ray
+from rayka.spark.executor import ConnectWorker
+from rayka.spark.java import find_java_on_ray, java_options, prepare_java, require_java_on_ray
 
 NAMESPACE = "spark.rayka.namespace"
 """The setting in which a session remembers where its broker is."""
@@ -52,14 +52,15 @@ def session(
     `namespace` is the broker's. `configs` are Spark's settings. The flags that Java needs are set here.
     Raises INVALID_CONFIG where Java is missing.
     """
-    import raydp
-    from raydp.spark.ray_cluster_master import RAYDP_SPARK_MASTER_SUFFIX
-
     prepare_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     ray_cluster = RayCluster.here(namespace)
-    require_java_on_ray()
+    java = find_java_on_ray()
     _in_background(lambda: _prepare_leaders(ray_cluster))
+    import raydp  # takes most of the second in which Ray starts a process that looks for Java
+    from raydp.spark.ray_cluster_master import RAYDP_SPARK_MASTER_SUFFIX
+
+    require_java_on_ray(java)
     _masters.append(f"{app_name}{RAYDP_SPARK_MASTER_SUFFIX}")
     settings = {**_DEFAULTS, NAMESPACE: namespace, **(configs or {})}
     for name in _JAVA_OPTIONS:
@@ -100,9 +101,8 @@ def _prepare_leaders(ray_cluster: RayCluster) -> None:
 
 
 def _start_workers(spark: SparkSession, ray_cluster: RayCluster, workers: int) -> None:
-    """Start the executors' Python workers and connect them to Ray; let Java compile what rows pass through."""
-    rows = spark.range(0, workers, 1, workers).mapInArrow(Rehearsal(ray_cluster), REHEARSED)
-    rows.selectExpr("count(*)", "sum(length(value))").collect()
+    """Start the executors' Python workers and connect them to Ray, which the first query would have to do otherwise."""
+    spark.range(0, workers, 1, workers).mapInArrow(ConnectWorker(ray_cluster), "id long").collect()
 
 
 def _in_background(prepare: Callable[[], object]) -> None:

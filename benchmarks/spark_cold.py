@@ -1,0 +1,180 @@
+"""A nightly job in Spark, from the program's first line to its answers: `python -m benchmarks.spark_cold`.
+
+The job reads a topic (records of 100 B, lz4) in a new process and asks for the count, the sum of lengths, the largest
+key and the largest timestamp: once cold, then again. It runs in turns with Spark's own Kafka source on Apache Kafka,
+with `rayka.spark` on RayDP, and with `format("rayka")` on PySpark 4, whose environment `--spark4` names; each has 2
+cores, and its broker runs already, filled. Times begin when the process is started; the load of the machine stands
+beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+TOPIC = "records"
+QUERY = ("count(*)", "sum(length(value))", "max(key)", "max(timestamp)")
+COLUMNS = ("key", "value", "timestamp")
+MEMORY = "2g"
+LATER = 2
+Result = dict[str, Any]
+
+
+def local_spark(cores: int, **settings: str) -> Any:
+    """Spark in local mode."""
+    from pyspark.sql import SparkSession
+
+    given = {"spark.driver.memory": MEMORY, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    builder: Any = SparkSession.builder
+    builder = builder.master(f"local[{cores}]")
+    for name, value in {**given, **settings}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def kafka_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
+    """Spark's own Kafka source."""
+    from benchmarks.spark import spark_jars
+
+    spark = local_spark(cores, **{"spark.jars": ",".join(map(str, spark_jars()))})
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC}
+    return spark, lambda: spark.read.format("kafka").options(**options).load()
+
+
+def spark4_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
+    """`format("rayka")`, which needs PySpark 4."""
+    spark = local_spark(cores)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC}
+    schema = "key binary, value binary, timestamp timestamp"
+    return spark, lambda: spark.read.format("rayka").schema(schema).options(**options).load()
+
+
+def raydp_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
+    """`rayka.spark` on the Ray of the broker, which `rayka up` has started."""
+    import rayka.spark
+
+    spark = rayka.spark.session(executor_cores=cores, executor_memory=MEMORY)
+    return spark, lambda: rayka.spark.read_topic(spark, TOPIC, columns=COLUMNS)
+
+
+JOBS = {"kafka": kafka_job, "raydp": raydp_job, "spark4": spark4_job}
+
+
+def run_job(name: str, bootstrap: str, cores: int, started: float) -> Result:
+    """In the job's process: its stages, in seconds from `started` (`time.time()` of the parent)."""
+    first_line_s = time.time() - started
+    spark, frame = JOBS[name](bootstrap, cores)
+    session_s = time.time() - started
+    counted, answers, ends = 0, [], []
+    for _ in range(1 + LATER):
+        row = frame().selectExpr(*QUERY).collect()[0]
+        counted = row[0]
+        answers.append(str(row))
+        ends.append(time.time() - started)
+    later = [end - start for start, end in itertools.pairwise(ends)]
+    result = {
+        "first line": first_line_s,
+        "session": session_s - first_line_s,
+        "first query": ends[0] - session_s,
+        "whole": ends[0],
+        "later": statistics.median(later),
+        "records": counted,
+    }
+    assert len(set(answers)) == 1, answers
+    spark.stop()
+    return result
+
+
+def in_process(name: str, python: str, bootstrap: str, cores: int, environment: dict[str, str]) -> Result:
+    """Run one job in a new process."""
+    load = os.getloadavg()[0]
+    root = Path(__file__).parents[1]
+    command = [python, "-m", "benchmarks.spark_cold", "--job", name, "--bootstrap", bootstrap, "--cores", str(cores)]
+    command += ["--started", repr(time.time())]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, cwd=root, env={**os.environ, **environment}
+    )
+    return {**json.loads(done.stdout[done.stdout.rindex("{") :]), "load before": load}
+
+
+@contextlib.contextmanager
+def filled_brokers(names: set[str], records: int, partitions: int) -> Iterator[dict[str, tuple[str, dict[str, str]]]]:
+    """For each job its broker's address, and the environment in which it finds the broker's Ray."""
+    from benchmarks.brokers import Kafka, Rayka
+    from benchmarks.load import create_topic
+    from benchmarks.spark import write
+
+    with contextlib.ExitStack() as stack:
+        found: dict[str, tuple[str, dict[str, str]]] = {}
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-cold-")))
+        for kind, jobs in ((Kafka, {"kafka"}), (Rayka, {"raydp", "spark4"})):
+            if not jobs & names:
+                continue
+            broker: Any = kind(directory / kind.name)
+            broker.start()
+            stack.callback(broker.stop)
+            create_topic(broker.bootstrap, TOPIC, partitions)
+            write(broker.bootstrap, records)
+            state = directory / kind.name / "data" / "rayka.json"
+            address = json.loads(state.read_text())["address"] if state.exists() else ""
+            found |= dict.fromkeys(jobs, (broker.bootstrap, {"RAY_ADDRESS": address} if address else {}))
+        yield found
+
+
+def table(results: dict[str, list[Result]]) -> str:
+    """Each job's runs and their medians, and the medians' ratio to those of the first job."""
+    stages = ("first line", "session", "first query", "whole", "later")
+    lines = [f"{'s':<10}" + "".join(f"{stage:>13}" for stage in stages) + f"{'load before':>13}"]
+    for name, runs in results.items():
+        for run in runs:
+            lines.append(f"{name:<10}" + "".join(f"{run[stage]:13.2f}" for stage in (*stages, "load before")))
+    peer = next(iter(results.values()))
+    for name, runs in results.items():
+        medians = {stage: statistics.median(run[stage] for run in runs) for stage in stages}
+        lines.append(f"{name + ' med.':<10}" + "".join(f"{medians[stage]:13.2f}" for stage in stages))
+        ratios = {stage: medians[stage] / statistics.median(run[stage] for run in peer) for stage in stages}
+        lines.append(f"{'  ratio':<10}" + "".join(f"{ratios[stage]:13.2f}" for stage in stages))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the jobs in turns and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=5_000_000, help="records in the topic")
+    parser.add_argument("--partitions", type=int, default=8, help="partitions of the topic")
+    parser.add_argument("--cores", type=int, default=2, help="cores of Spark")
+    parser.add_argument("--rounds", type=int, default=5, help="turns")
+    parser.add_argument("--only", nargs="+", choices=tuple(JOBS), default=tuple(JOBS))
+    parser.add_argument("--spark4", default=".venv/spark4/bin/python", help="the Python that has PySpark 4")
+    for name in ("--job", "--bootstrap", "--started"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.job:
+        print(json.dumps(run_job(chosen.job, chosen.bootstrap, chosen.cores, float(chosen.started))))
+        return
+    results: dict[str, list[Result]] = {name: [] for name in chosen.only}
+    with filled_brokers(set(chosen.only), chosen.records, chosen.partitions) as brokers:
+        for _ in range(chosen.rounds):
+            for name in chosen.only:
+                python = chosen.spark4 if name == "spark4" else sys.executable
+                bootstrap, environment = brokers[name]
+                result = in_process(name, python, bootstrap, chosen.cores, environment)
+                assert result["records"] == chosen.records, result
+                results[name].append(result)
+                print(name, json.dumps(result), file=sys.stderr, flush=True)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
