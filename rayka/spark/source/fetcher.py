@@ -45,11 +45,10 @@ class FetchSettings:
 
 
 class _Fetched(NamedTuple):
-    """The record batches from an offset on, the aborted transactions among them, and where the log begins."""
+    """The record batches from an offset on, and the aborted transactions among them."""
 
     records: Buffer
     aborted: tuple[AbortedTransaction, ...]
-    log_start_offset: int
 
 
 class RangeFetcher:
@@ -79,22 +78,28 @@ class RangeFetcher:
         with ThreadPoolExecutor(1, "fetch") as ahead:
             asked: Future[_Fetched] | None = None
             while position < offsets.end_offset:
-                asked = asked or ahead.submit(self._fetch, offsets, position)
-                try:
-                    fetched, asked = asked.result(), None
-                except (RaykaError, OSError) as error:
-                    asked = None
-                    position = self._recover(offsets, position, error)
+                answer = self._answer(asked or ahead.submit(self._fetch, offsets, position), offsets, position)
+                asked = None
+                if isinstance(answer, int):
+                    position = answer
                     continue
-                following = _end_of(fetched.records, position)
-                if following == position:
-                    self._wait(offsets, position, "nothing to read")
-                    continue
-                self._failing_since_s = None
+                following = _end_of(answer.records, position)
                 if following < offsets.end_offset:
                     asked = ahead.submit(self._fetch, offsets, following)
-                yield from self._decode(offsets, position, fetched)
+                yield from self._decode(offsets, position, answer)
                 position = following
+
+    def _answer(self, asked: Future[_Fetched], offsets: OffsetRange, position: int) -> _Fetched | int:
+        """What was fetched, else the offset from which to ask again."""
+        try:
+            fetched = asked.result()
+        except (RaykaError, OSError) as error:
+            return self._recover(offsets, position, error)
+        if _end_of(fetched.records, position) == position:
+            self._wait(offsets, position, "nothing to read")
+            return position
+        self._failing_since_s = None
+        return fetched
 
     def _decode(self, offsets: OffsetRange, position: int, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         """Columns of at most some tens of MB, however well the records were compressed."""
@@ -170,7 +175,7 @@ class _Connections:
         aborted = [
             AbortedTransaction(each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()
         ]
-        return _Fetched(partition.records or b"", tuple(aborted), partition.log_start_offset)
+        return _Fetched(partition.records or b"", tuple(aborted))
 
     def forget(self, bootstrap_servers: str) -> None:
         """Close the connections; the next fetch connects again."""

@@ -1,0 +1,23 @@
+"""A program that streams a topic into Parquet files in small batches, for a test that kills it: TOPIC BOOTSTRAP DIR."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def main(topic: str, bootstrap: str, directory: str) -> None:
+    """Process everything that there is now."""
+    builder: Any = SparkSession.builder
+    spark = builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "60"}
+    stream = spark.readStream.format("rayka").options(**options).option("kafka.bootstrap.servers", bootstrap).load()
+    writer = stream.select("partition", "offset").writeStream.format("parquet").option("path", f"{directory}/out")
+    query = writer.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
