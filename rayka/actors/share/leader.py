@@ -81,6 +81,7 @@ class LeadSharePartition:
         self._core: SharePartition | None = None
         self._waiting: dict[Transition, asyncio.Future[None]] = {}
         self._is_closed = False
+        self._burials = 0
         self._loading = asyncio.ensure_future(self._load())
 
     # Loading.
@@ -243,6 +244,7 @@ class LeadSharePartition:
     def _write_dead_letters(self) -> None:
         letters = self._core.take_dead_letters() if self._core is not None and not self._is_closed else []
         if letters:
+            self._burials += 1
             self._background.start("dead letters", self._bury(letters))
 
     async def _bury(self, letters: Sequence[DeadLetters]) -> None:
@@ -258,6 +260,7 @@ class LeadSharePartition:
                 logger.exception("%s: dead letters were not written", self._key)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        self._burials -= 1
         if self._core is not None and not self._is_closed:
             for one in letters:
                 self._core.dead_lettered(one)
@@ -289,8 +292,8 @@ class LeadSharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is waited for."""
-        return self._loading.done() and not self._waiting
+        """Whether nothing is waited for, and no dead letters are under way."""
+        return self._loading.done() and not self._waiting and not self._burials
 
     def close(self) -> None:
         """Forget everything; acknowledgements under way fail. The persisted state stays."""

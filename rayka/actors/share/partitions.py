@@ -145,7 +145,7 @@ class SharePartitions:
                 partition,
                 self._persister,
                 partial(self._group_config, group_id),
-                partial(self._waiters.wake, request.topic_partition),
+                partial(self._changed, key),
                 partial(self._forget, key),
                 self._dead_letters,
             )
@@ -163,6 +163,13 @@ class SharePartitions:
         if self._leaders.get((group_id, found.request.topic_partition)) is leader:
             self._forget((group_id, found.request.topic_partition))
         return found._replace(leader=None, error=None if error.code in _NOT_YET else persister_error(error))
+
+    def _changed(self, key: tuple[str, TopicPartition]) -> None:
+        """Wake who waits for records. What was kept for its dead letters alone is forgotten when they are written."""
+        self._waiters.wake(key[1])
+        leader = self._leaders.get(key)
+        if key[0] not in self._members and leader is not None and leader.is_idle:
+            self._forget(key)
 
     def _forget(self, key: tuple[str, TopicPartition]) -> None:
         leader = self._leaders.pop(key, None)

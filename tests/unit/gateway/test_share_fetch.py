@@ -391,3 +391,23 @@ def test_dead_letters_wait_for_a_topic_that_allows_them_also_under_another_leade
         assert len(dead_letters(broker)) == 1
 
     check(tmp_path, body)
+
+
+def test_dead_letters_are_written_after_the_last_member_has_left(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(broker, "g", errors_deadletterqueue_topic_name="dlq.t")
+        append(broker, "t", 1)
+        member = Member(client, broker)
+        await member.fetch()
+        await member.acknowledge((0, 0, REJECT), share_session_epoch=-1)
+        leaders = broker.share_leaders.partitions._leaders
+        assert len(leaders) == 1
+        await create(
+            broker, NewTopic("dlq.t", num_partitions=1, configs={"errors.deadletterqueue.group.enable": "true"})
+        )
+        await until(lambda: not leaders)
+        assert len(dead_letters(broker)) == 1
+        (state,) = broker.shares.core.states.values()
+        assert [tuple(batch) for batch in state.state_batches] == [(0, 0, 4, 1)]
+
+    check(tmp_path, body)
