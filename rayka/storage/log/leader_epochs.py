@@ -65,7 +65,9 @@ class LeaderEpochs:
             return EpochEntry(NO_LEADER_EPOCH, NO_OFFSET)
         if epoch == self.latest:
             return EpochEntry(epoch, log_end_offset)
-        higher = next(entry for entry in self.entries if entry.epoch > epoch)
+        higher = next((entry for entry in self.entries if entry.epoch > epoch), None)
+        if higher is None:
+            return EpochEntry(NO_LEADER_EPOCH, NO_OFFSET)
         floor = max((entry.epoch for entry in self.entries if entry.epoch <= epoch), default=epoch)
         return EpochEntry(floor, higher.start_offset)
 

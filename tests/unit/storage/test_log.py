@@ -370,3 +370,8 @@ def test_offsets_of_segments_by_their_last_write(tmp_path: Path) -> None:
     assert log.offsets_of_segments(999_999, 10) == ()
     log.delete_records(1)
     assert log.offsets_of_segments(1_002_000, 10) == (2, 1)
+
+
+def test_a_log_without_leader_epochs_knows_no_end(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert [log.epoch_end_offset(epoch) for epoch in (-(2**31), -2, -1, 0)] == [(-1, -1)] * 4
