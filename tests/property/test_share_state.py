@@ -118,7 +118,7 @@ def apply(shell: ShareShell, model: Model, sent: list[WriteShareGroupStateReques
             is_accepted = more >= 0
             error = shell.initialize(state_epoch=model.state_epoch + more, start_offset=start_offset)
             assert (error is ErrorCode.NONE) == is_accepted
-            if is_accepted:
+            if more > 0:
                 model.state_epoch += more
                 model.start_offset, model.offsets = start_offset, {}
         case ("fail", list(batches)):

@@ -58,7 +58,7 @@ from rayka.coordinator.groups.requests import (
 from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings, ShareSettings
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.share.members import AcceptShareHeartbeat, ShareMembers
-from rayka.coordinator.groups.share.offsets import ShareOffsets
+from rayka.coordinator.groups.share.offsets import AcceptStateChange, ShareOffsets
 from rayka.coordinator.groups.state import Group, GroupState
 from rayka.coordinator.groups.steps import (
     AcceptHeartbeat,
@@ -172,6 +172,8 @@ class GroupCoordinator:
                 self._consumer.admit_classic_member(step, now)
             case AcceptShareHeartbeat():
                 self.share.accept_heartbeat(step, now)
+            case AcceptStateChange():
+                self.share_offsets.accept(step, now)
             case RemoveMembers():
                 self._consumer.remove_members(step)
             case DowngradeGroup():

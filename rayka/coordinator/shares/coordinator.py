@@ -45,6 +45,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_PRODUCER_ID
 
 _RETRY_BACKOFF_MS = 500
+_DELIVERY_STATES = frozenset({0, 2, 3, 4})
+"""Available, acknowledged, archiving, archived: a record that is only acquired is not stored as such."""
 
 
 class Timer(enum.Enum):
@@ -111,16 +113,22 @@ class ShareCoordinator:
     def initialize(
         self, request: InitializeShareGroupStateRequest, now: Now
     ) -> Result[InitializeShareGroupStateResponse]:
-        """InitializeShareGroupState. The leader's epoch stays: an old leader is fenced as before."""
+        """InitializeShareGroupState. The leader's epoch stays: an old leader is fenced as before.
+
+        One that comes twice changes nothing: members may have acknowledged records in between.
+        """
         try:
             key = self._key(request)
             before = self.states.get(key)
             _check_not_negative(state_epoch=request.state_epoch)
+            _check_start_offset(request.start_offset)
             if before is not None:
                 _check_state_epoch(before, request.state_epoch)
             self._check_exists(key)
         except RaykaError as error:
             return Result(InitializeShareGroupStateResponse(error.code, error.message))
+        if before is not None and before.state_epoch == request.state_epoch:
+            return Result(InitializeShareGroupStateResponse())
         value = ShareSnapshotValue(
             snapshot_epoch=0 if before is None else before.snapshot_epoch + 1,
             state_epoch=request.state_epoch,
@@ -161,6 +169,7 @@ class ShareCoordinator:
             state = self._initialized(key, "Write")
             _check_leader_epoch(state, request.leader_epoch)
             _check_state_epoch(state, request.state_epoch)
+            _check_not_from_before(state, request.state_epoch)
             _check_batches(request)
             self._check_exists(key)
         except RaykaError as error:
@@ -281,8 +290,24 @@ def _check_state_epoch(state: ShareState, state_epoch: int) -> None:
         raise RaykaError(ErrorCode.FENCED_STATE_EPOCH, reason)
 
 
+def _check_not_from_before(state: ShareState, state_epoch: int) -> None:
+    """A writer with a larger epoch than any that was initialized knows a group of this name that was deleted."""
+    if state_epoch > state.state_epoch:
+        reason = f"The state epoch {state_epoch} was never initialized; the last one is {state.state_epoch}."
+        raise RaykaError(ErrorCode.FENCED_STATE_EPOCH, reason)
+
+
+def _check_start_offset(start_offset: int) -> None:
+    if start_offset < UNINITIALIZED_OFFSET:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"{start_offset} is not a start offset.")
+
+
 def _check_batches(request: WriteShareGroupStateRequest) -> None:
+    """What is stored here must be such that a partition leader can load it."""
     for batch in request.state_batches:
         if not 0 <= batch.first_offset <= batch.last_offset:
             reason = f"The state batch from {batch.first_offset} to {batch.last_offset} is not a range of offsets."
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+        if batch.delivery_state not in _DELIVERY_STATES or batch.delivery_count < 0:
+            reason = f"Delivery state {batch.delivery_state} with count {batch.delivery_count} can't be stored."
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)

@@ -61,7 +61,8 @@ async def consumed(broker: LocalBroker, partition: int, start_offset: int, count
     """A partition leader writes what was acknowledged."""
     topic_id = broker.image.topics["a"].topic_id
     batches = (StateBatch(start_offset, start_offset + count - 1, 2, 1),) if count else ()
-    request = WriteShareGroupStateRequest("g", topic_id, partition, 99, 0, start_offset, count, batches)
+    (epoch,) = {state.state_epoch for state in broker.shares.core.states.values()}
+    request = WriteShareGroupStateRequest("g", topic_id, partition, epoch, 0, start_offset, count, batches)
     assert (await broker.shares.execute(request)).error is ErrorCode.NONE
 
 

@@ -75,6 +75,8 @@ class ShareGroup:
         """Soft: the metadata version that the group's epoch is known to agree with."""
         self.initializing_since_ms = 0
         """Soft: when the initialization under way began, in `Now.ms`; 0 if this coordinator did not begin it."""
+        self.deleting_since_ms = 0
+        """Soft: when the last deletion of state began, as `initializing_since_ms`."""
 
     def draft(self) -> ShareGroup:
         """The group with changes of its own."""
@@ -87,7 +89,7 @@ class ShareGroup:
 
     def durable(self) -> dict[str, object]:
         """All state that must outlive a crash, for comparison."""
-        soft = ("checked_version", "initializing_since_ms")
+        soft = ("checked_version", "initializing_since_ms", "deleting_since_ms")
         return {name: value for name, value in vars(self).items() if name not in soft}
 
     @property

@@ -61,8 +61,9 @@ class ShareMembers:
         changes.follow_topics(changes.update(_updated(before, request)))
         changes.assign(own.assignment_interval_ms)
         moved = changes.reconcile(request.member_id)
-        is_retry_due = self._is_retry_due(group, now)
-        to_initialize = changes.initialize(is_retry_due)
+        to_initialize = changes.initialize(
+            self._is_over(group.initializing_since_ms, now), self._is_over(group.deleting_since_ms, now)
+        )
         answer = replace(
             self._answer(changes.group, moved, own, now),
             state_epoch=changes.group.epoch,
@@ -142,9 +143,8 @@ class ShareMembers:
         timeout_ms = self._own.of(group.group_id).session_timeout_ms
         self._timers.schedule(TimerKey(Timer.SESSION, group.group_id, member_id), now.ms + timeout_ms)
 
-    def _is_retry_due(self, group: ShareGroup, now: Now) -> bool:
-        """Whether an initialization is under way that was not reported in time, or that another coordinator began."""
-        since_ms = group.initializing_since_ms
+    def _is_over(self, since_ms: int, now: Now) -> bool:
+        """Whether what began then would have been reported by now; what another coordinator began counts as over."""
         return since_ms == 0 or now.ms >= since_ms + self._settings.share_initialize_retry_interval_ms
 
     def state_initialized(

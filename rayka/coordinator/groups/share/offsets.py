@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from rayka.coordinator.clock import Now
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.consumer.member import topic_partitions
 from rayka.coordinator.groups.records import CoordinatorRecord
 from rayka.coordinator.groups.requests import NamedPartitions
-from rayka.coordinator.groups.share.group import ShareGroup, TopicState, merged, partitions_of
+from rayka.coordinator.groups.share.group import ShareGroup, TopicState, merged, partitions_of, without
 from rayka.coordinator.groups.share.requests import (
     AlteredTopic,
     AlterShareGroupOffsetsRequest,
@@ -33,6 +35,16 @@ from rayka.errors import ErrorCode, RaykaError
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_LEAST_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptStateChange:
+    """Share-partitions are about to get a new state, or to lose theirs."""
+
+    group_id: str
+    response_type: type[Any]
+    begins_initialization: bool
 
 
 class ShareOffsets:
@@ -65,18 +77,33 @@ class ShareOffsets:
         )
         if to_initialize:
             changes.bump()
-            changes.states(initializing=merged(changes.group.initializing, self._topic_states(to_initialize)))
+            changes.states(initializing=merged(group.initializing, self._without_state(group, to_initialize)))
         answer = AlterShareGroupOffsetsResponse(
             topics=altered, state_epoch=changes.group.epoch, to_initialize=to_initialize
         )
-        return Result(answer, tuple(changes.records), step=Respond(AlterShareGroupOffsetsResponse))
+        step = AcceptStateChange(request.group_id, AlterShareGroupOffsetsResponse, begins_initialization=True)
+        return Result(answer, tuple(changes.records), step=step)
+
+    def accept(self, step: AcceptStateChange, now: Now) -> None:
+        """The records of a change are in the log."""
+        group = self._group(step.group_id)
+        if step.begins_initialization:
+            group.initializing_since_ms = now.ms
+        else:
+            group.deleting_since_ms = now.ms
 
     def _altered(self, topic: TopicOffsets) -> AlteredTopic:
         metadata = self._state.topics.by_name.get(topic.topic_name)
         if metadata is None:
             return AlteredTopic(ZERO_UUID, topic.topic_name, (UNKNOWN,) * len(topic.partitions))
-        errors = (NONE if 0 <= number < metadata.num_partitions else UNKNOWN for number, _ in topic.partitions)
+        errors = (_alter_error(metadata.num_partitions, number, offset) for number, offset in topic.partitions)
         return AlteredTopic(metadata.topic_id, topic.topic_name, tuple(errors))
+
+    def _without_state(
+        self, group: ShareGroup, partitions: Iterable[SharePartitionToInitialize]
+    ) -> dict[uuid.UUID, TopicState]:
+        """Those that get state for the first time. The others keep what they have if this is never carried out."""
+        return without(self._topic_states(partitions), partitions_of(group.initialized))
 
     def _topic_states(self, partitions: Iterable[SharePartitionToInitialize]) -> dict[uuid.UUID, TopicState]:
         states: dict[uuid.UUID, TopicState] = {}
@@ -109,7 +136,8 @@ class ShareOffsets:
         answer = DeleteShareGroupOffsetsResponse(
             topics=tuple(self._deleted(name) for name in asked), to_delete=topic_partitions(partitions_of(states))
         )
-        return Result(answer, tuple(changes.records), step=Respond(DeleteShareGroupOffsetsResponse))
+        step = AcceptStateChange(request.group_id, DeleteShareGroupOffsetsResponse, begins_initialization=False)
+        return Result(answer, tuple(changes.records), step=step)
 
     def _deleted(self, name: str) -> DeletedTopic:
         """A topic without state has nothing to delete, which is no error."""
@@ -148,3 +176,9 @@ class ShareOffsets:
         if not group.is_empty:
             raise RaykaError(ErrorCode.NON_EMPTY_GROUP, f"The share group {group_id} is not empty.")
         return group
+
+
+def _alter_error(num_partitions: int, number: int, offset: int) -> ErrorCode:
+    if not 0 <= number < num_partitions:
+        return UNKNOWN
+    return NONE if offset >= _LEAST_OFFSET else ErrorCode.INVALID_REQUEST

@@ -107,9 +107,14 @@ class ShareGroupUpdate:
             self.add(moved.current_record(self.group.group_id))
         return moved
 
-    def initialize(self, is_retry_due: bool) -> tuple[SharePartitionToInitialize, ...]:
-        """The share-partitions that are to get state now: new ones, and those that nobody has reported in time."""
+    def initialize(self, is_retry_due: bool, is_deletion_over: bool) -> tuple[SharePartitionToInitialize, ...]:
+        """The share-partitions that are to get state now: new ones, and those that nobody has reported in time.
+
+        Where state is being deleted they wait for that: a deletion that comes later would take the new state.
+        """
         missing = self.group.missing(self._topics)
+        if not is_deletion_over:
+            missing = {t: state for t, state in missing.items() if t not in self.group.deleting}
         if missing:
             self.states(initializing=merged(self.group.initializing, missing))
         return tuple(

@@ -68,6 +68,41 @@ def test_an_initialization_begins_anew_and_fences_older_state_epochs() -> None:
     assert shell.read(leader_epoch=2).error is ErrorCode.FENCED_LEADER_EPOCH
 
 
+def test_an_initialization_that_comes_twice_does_not_take_acknowledgements_back() -> None:
+    shell = ShareShell()
+    shell.initialize(state_epoch=1, start_offset=-1)
+    shell.read(leader_epoch=3)
+    shell.write(StateBatch(5, 9, ACKNOWLEDGED, 1), leader_epoch=3, start_offset=3)
+    assert shell.initialize(state_epoch=1, start_offset=-1) is NONE
+    state = shell.read(leader_epoch=3)
+    assert (state.start_offset, state.state_batches) == (3, (StateBatch(5, 9, ACKNOWLEDGED, 1),))
+
+
+def test_a_leader_that_knows_a_deleted_group_can_not_write_into_the_group_that_has_its_name_now() -> None:
+    shell = ShareShell()
+    shell.initialize(state_epoch=7)
+    shell.ask(DeleteShareGroupStateRequest("g", TOPIC_ID, 0))
+    shell.initialize(state_epoch=1)
+    assert shell.write(state_epoch=7, start_offset=900) is ErrorCode.FENCED_STATE_EPOCH
+    assert shell.read().start_offset == 0
+
+
+@pytest.mark.parametrize("offset", [-2, -(2**63)])
+def test_start_offsets_that_are_none_are_refused(offset: int) -> None:
+    shell = ShareShell()
+    assert shell.initialize(start_offset=offset) is ErrorCode.INVALID_REQUEST
+    assert shell.initialize(start_offset=4) is NONE
+    assert shell.write(start_offset=offset) is NONE
+    assert shell.read().start_offset == 4
+
+
+@pytest.mark.parametrize("batch", [StateBatch(0, 1, 1, 1), StateBatch(0, 1, 9, 1), StateBatch(0, 1, 0, -1)])
+def test_batches_that_no_leader_could_load_are_refused(batch: StateBatch) -> None:
+    shell = ShareShell()
+    shell.initialize()
+    assert shell.write(batch) is ErrorCode.INVALID_REQUEST
+
+
 @pytest.mark.parametrize("name", ["state_epoch", "leader_epoch", "partition"])
 def test_negative_numbers_are_refused(name: str) -> None:
     shell = ShareShell()

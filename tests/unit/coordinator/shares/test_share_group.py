@@ -310,6 +310,50 @@ def test_start_offsets_of_a_group_without_members_can_be_altered() -> None:
     assert {(topic.topic_name, topic.partitions) for topic in found} == {("t", (0, 1)), ("u", (0,))}
 
 
+def test_a_member_that_joins_during_a_reset_does_not_send_the_group_back_to_the_beginning() -> None:
+    groups = ShareGroups()
+    groups.join()
+    groups.heartbeat(epoch=-1)
+    groups.shell.advance(60_000)
+    reset = AlterShareGroupOffsetsRequest("g", (TopicOffsets("t", ((0, 700),)), TopicOffsets("u", ((0, 300),))))
+    assert groups.shell.execute(reset).to_initialize
+    joined = groups.heartbeat("n", topics=("t", "u"))
+    assert joined.to_initialize == (), "the reset is under way"
+    assert assigned(joined) == {T: (0, 1)}
+
+
+def test_a_topic_is_not_initialized_while_its_state_is_being_deleted() -> None:
+    groups = ShareGroups()
+    groups.join()
+    groups.heartbeat(epoch=-1)
+    groups.shell.execute(DeleteShareGroupOffsetsRequest("g", ("t",)))
+    joined = groups.heartbeat("n", topics=("t",))
+    assert joined.to_initialize == (), "the deletion could come after it"
+    groups.shell.execute(ShareGroupStateDeletedRequest("g", (T,)))
+    answer = groups.heartbeat("n", joined.member_epoch)
+    assert answer.to_initialize == (SharePartitionToInitialize(T, 0), SharePartitionToInitialize(T, 1))
+
+
+def test_a_deletion_that_nobody_reported_does_not_keep_a_topic_from_members_for_ever() -> None:
+    groups = ShareGroups()
+    groups.join()
+    groups.heartbeat(epoch=-1)
+    groups.shell.execute(DeleteShareGroupOffsetsRequest("g", ("t",)))
+    joined = groups.heartbeat("n", topics=("t",))
+    groups.shell.advance(31_000)
+    assert groups.heartbeat("n", joined.member_epoch).to_initialize
+
+
+@pytest.mark.parametrize("offset", [-2, -(2**63)])
+def test_a_start_offset_that_is_none_is_refused(offset: int) -> None:
+    groups = ShareGroups()
+    groups.join()
+    groups.heartbeat(epoch=-1)
+    answer = groups.shell.execute(AlterShareGroupOffsetsRequest("g", (TopicOffsets("t", ((0, offset),)),)))
+    assert [topic.errors for topic in answer.topics] == [(ErrorCode.INVALID_REQUEST,)]
+    assert answer.to_initialize == ()
+
+
 def test_a_group_can_be_deleted_when_its_state_is() -> None:
     groups = ShareGroups()
     groups.join(topics=("t", "u"))
