@@ -73,14 +73,17 @@ class Topics:
         return self._matches[pattern]
 
 
-def compile_pattern(pattern: str) -> re2._Regexp:
-    """A pattern in RE2's syntax, which takes time linear in what it reads. Raises INVALID_REGULAR_EXPRESSION."""
+def compile_pattern(pattern: str, field: str = "SubscribedTopicRegex") -> re2._Regexp:
+    """A pattern in RE2's syntax, which takes time linear in what it reads; `field` of a request has it.
+
+    Raises INVALID_REGULAR_EXPRESSION.
+    """
     options = re2.Options()
     options.log_errors = False
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        reason = f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {_text(error)}."
+        reason = f"{field} `{pattern}` is not a valid regular expression: {_text(error)}."
         raise RaykaError(ErrorCode.INVALID_REGULAR_EXPRESSION, reason) from None
 
 

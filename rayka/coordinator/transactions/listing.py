@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+from rayka.coordinator.topics import compile_pattern
 from rayka.coordinator.transactions.metadata import TransactionMetadata
 from rayka.coordinator.transactions.requests import (
     DescribedTransaction,
@@ -13,7 +13,7 @@ from rayka.coordinator.transactions.requests import (
     ListTransactionsResponse,
 )
 from rayka.coordinator.transactions.state import DEAD, TransactionState
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import ErrorCode
 from rayka.types import NO_TIMESTAMP
 
 _STATES = {state.title: state for state in TransactionState}
@@ -27,22 +27,13 @@ def list_transactions(
     unknown = tuple(name for name in request.states if name not in _STATES)
     if unknown and not known:
         return ListTransactionsResponse(unknown)
-    pattern = _compiled(request.pattern)
+    pattern = compile_pattern(request.pattern, "TransactionalIdPattern") if request.pattern else None
     listed = tuple(
         ListedTransaction(transactional_id, metadata.producer_id, metadata.state.title)
         for transactional_id, metadata in sorted(transactions.items())
         if _passes(metadata, known, request) and (pattern is None or pattern.fullmatch(transactional_id))
     )
     return ListTransactionsResponse(unknown, listed)
-
-
-def _compiled(pattern: str | None) -> re.Pattern[str] | None:
-    if not pattern:
-        return None
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise RaykaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r}: {error}") from error
 
 
 def _passes(metadata: TransactionMetadata, states: set[TransactionState], request: ListTransactionsRequest) -> bool:

@@ -188,9 +188,11 @@ class ProducerState:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not yet replicated."""
-        if not self.ongoing and not self._unreplicated:
-            return None
-        return min((*self.ongoing, *self._unreplicated))
+        first_ongoing = next(iter(self.ongoing), None)
+        if not self._unreplicated:
+            return first_ongoing
+        first_ended = min(self._unreplicated)
+        return first_ended if first_ongoing is None else min(first_ongoing, first_ended)
 
     def high_watermark_at(self, offset: int) -> None:
         """Forget ended transactions whose markers are below the high watermark."""

@@ -326,6 +326,12 @@ def test_lists_pass_filters() -> None:
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
+def test_no_pattern_stops_the_coordinator() -> None:
+    """With backtracking this takes thousands of years."""
+    shell = Shell(TransactionRecord("a" * 100, TransactionMetadata(9, 0, 60_000, 0)))
+    assert shell.core.list_transactions(ListTransactionsRequest(pattern="(a|aa)+b")).transactions == ()
+
+
 def test_descriptions_have_the_open_transaction() -> None:
     shell = Shell()
     shell.add(shell.init(), ORDERS)
