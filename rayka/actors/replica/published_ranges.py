@@ -200,10 +200,11 @@ class PublishedRanges:
 
     async def _make(self, key: _Key, partition: Partition, end_offset: int) -> PublishedRange | None:
         log, start_offset, isolation = partition.log, key.start_offset, key.isolation
+        end_offset = min(end_offset, _bound(log, isolation))
         ratio_key = (key.topic_id, key.partition, key.columns)
         table_bytes = max(_MIN_TABLE_BYTES, min(_TABLE_BYTES, self._max_bytes() // _MIN_TABLES))
         max_bytes = min(_MAX_LOG_BYTES, int(table_bytes / self._ratios.get(ratio_key, _FIRST_RATIO)))
-        file_slice = _slice(log, start_offset, min(end_offset, _bound(log, isolation)), max_bytes)
+        file_slice = _slice(log, start_offset, end_offset, max_bytes)
         if file_slice is None:
             return None
         committed = isolation is IsolationLevel.READ_COMMITTED
@@ -324,7 +325,10 @@ def _store_bytes() -> int:
 
 
 def _slice(log: Log, start_offset: int, end_offset: int, max_bytes: int) -> FileSlice | None:
-    """The bytes from `start_offset` on, at most to the end of the batch that has the record before `end_offset`."""
+    """The bytes from `start_offset` on, at most to the end of the batch that has the record before `end_offset`.
+
+    Where compaction has left no such record it is the batch after it, whose records are beyond the range.
+    """
     high_watermark = log.high_watermark
     file_slice = log.read(start_offset, max_bytes, high_watermark)
     if file_slice is None or start_offset >= end_offset:

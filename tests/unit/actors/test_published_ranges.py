@@ -226,3 +226,24 @@ def test_ranges_of_a_compacted_log_end_though_offsets_are_missing(published):
         assert offsets(await published.read(77, COUNT)) == [COUNT - 1]
 
     asyncio.run(check())
+
+
+def test_a_gap_that_compaction_left_leads_no_reader_into_an_open_transaction(published):
+    """Kafka's cleaner may take the last batch of a segment. At its offset the batch after it is found."""
+    log = published.log
+    last = append(log, b"taken away")
+    log.roll(NOW_MS)
+    segment = log.segments[-2]
+    segment.size -= len(batch(b"taken away"))
+    verification = log.begin_verification(9, 0, 0, NOW_MS)
+    undecided = batch(b"undecided", producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log.append_as_leader(undecided, 0, NOW_MS, verification=verification)
+    log.update_high_watermark(log.log_end_offset)
+
+    async def check():
+        assert offsets(await published.read(last, END)) == []
+        (tail,) = await published.cache.publish(ORDERS, last, last + 1, COLUMNS, IsolationLevel.READ_COMMITTED)
+        assert (tail.end_offset, tail.ref.num_rows) == (last + 1, 0)
+        assert offsets(await published.read(last, END, isolation=IsolationLevel.READ_UNCOMMITTED)) == [last + 1]
+
+    asyncio.run(check())
