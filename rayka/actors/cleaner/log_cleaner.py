@@ -193,10 +193,10 @@ class LogCleaner:
             if event.failure is not None:
                 self._failed(log, event.failure)
                 return None
-            if event.end is not None:
-                return event.end
             if log.truncations != dirtiness.truncations:
                 return None
+            if event.end is not None:
+                return event.end
             if event.segment is not None and not await self._replace(log, event.segment):
                 return None
 

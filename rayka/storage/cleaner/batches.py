@@ -35,7 +35,7 @@ EMPTIED = 3
 BROKEN = 4
 
 HEADER_BYTES = 61
-_MIN_RECORD_BYTES = 7
+MIN_RECORD_BYTES = 7
 _PLAIN_MASK = 0x37
 _APPEND_TIME = 0x08
 _HORIZON = 0x40
@@ -116,6 +116,12 @@ def size_of_plain(data: Bytes, position: int, end: int) -> tuple[int, int]:
     return MORE, size
 
 
+@compiled
+def within(offset_delta: int, last_offset_delta: int) -> int:
+    """The delta, or the nearest that its batch has: a wrong one must not stand above the later records of its key."""
+    return max(min(offset_delta, last_offset_delta), 0)
+
+
 # -- noting offsets -------------------------------------------------------------------------------------------------
 
 
@@ -136,8 +142,8 @@ def index_batches(
             return CORRUPT, position
         base_offset = read_int64(data, position)
         status = index_records(
-            data, position + HEADER_BYTES, position + size, read_int32(data, position + 57), base_offset, first_offset,
-            table, secret, entries, max_entries,
+            data, position + HEADER_BYTES, position + size, read_int32(data, position + 57), base_offset,
+            read_int32(data, position + 23), first_offset, table, secret, entries, max_entries,
         )  # fmt: skip
         if status != MORE:
             return status, position
@@ -147,7 +153,7 @@ def index_batches(
 
 @compiled
 def index_records(
-    records: Bytes, position: int, end: int, count: int, base_offset: int, first_offset: int,
+    records: Bytes, position: int, end: int, count: int, base_offset: int, last_offset_delta: int, first_offset: int,
     table: Table, secret: Words, entries: Longs, max_entries: int,
 ) -> int:  # fmt: skip
     """Note the keys of the records of one batch. Returns MORE, FULL or CORRUPT."""
@@ -165,7 +171,7 @@ def index_records(
         key_size, position = read_length(records, position, record_end)
         if position < 0:
             return CORRUPT
-        offset = base_offset + offset_delta
+        offset = base_offset + within(offset_delta, last_offset_delta)
         if (
             key_size >= 0
             and offset >= first_offset
@@ -194,7 +200,7 @@ def filter_batches(
         if status != MORE or size == 0:
             return status
         count = read_int32(data, position + 57)
-        if not 0 <= count * _MIN_RECORD_BYTES <= size:
+        if not 0 <= count * MIN_RECORD_BYTES <= size:
             return CORRUPT
         if progress[OUT] + size + VARINT_GROWTH * count > len(out) or progress[ENTRIES] == len(index):
             return NO_ROOM
@@ -273,7 +279,7 @@ def filter_batch(
         position = record_end
         if drops_all:
             continue
-        offset = read_int64(header, at) + offset_delta
+        offset = read_int64(header, at) + within(offset_delta, read_int32(header, at + 23))
         if not is_control and offset <= rules[LATEST_OFFSET]:
             if key_size < 0 or (value_size < 0 and tombstones_go):
                 continue

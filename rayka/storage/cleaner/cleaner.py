@@ -162,10 +162,10 @@ class Cleaner:
         if header.is_control:
             transactions.is_left_behind(header, read_control_type(chunk.data.data, position, header))
         elif not transactions.is_aborted(header) and header.next_offset > self._plan.first_dirty_offset:
-            records = _array(record_bytes(chunk.data.data, position, header))
+            records = _records(chunk, position, header)
             status = batches.index_records(
-                records, 0, len(records), header.record_count, header.base_offset, self._plan.first_dirty_offset,
-                *self._table, self._map.entries, self._map.max_entries,
+                records, 0, len(records), header.record_count, header.base_offset, header.last_offset_delta,
+                self._plan.first_dirty_offset, *self._table, self._map.entries, self._map.max_entries,
             )  # fmt: skip
         if status == batches.MORE:
             latest[0] = max(latest[0], header.last_offset)
@@ -256,7 +256,7 @@ class Cleaner:
         """One batch that is compressed, of a transaction, or a marker."""
         header = self._header(chunk, position)
         drops_all, is_left_behind = self._judge(chunk, position, header, transactions)
-        records = _array(record_bytes(chunk.data.data, position, header))
+        records = _records(chunk, position, header)
         size = max(HEADER_BYTES + len(records), header.size_in_bytes) + VARINT_GROWTH * header.record_count
         if self._progress[OUT] + size > len(self._out) or self._progress[ENTRIES] == len(self._index):
             self._write(writer)
@@ -351,6 +351,15 @@ class Cleaner:
 
 def _array(data: bytes) -> Bytes:
     return np.frombuffer(data, np.uint8)
+
+
+def _records(chunk: _Chunk, position: int, header: BatchHeader) -> Bytes:
+    """The records of a batch, decompressed. Raises CORRUPT_MESSAGE where they can't be as many as its header says."""
+    records = _array(record_bytes(chunk.data.data, position, header))
+    if not 0 <= header.record_count * batches.MIN_RECORD_BYTES <= len(records):
+        message = f"The batch at offset {header.base_offset} has {len(records)} bytes for {header.record_count} records"
+        raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message)
+    return records
 
 
 def _with_room(out: Bytes, size: int) -> Bytes:

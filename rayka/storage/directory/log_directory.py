@@ -197,6 +197,8 @@ class LogDirectory:
         )
         self._logs[topic_partition] = log
         self.partitions[topic_partition] = log.topic_id
+        if self._cleaned_offsets.get(topic_partition, 0) > log.log_end_offset:
+            self.write_cleaned_offset(log, log.log_end_offset)  # what comes in the place of what is lost is not cleaned
         return log
 
     def has(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
@@ -331,7 +333,10 @@ class LogDirectory:
     def finish_replacement(self, log: Log, replacement: Replacement, deletion: SegmentDeletion) -> None:
         """Give the files of a cleaned segment their names; those of the old segments are removed later."""
         if self._open([log]):
-            self._removals.append(replacement.finish(deletion))
+            try:
+                self._removals.append(replacement.finish(deletion))
+            except OSError as error:  # some files may have their names and others not: only opening the log settles it
+                raise self.disk.flush_failed(error) from error
 
     @storing
     def discard_cleaned(self, log: Log) -> None:

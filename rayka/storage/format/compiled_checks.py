@@ -36,7 +36,7 @@ def _accepts(
 ) -> bool:
     position = 0
     end = len(data)
-    for _ in range(count):
+    for index in range(count):
         length, position = read_length(data, position, end)
         if position < 0 or length < 1 or length > max_size:
             return False
@@ -44,8 +44,8 @@ def _accepts(
         timestamp_delta, position = read_varint(data, position + 1, record_end)
         if position < 0:
             return False
-        _, position = read_varint(data, position, record_end)
-        if position < 0 or position >= record_end:
+        offset_delta, position = read_varint(data, position, record_end)
+        if position < 0 or position >= record_end or offset_delta != index:
             return False
         if needs_key and data[position] == _NULL_ZIGZAG:
             return False

@@ -43,7 +43,6 @@ class Rejected(NamedTuple):
     """A record that breaks a rule: it has no key, or, if it has one, its timestamp is out of bounds."""
 
     batch_index: int
-    offset_delta: int
     timestamp: int
     has_no_key: bool
 
@@ -78,8 +77,8 @@ def check_records(data: bytes, header: BatchHeader, rules: RecordRules, topic_pa
     """Check the decompressed records of a batch.
 
     Raises RecordValidationError in Kafka's words, which some clients show: INVALID_TIMESTAMP if it is about
-    timestamps too, else INVALID_RECORD. Raises INVALID_RECORD for a record above `max_size`, and CORRUPT_MESSAGE
-    where the bytes are not records.
+    timestamps too, else INVALID_RECORD. Raises INVALID_RECORD for a record above `max_size` or whose offset delta is
+    not its own, and CORRUPT_MESSAGE where the bytes are not records.
     """
     rejected = find_rejected(data, header, rules)
     if not rejected:
@@ -100,7 +99,7 @@ def _reason(one: Rejected, header: BatchHeader, rules: RecordRules, topic_partit
     if one.has_no_key:
         return f"Compacted topic cannot accept message without key in topic partition {topic_partition}"
     return (
-        f"Timestamp {one.timestamp} of message with offset {header.base_offset + one.offset_delta} is out of range."
+        f"Timestamp {one.timestamp} of message with offset {header.base_offset + one.batch_index} is out of range."
         f" The timestamp should be within [{rules.min_timestamp}, {rules.max_timestamp}]"
     )
 
@@ -144,8 +143,11 @@ def _find_rejected(data: bytes, header: BatchHeader, rules: RecordRules) -> list
             raise _corrupt(header, f"has a record of {length} bytes")
         if length > max_size:
             raise RaykaError(ErrorCode.INVALID_RECORD, f"Record {index} of the batch has {length} bytes")
+        if offset != index + index:  # it is a zig-zag varint
+            delta = (offset >> 1) ^ -(offset & 1)
+            raise RaykaError(ErrorCode.INVALID_RECORD, f"Record {index} of the batch has the offset delta {delta}")
         if has_no_key or not (earliest <= timestamp <= latest or timestamp == NO_TIMESTAMP):
-            rejected.append(Rejected(index, (offset >> 1) ^ -(offset & 1), timestamp, has_no_key))
+            rejected.append(Rejected(index, timestamp, has_no_key))
             if len(rejected) == MAX_REJECTED:
                 return rejected
         position = end

@@ -66,6 +66,8 @@ class Log:
         self.is_released = False
         """Whether the log was deleted or goes elsewhere; nothing may be done with it any more."""
         self._replacing: tuple[Segment, ...] = ()
+        self._replaced_end = 0
+        """Where the segments that are being replaced end."""
         self._segments = loaded.segments
         self._producers = loaded.producers
         self._epochs = loaded.leader_epochs
@@ -444,9 +446,10 @@ class Log:
         """Drop every batch with a record at or above `offset` (a follower does, when its leader never had them)."""
         if offset >= self._local.log_end_offset:
             return
-        if self._replacing and offset < self._replacing[-1].base_offset:
+        if offset < self._replaced_end:
             raise RaykaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is being compacted above offset {offset}"
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.topic_partition} is being compacted up to offset {self._replaced_end}",
             )
         self._producers.keep_snapshots([kept for kept in self._producers.snapshots if kept <= offset])
         self._local.truncate_to(offset, self._now_ms)
@@ -492,6 +495,7 @@ class Log:
         if self._segments.active in old:
             return None
         self._replacing = old
+        self._replaced_end = self._segments.all[at + len(old)].base_offset
         return Replacement(self._files, self.directory, self.config, cleaned.base_offset, old)
 
     @storing
@@ -505,7 +509,7 @@ class Log:
 
     def end_replacement(self, replacement: Replacement) -> None:
         """The files have their names, or the replacement was given up."""
-        self._replacing = ()
+        self._replacing, self._replaced_end = (), 0
         if replacement.segment in self._segments:
             replacement.segment.freeze()
         else:

@@ -145,8 +145,9 @@ class LogLoader:
         return end
 
     def _remove_superseded(self, names: set[str], start: int, end: int) -> None:
+        """The files of the segments from `start` on. An empty segment takes the place of the one there too."""
         for name in sorted(names):
-            if name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES)) and start <= _offset(name) < end:
+            if name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES)) and start <= _offset(name) < max(end, start + 1):
                 self._remove(name)
                 names.discard(name)
 

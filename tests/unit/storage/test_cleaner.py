@@ -13,9 +13,12 @@ from rayka.storage.cleaner.dirtiness import Dirtiness, aborted_transactions, mea
 from rayka.storage.cleaner.plan import CleanerLimits
 from rayka.storage.cleaner.throttle import Throttle
 from rayka.storage.files import RealFiles
-from rayka.storage.format.batch import read_header
-from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
+from rayka.storage.format.records import Record, build_batch, read_records, seal_batch
 from rayka.storage.log.log import Log
+from rayka.storage.log.replacement import CleanedSegment
 from tests.support.compaction import compact
 from tests.support.logs import NOW_MS, check_indexes, open_log, read_batches
 
@@ -187,6 +190,81 @@ def test_a_damaged_batch_ends_the_round_and_changes_nothing(tmp_path: Path) -> N
         compact(log, NOW_MS, RealFiles())
     assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def sealed(records: bytes, record_count: int, codec: Codec = Codec.NONE) -> bytearray:
+    """A batch of one offset with these bytes as its records."""
+    return seal_batch(
+        bytearray(RECORD_BATCH_OVERHEAD) + records,
+        record_count=record_count,
+        base_timestamp=NOW_MS,
+        max_timestamp=NOW_MS,
+        last_offset_delta=0,
+        codec=codec,
+    )
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_record_with_a_wrong_offset_delta_hides_no_later_value(tmp_path: Path, codec: Codec) -> None:
+    log = open_compacted(tmp_path)
+    record = bytes((16, 0, 0, 0xD0, 0x0F, 2)) + b"a" + bytes((0, 0))  # the offset delta is 1000
+    log.append_as_leader(sealed(record, 1, codec), 0, NOW_MS, origin_is_client=False)
+    write(log, (b"a", b"1"))
+    write(log, (b"a", b"2"))
+    close_segment(log)
+    compact(log, NOW_MS, RealFiles())
+    assert read(log) == {2: (b"a", b"2")}
+
+
+@pytest.mark.parametrize("record_count", [-1, 5, 2**31 - 1])
+def test_a_compressed_batch_that_cannot_have_so_many_records_ends_the_round(tmp_path: Path, record_count: int) -> None:
+    log = open_compacted(tmp_path)
+    log.append_as_leader(sealed(b"", record_count, Codec.LZ4), 0, NOW_MS, origin_is_client=False)
+    write(log, (b"a", b"1"))
+    close_segment(log)
+    with pytest.raises(RaykaError) as raised:
+        compact(log, NOW_MS, RealFiles())
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+def test_what_is_being_replaced_is_not_cut(tmp_path: Path, offset: int) -> None:
+    log = open_compacted(tmp_path)
+    for _ in range(2):
+        write(log, (b"a", b"1"))
+        write(log, (b"b", b"1"))
+        close_segment(log)
+    write(log, (b"c", b"1"))
+    size = log.segments[0].size
+    replacement = log.begin_replacement(CleanedSegment(0, (0, 2), size))
+    assert replacement is not None
+    with pytest.raises(RaykaError) as raised:
+        log.truncate_to(offset)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    log.truncate_to(4)
+    assert log.log_end_offset == 4
+    log.end_replacement(replacement)
+    log.truncate_to(offset)
+    assert log.log_end_offset == offset
+
+
+def test_an_empty_segment_that_a_crash_left_unnamed_brings_no_aborted_transaction_back(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path)
+    write(log, (b"a", b"1"), producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    marker = build_end_transaction_marker(
+        ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0, now_ms=NOW_MS
+    )
+    log.append_as_leader(marker, 0, NOW_MS, origin_is_client=False)
+    log.roll(NOW_MS)
+    write(log, (b"b", b"1"), producer_id=7, producer_epoch=0, base_sequence=1)
+    end_offset = log.log_end_offset
+    log.close(NOW_MS)
+    for suffix in (".log", ".index", ".timeindex"):
+        (tmp_path / f"{0:020d}{suffix}.swap").touch()
+    again = open_compacted(tmp_path, recovery_point=end_offset)
+    again.update_high_watermark(end_offset)
+    assert read(again) == {2: (b"b", b"1")}
+    assert again.aborted_transactions(0, again.read(0, 1 << 20, end_offset)) == ()
 
 
 def test_reading_and_writing_keep_to_the_rate() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -19,6 +20,7 @@ from rayka.storage.directory.log_directory import BOOT_ID_FILE, CLEAN_SHUTDOWN_F
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
+from rayka.storage.log.replacement import CleanedSegment
 from rayka.types import TopicPartition
 from tests.support.faulty_files import FaultyFiles
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, directory_bytes, read_values
@@ -195,6 +197,64 @@ def test_damaged_checkpoints_cost_time_and_no_data(tmp_path: Path, damage: bytes
     log = open_log(open_directory(tmp_path))
     log.update_high_watermark(log.log_end_offset)
     assert read_values(log) == {0: b"a"}
+
+
+def test_records_in_the_place_of_lost_ones_are_not_taken_for_compacted(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    for _ in range(4):
+        append(log, b"v")
+    directory.opened()
+    directory.write_cleaned_offset(log, 4)
+    size = log.segments[0].size // 2
+    kill(directory, log)
+    os.truncate(log.segments[0].path, size)
+    for _ in range(2):
+        directory = open_directory(tmp_path)
+        log = open_log(directory)
+        assert directory.cleaned_offset(ORDERS) == 2
+        directory.opened()
+        append(log, b"v")
+        append(log, b"v")
+        kill(directory, log)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_directory_goes_offline_when_a_compacted_segment_does_not_get_its_name(tmp_path: Path, number: int) -> None:
+    files = UnnamingFiles(number)
+    directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    log = open_log(directory)
+    append(log, b"a")
+    log.roll(NOW_MS)
+    log.flush()
+    source = log.segments[0].path.removesuffix(".log")
+    for suffix in (".log", ".index", ".timeindex"):
+        shutil.copy(source + suffix, source + suffix + ".cleaned")
+    replacement = log.begin_replacement(CleanedSegment(0, (0,), log.segments[0].size))
+    assert replacement is not None
+    assert directory.prepare_replacement(log, replacement)
+    deletion = log.replace_segments(replacement, NOW_MS)
+    with pytest.raises(RaykaError):
+        directory.finish_replacement(log, replacement, deletion)
+    log.end_replacement(replacement)
+    with pytest.raises(RaykaError, match="offline"):
+        directory.check_online()
+    kill(directory, log)
+    again = open_log(open_directory(tmp_path))
+    again.update_high_watermark(1)
+    assert read_values(again) == {0: b"a"}
+
+
+class UnnamingFiles(RealFiles):
+    """No file gets its final name by a rename."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def rename(self, source: str, target: str) -> None:
+        if source.endswith(".log.swap"):
+            raise OSError(self._number, os.strerror(self._number), source)
+        super().rename(source, target)
 
 
 def test_a_deleted_log_goes_after_the_delay(tmp_path: Path) -> None:

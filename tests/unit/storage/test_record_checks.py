@@ -110,6 +110,31 @@ def compiled() -> Iterator[CompiledChecks]:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("deltas", [(0, 2), (1, 1), (0, -1), (0, 2**40)])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_compacted_topic_takes_no_record_at_an_offset_of_another(
+    tmp_path: Path, request: pytest.FixtureRequest, codec: Codec, deltas: tuple[int, ...], is_compiled: bool
+) -> None:
+    if is_compiled:
+        request.getfixturevalue("compiled")
+    records = bytearray(RECORD_BATCH_OVERHEAD)
+    for delta in deltas:
+        body = b"\0\0" + zigzag(delta) + b"\2k" + b"\2v" + b"\0"
+        records += zigzag(len(body)) + body
+    data = seal_batch(records, record_count=2, base_timestamp=NOW_MS, max_timestamp=NOW_MS, codec=codec)
+    assert refused(tmp_path, data, cleanup_policy=("compact",)).code is ErrorCode.INVALID_RECORD
+
+
+def zigzag(number: int) -> bytes:
+    """`number` as a varint."""
+    left, encoded = number << 1 ^ number >> 63, bytearray()
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes((*encoded, left))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_compiled_checks_reject_the_same_records(codec: Codec, compiled: CompiledChecks, tmp_path: Path) -> None:
     bounds = {"message_timestamp_before_max_ms": 10, "message_timestamp_after_max_ms": 20}
     test_timestamps_out_of_bounds_are_named(tmp_path / "times", codec)
