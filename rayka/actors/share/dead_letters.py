@@ -26,7 +26,10 @@ ENABLED_CONFIG: Final = "errors.deadletterqueue.group.enable"
 _TIMEOUT_MS: Final = 30_000
 _BATCH_RECORDS: Final = 500
 _READ_BYTES: Final = 1 << 20
+_BATCH_BYTES: Final = 256 << 10
 _ALL_ACKS: Final = -1
+_OWN_HEADERS: Final = 6
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
 class DeadLetterQueue:
@@ -49,10 +52,19 @@ class DeadLetterQueue:
         number = source.topic_partition.partition % len(self._broker.image.topics[topic].partitions)
         for one in letters:
             for records in _records(group_id, source, one, copied=config.dead_letter_copy_record):
-                request = AppendRequest(TopicPartition(topic, number), memoryview(build_batch(records)))
-                (result,) = await self._broker.partitions.append([request], AppendParams(_ALL_ACKS, _TIMEOUT_MS))
-                if result.error:
-                    raise RaykaError(ErrorCode(result.error), result.error_message or f"{topic} took no dead letters")
+                await self._append(TopicPartition(topic, number), records)
+
+    async def _append(self, target: TopicPartition, records: list[Record]) -> None:
+        """Append one batch. What the topic finds too large is appended in halves, and a single record without its
+        original: the source must not wait for ever for a record that the topic will never take. Raises RaykaError.
+        """
+        request = AppendRequest(target, memoryview(build_batch(records)))
+        (result,) = await self._broker.partitions.append([request], AppendParams(_ALL_ACKS, _TIMEOUT_MS))
+        smaller = _smaller(records) if result.error in _TOO_LARGE else []
+        for part in smaller:
+            await self._append(target, part)
+        if result.error and not smaller:
+            raise RaykaError(ErrorCode(result.error), result.error_message or f"{target} took no dead letters")
 
     async def _check_topic(self, topic: str) -> None:
         """Create the topic if it does not exist. Raises INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION."""
@@ -78,14 +90,38 @@ class DeadLetterQueue:
             raise RaykaError(ErrorCode(result.error), result.error_message or f"{topic} could not be created")
 
 
+def _smaller(records: list[Record]) -> list[list[Record]]:
+    """The same dead letters in smaller batches; empty if they can't be smaller."""
+    middle = len(records) // 2
+    if middle:
+        return [records[:middle], records[middle:]]
+    (record,) = records
+    bare = record._replace(key=None, value=None, headers=record.headers[-_OWN_HEADERS:])
+    return [] if bare == record else [[bare]]
+
+
 def _records(group_id: str, source: Partition, letters: DeadLetters, *, copied: bool) -> Iterator[list[Record]]:
     """The records to append, a batch at a time."""
-    offset = letters.first_offset
-    while offset <= letters.last_offset:
-        last = min(letters.last_offset, offset + _BATCH_RECORDS - 1)
-        originals = {record.offset: record for record in _read(source, offset, last)} if copied else {}
-        yield [_record(group_id, source, letters, number, originals.get(number)) for number in range(offset, last + 1)]
-        offset = last + 1
+    originals = _read(source, letters.first_offset, letters.last_offset) if copied else iter(())
+    original = next(originals, None)
+    records: list[Record] = []
+    size = 0
+    for offset in range(letters.first_offset, letters.last_offset + 1):
+        is_here = original is not None and original.offset == offset
+        record = _record(group_id, source, letters, offset, original if is_here else None)
+        if records and (len(records) == _BATCH_RECORDS or size + _size(record) > _BATCH_BYTES):
+            yield records
+            records, size = [], 0
+        records.append(record)
+        size += _size(record)
+        original = next(originals, None) if is_here else original
+    yield records
+
+
+def _size(record: Record) -> int:
+    """Bytes of what was copied, about."""
+    headers = sum(len(value or b"") for _, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _record(group_id: str, source: Partition, letters: DeadLetters, offset: int, original: Record | None) -> Record:

@@ -18,9 +18,9 @@ from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import ConfigAlteration, ConfigOperation, NewTopic
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.storage.format.batch import iter_headers
-from rayka.storage.format.records import Record, read_records
+from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.reader import SegmentReader
-from rayka.types import TopicPartition
+from rayka.types import AppendParams, AppendRequest, TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import append, create, make, run
 from tests.unit.gateway.wire_client import WireClient
@@ -373,6 +373,31 @@ def test_records_that_were_delivered_too_often_are_dead_letters(tmp_path: Path) 
         assert dict(letter.headers)["__dlq.errors.delivery.count"] == b"2"
 
     check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
+
+
+def test_a_dead_letter_topic_that_takes_only_small_batches_does_not_hold_up_its_source(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(
+            broker,
+            "g",
+            errors_deadletterqueue_topic_name="dlq.t",
+            errors_deadletterqueue_copy_record_enable="true",
+        )
+        await create(broker, NewTopic("dlq.t", num_partitions=1))
+        await configure(broker, "dlq.t", errors_deadletterqueue_group_enable="true", max_message_bytes="2000")
+        values = [b"a" * 900, b"b" * 900, b"c" * 3000, b"d" * 900]
+        records = [Record(offset, 1, None, value, ()) for offset, value in enumerate(values)]
+        request = AppendRequest(TopicPartition("t", 0), memoryview(build_batch(records)))
+        assert broker.partitions.replicas.append(request, AppendParams(1, 1000), 0).result.error == 0
+        member = Member(client, broker)
+        await member.fetch()
+        await member.acknowledge((0, 3, REJECT))
+        await until(lambda: start_offset(broker) == 4)
+        letters = dead_letters(broker)
+        assert [record.value for record in letters] == [values[0], values[1], None, values[3]], "the third is too large"
+        assert [dict(record.headers)["__dlq.errors.offset"] for record in letters] == [b"0", b"1", b"2", b"3"]
+
+    check(tmp_path, body)
 
 
 def test_dead_letters_wait_for_a_topic_that_allows_them_also_under_another_leader(tmp_path: Path) -> None:
