@@ -34,6 +34,11 @@ class ShareFetchParams(NamedTuple):
     acquire_mode: int = 0
     is_renew_ack: bool = False
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it asks for any records."""
+        return self.max_records > 0 and self.max_bytes > 0
+
 
 class ShareFetchResult(NamedTuple):
     """What became of one partition. The error of its acknowledgements is apart from that of the fetch."""

@@ -117,11 +117,13 @@ class SharePartition:
         `fetch_offset` is the next fetch offset. Without a result, more may be found at the new next fetch offset.
         """
         acquisition = Acquisition(self._batches, self.config, params, now_ms + self.config.record_lock_duration_ms)
-        acquisition.run(fetch_offset, log_batches)
-        self._batches.remove_done()
-        for batch in acquisition.acquired:
-            self._locks.add(batch)
-        self._locks.trim(self._batches, len(self._batches))
+        try:
+            acquisition.run(fetch_offset, log_batches)
+        finally:  # If the log can't be read further, what was acquired by then comes back when its locks expire.
+            self._batches.remove_done()
+            for batch in acquisition.acquired:
+                self._locks.add(batch)
+            self._locks.trim(self._batches, len(self._batches))
         return [
             AcquiredRecords(batch.first_offset, batch.last_offset, batch.delivery_count)
             for batch in acquisition.acquired

@@ -106,10 +106,13 @@ class ShareFetch(NamedTuple):
 
 
 class ShareFetched(NamedTuple):
-    """The answer. `lock_duration_ms` is that of the group."""
+    """The answer. `lock_duration_ms` is that of the group. After `is_superseded` it is of no use to ask again: the
+    member has sent another fetch, or its session has ended.
+    """
 
     lock_duration_ms: int
     results: tuple[ShareFetchResult, ...]
+    is_superseded: bool = False
 
 
 class EndShareSession(NamedTuple):

@@ -171,8 +171,10 @@ class LeadSharePartition:
             assert isinstance(readable.result.records, FileSlice)
             batches = SlicedBatches(readable.result.records)
             outlines = visible_batches(batches, readable.result.aborted_transactions or ())
-            acquired = core.acquire(readable.fetch_offset, outlines, params, _now_ms())
-            self._schedule()
+            try:
+                acquired = core.acquire(readable.fetch_offset, outlines, params, _now_ms())
+            finally:
+                self._schedule()
             if acquired:
                 return tuple(acquired), batches.of(acquired)
             if core.next_fetch_offset() == readable.fetch_offset:

@@ -104,12 +104,13 @@ class SharePartitions:
             if any(one.leader is not None for one in found):
                 self._members.setdefault(params.group_id, {})[params.member_id] = self._loop.time()
             acknowledged = [self._acknowledge(request, one) for one in found]
-            results = await self._read(request, found)
+            results, is_superseded = await self._read(request, found)
             answers = [
                 await self._with_acknowledgement(result, future)
                 for result, future in zip(results, acknowledged, strict=True)
             ]
-            done(ShareFetched(self._group_config(params.group_id).record_lock_duration_ms, tuple(answers)))
+            lock_duration_ms = self._group_config(params.group_id).record_lock_duration_ms
+            done(ShareFetched(lock_duration_ms, tuple(answers), is_superseded))
         except RaykaError as error:
             done(error)
         except Exception as error:
@@ -176,22 +177,22 @@ class SharePartitions:
         if leader is not None:
             leader.close()
 
-    async def _read(self, request: ShareFetch, found: Sequence[Found]) -> list[ShareFetchResult]:
-        """Acquire records as soon as there are enough, or when the time is over."""
+    async def _read(self, request: ShareFetch, found: Sequence[Found]) -> tuple[list[ShareFetchResult], bool]:
+        """Acquire records as soon as there are enough, or when the time is over; tells whether it was superseded."""
         params = request.params
         until = self._loop.time() + params.max_wait_s
         member = params.group_id, params.member_id
         fetched = [one.request.topic_partition for one in found if one.is_fetched]
-        is_last = params.max_records <= 0 or not any(one.request.is_fetched for one in found)
+        is_last = not params.has_room or not any(one.request.is_fetched for one in found)
         while True:
             is_last = is_last or self._loop.time() >= until
             results = self._acquire(request, found, is_last=is_last)
             if is_last or any(result.error or result.acquired for result in results):
-                return results
+                return results, False
             if request.is_wait and self._has_enough(request, found):
-                return results
+                return results, False
             if not await self._waiters.wait(member, fetched, until):
-                return results
+                return results, True
 
     def _acquire(self, request: ShareFetch, found: Sequence[Found], *, is_last: bool) -> list[ShareFetchResult]:
         """One attempt, over the partitions in order."""

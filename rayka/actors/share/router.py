@@ -80,14 +80,15 @@ class RoutedShareFetch:
         )
         await self._ask_in_turn(others)
         while not self._is_enough() and (left_s := until - self._loop.time()) > 0:
-            await self._wait(left_s)
+            if not await self._wait(left_s):
+                return
             await self._ask_in_turn(list(self._leaders))
 
     def _has_acknowledgements(self, name: str) -> bool:
         return any(self._partitions[index].acknowledgement_batches for index in self._leaders[name])
 
     def _is_enough(self) -> bool:
-        is_fetched = any(partition.is_fetched for partition in self._partitions)
+        is_fetched = self._params.has_room and any(partition.is_fetched for partition in self._partitions)
         return not is_fetched or any(result.error or result.acquired for result in self._results)
 
     async def _ask_in_turn(self, names: Sequence[str]) -> None:
@@ -98,8 +99,8 @@ class RoutedShareFetch:
                 params = self._params._replace(max_wait_s=0.0, max_records=records_left)
                 await self._ask(name, params, with_acknowledgements=False)
 
-    async def _wait(self, left_s: float) -> None:
-        """Return when a leader has records, or the time is over."""
+    async def _wait(self, left_s: float) -> bool:
+        """Return when a leader has records, or the time is over; False if nobody waits for this fetch any more."""
         params = self._params._replace(max_wait_s=left_s)
         waits = [
             asyncio.ensure_future(
@@ -107,9 +108,11 @@ class RoutedShareFetch:
             )
             for name in self._leaders
         ]
-        _, pending = await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        answered, pending = await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in pending:
             wait.cancel()
+        answers = [wait.result() for wait in answered]
+        return not any(isinstance(answer, ShareFetched) and answer.is_superseded for answer in answers)
 
     def _requests(self, name: str, with_acknowledgements: bool) -> tuple[ShareFetchPartition, ...]:
         partitions = [self._partitions[index] for index in self._leaders[name]]

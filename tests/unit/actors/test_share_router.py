@@ -1,171 +1,103 @@
-"""Share fetches over several leaders: nothing is acquired in vain, and nothing waits longer than it must."""
+"""Share fetches over partitions of two leaders: how they wait."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rayka.actors.channel.requests import EndShareSession, ShareFetch, ShareFetched
-from rayka.actors.channel.socket import ChannelClosed
 from rayka.actors.share.router import ShareRouter
-from rayka.errors import ErrorCode, RaykaError
-from rayka.share.acknowledge import AcknowledgementBatch
-from rayka.share.acquire import AcquiredRecords
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
+from rayka.metadata.commands import NewTopic
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.types import TopicPartition
+from tests.support.local_broker import LocalBroker
+from tests.support.local_share_leaders import LocalShareLeaders
+from tests.unit.gateway.asking import append, create, run
+from tests.unit.gateway.wire_client import WireClient
 
-PARAMS = ShareFetchParams("g", "m", max_wait_s=0.2, min_bytes=1, max_bytes=1000, max_records=10)
-ACKNOWLEDGEMENT = (AcknowledgementBatch(0, 0, (1,)),)
-
-
-class Leaders:
-    """The leaders of partitions 0 and 1 of topic `t`; partition 2 has none. Each holds so many `records`."""
-
-    def __init__(self, **records: int) -> None:
-        self.records = records
-        self.asked: list[tuple[str, Any]] = []
-        self.failure: Exception | None = None
-        self.ready = asyncio.Event()
-
-    def locate(self, topic_partition: TopicPartition) -> tuple[str, int] | ErrorCode:
-        number = topic_partition.partition
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if number == 2 else ("ab"[number], 0)
-
-    async def ask(self, actor_name: str, request: Any, timeout_s: float) -> Any:
-        self.asked.append((actor_name, request))
-        if isinstance(request, EndShareSession):
-            return 1
-        if self.failure is not None:
-            return self.failure
-        if request.is_wait and not self.records[actor_name]:
-            await self.ready.wait()
-        return ShareFetched(30_000, tuple(self._result(actor_name, request) for _ in request.partitions))
-
-    def _result(self, name: str, request: ShareFetch) -> ShareFetchResult:
-        count = 0 if request.is_wait else min(self.records[name], request.params.max_records)
-        self.records[name] -= count
-        return ShareFetchResult(acquired=(AcquiredRecords(0, count - 1, 1),) if count else ())
-
-    @property
-    def waits(self) -> list[str]:
-        return [name for name, request in self.asked if request.is_wait]
+FEW = 12
 
 
-def partitions(*numbers: int, acknowledged: bool = False) -> list[ShareFetchPartition]:
-    batches = ACKNOWLEDGEMENT if acknowledged else ()
-    return [ShareFetchPartition(TopicPartition("t", number), bytes(16), True, batches) for number in numbers]
+class TwoLeaders:
+    """The way to two partition actors, of which each leads one partition of topic `t`."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._leaders = (LocalShareLeaders(broker), broker.share_leaders)
+        broker.partitions.more_bytes = self._more_bytes
+        self.asked = 0
+
+    def _more_bytes(self, topic_partition: TopicPartition) -> None:
+        for leaders in self._leaders:
+            leaders.partitions.more_bytes(topic_partition)
+
+    def locate(self, topic_partition: TopicPartition) -> tuple[str, int]:
+        return str(topic_partition.partition), 0
+
+    async def ask(self, name: str, request: Any, timeout_s: float = 0) -> Any:
+        self.asked += 1
+        assert self.asked < 1000, "the leaders are asked over and over"
+        return await self._leaders[int(name)]._ask(request)
 
 
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(body(), 10))  # type: ignore[arg-type]
+def check(path: Path, body: Callable[[LocalBroker, TwoLeaders, Any], Coroutine[Any, Any, None]]) -> None:
+    """Run `body` with a function that fetches from both partitions for group `g`."""
+
+    async def begin(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("t", num_partitions=2))
+        topic_id = broker.image.topics["t"].topic_id
+        for number in range(2):
+            await broker.shares.execute(InitializeShareGroupStateRequest("g", topic_id, number, 1, 0))
+        leaders = TwoLeaders(broker)
+        router = ShareRouter(leaders)  # type: ignore[arg-type]
+        partitions = [ShareFetchPartition(TopicPartition("t", number), topic_id.bytes) for number in range(2)]
+
+        async def fetch(**values: Any) -> int:
+            params = {"max_wait_s": 30.0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 500, **values}
+            _, results = await router.fetch(ShareFetchParams("g", "m", **params), partitions)
+            assert [result.error for result in results] == [0, 0]
+            return sum(result.acquired_count for result in results)
+
+        await body(broker, leaders, fetch)
+
+    run(path, begin)
 
 
-def fetch(leaders: Any, *numbers: int, **options: bool) -> Awaitable[tuple[int, list[ShareFetchResult]]]:
-    return ShareRouter(leaders).fetch(PARAMS, partitions(*numbers, **options))
+def test_a_fetch_waits_at_both_leaders(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        waiting = asyncio.ensure_future(fetch())
+        await asyncio.sleep(0)
+        append(broker, "t", 1)
+        assert await waiting == 1
+        assert leaders.asked < FEW
+
+    check(tmp_path, body)
 
 
-def test_a_single_leader_does_the_waiting() -> None:
-    async def body() -> None:
-        leaders = Leaders(a=0)
-        await fetch(leaders, 0)
-        ((_, request),) = leaders.asked
-        assert (request.params.max_wait_s, request.is_wait) == (0.2, False)
+@pytest.mark.parametrize("values", [{"max_records": 0}, {"max_records": -1}, {"max_bytes": 0}, {"max_bytes": -1}])
+def test_a_fetch_that_has_no_room_for_records_asks_each_leader_once(tmp_path: Path, values: dict[str, int]) -> None:
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        append(broker, "t", 1)
+        assert await fetch(**values) == 0
+        assert leaders.asked < FEW
 
-    run(body)
-
-
-def test_the_second_leader_gives_what_the_first_has_not() -> None:
-    async def body() -> None:
-        leaders = Leaders(a=4, b=20)
-        lock_duration_ms, results = await fetch(leaders, 0, 1)
-        assert [result.acquired_count for result in results] == [4, 6]
-        assert lock_duration_ms == 30_000
-        assert not leaders.waits
-
-    run(body)
+    check(tmp_path, body)
 
 
-def test_a_leader_whose_records_are_not_needed_is_not_asked() -> None:
-    async def body() -> None:
-        leaders = Leaders(a=10, b=10)
-        await fetch(leaders, 0, 1)
-        assert [name for name, _ in leaders.asked] == ["a"]
+def test_of_two_fetches_of_one_member_the_first_stops_to_wait(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        first = asyncio.ensure_future(fetch())
+        while leaders.asked < 4:
+            await asyncio.sleep(0.001)
+        second = asyncio.ensure_future(fetch())
+        async with asyncio.timeout(10):
+            assert await first == 0
+        assert not second.done()
+        append(broker, "t", 1)
+        assert await second == 1
+        assert leaders.asked < 2 * FEW
 
-    run(body)
-
-
-def test_each_acknowledgement_is_sent_once() -> None:
-    async def body() -> None:
-        leaders = Leaders(a=10, b=10)
-        await fetch(leaders, 0, 1, acknowledged=True)
-        sent = [name for name, request in leaders.asked for one in request.partitions if one.acknowledgement_batches]
-        assert sorted(sent) == ["a", "b"]
-        assert leaders.records == {"a": 0, "b": 10}
-
-    run(body)
-
-
-def test_the_first_leader_with_records_ends_the_wait() -> None:
-    async def body() -> None:
-        leaders = Leaders(a=0, b=0)
-        waiting = asyncio.ensure_future(fetch(leaders, 0, 1, acknowledged=True))
-        while not leaders.waits:
-            await asyncio.sleep(0)
-        leaders.records["b"] = 3
-        leaders.ready.set()
-        _, results = await waiting
-        assert [result.acquired_count for result in results] == [0, 3]
-        sent = [name for name, request in leaders.asked for one in request.partitions if one.acknowledgement_batches]
-        assert sorted(sent) == ["a", "b"]
-
-    run(body)
-
-
-def test_a_wait_ends_with_its_time() -> None:
-    async def body() -> None:
-        begun = time.monotonic()
-        _, results = await fetch(Leaders(a=0, b=0), 0, 1)
-        assert not any(result.acquired or result.error for result in results)
-        assert 0.19 <= time.monotonic() - begun < 5
-
-    run(body)
-
-
-@pytest.mark.parametrize(
-    ("failure", "code"),
-    [
-        (ChannelClosed("gone", sent=True), ErrorCode.NOT_LEADER_OR_FOLLOWER),
-        (RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, "broken"), ErrorCode.KAFKA_STORAGE_ERROR),
-    ],
-)
-def test_a_leader_that_fails_is_an_error_of_its_partitions(failure: Exception, code: ErrorCode) -> None:
-    async def body() -> None:
-        leaders = Leaders(a=1)
-        leaders.failure = failure
-        _, (result,) = await fetch(leaders, 0, acknowledged=True)
-        assert (result.error, result.acknowledge_error) == (code, code)
-
-    run(body)
-
-
-def test_a_partition_without_a_leader_does_not_keep_the_others_from_being_read() -> None:
-    async def body() -> None:
-        _, results = await fetch(Leaders(a=2), 2, 0)
-        assert [result.error for result in results] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
-        assert results[1].acquired_count == 2
-
-    run(body)
-
-
-def test_the_end_of_a_session_reaches_each_leader_once() -> None:
-    async def body() -> None:
-        leaders = Leaders()
-        names = [TopicPartition("t", number) for number in (0, 1, 0, 2)]
-        await ShareRouter(leaders).end_session("g", "m", names, is_lost=True)  # type: ignore[arg-type]
-        assert leaders.asked == [(name, EndShareSession("g", "m", True)) for name in "ab"]
-
-    run(body)
+    check(tmp_path, body)

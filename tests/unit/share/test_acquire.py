@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from rayka.share.acquire import LogBatch
+from rayka.errors import ErrorCode, RaykaError
+from rayka.share.acquire import AcquireParams, LogBatch
 from tests.unit.share.group import LOCK_MS, Group
 
 
@@ -138,3 +141,15 @@ def test_a_group_with_two_deliveries_isolates_nothing() -> None:
     assert offsets(group) == [(0, 15, 2)]
     group.wait(LOCK_MS)
     assert group.partition.start_offset == 16
+
+
+def test_records_come_back_if_reading_the_log_fails_after_they_were_acquired() -> None:
+    def read() -> Iterator[LogBatch]:
+        yield LogBatch(0, 4)
+        raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    group = Group([(0, 9)])
+    with pytest.raises(RaykaError):
+        group.partition.acquire(0, read(), AcquireParams("m", 500, 500), 0)
+    assert group.wait(LOCK_MS)
+    assert group.acquire() == [(0, 4, 2), (5, 9, 1)]
