@@ -15,12 +15,12 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from rayka.actors.background import BackgroundTasks, StopLoop
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
-from rayka.actors.coordinator.outside import NO_OUTSIDE, OnceOnly, Outside, Verified
+from rayka.actors.coordinator.outside import NO_OUTSIDE, OnceOnly, Outside
 from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request, TransactionalRequest
 from rayka.coordinator.result import Completion, Pending, Result, append_error
@@ -152,19 +152,16 @@ class CoordinatorContext(Generic[C]):
     def execute(self, request: Request[Any], respond: Respond) -> None:
         """Carry out a request; `respond` gets the response, or a RaykaError, when it may leave."""
         if self._error is None and isinstance(request, TransactionalRequest):
-            verified = self._outside().verified(self._log.partition, request)
-            self._background.start("verification", self._execute_verified(request, verified, respond))
+            answer = OnceOnly(respond)
+            self._verifying[answer] = None
+            self._background.start("verification", self._execute_verified(request, answer))
         else:
             self._execute(request, respond)
 
-    async def _execute_verified(
-        self, request: TransactionalRequest[Any], verified: Awaitable[Verified], respond: Respond
-    ) -> None:
+    async def _execute_verified(self, request: TransactionalRequest[Any], answer: OnceOnly) -> None:
         """Carry out a request if its transaction is open."""
-        answer = OnceOnly(respond)
-        self._verifying[answer] = None
         try:
-            error, verification = await verified
+            error, verification = await self._outside().verified(self._log.partition, request)
         finally:
             self._verifying.pop(answer, None)
         if error is not ErrorCode.NONE:
@@ -279,10 +276,22 @@ class CoordinatorContext(Generic[C]):
         """Do what the core wants done outside, once everything appended so far is durable."""
         effects = self._spec.take_effects(self._core) if self._spec.take_effects is not None else ()
         if effects:
-            self._log.when_durable(lambda error: None if error else self._start_effects(effects))
+            self._start_when_durable(self._core, effects)
 
-    def _start_effects(self, effects: Sequence[Any]) -> None:
-        for effect in effects if self._error is None else ():
+    def _start_when_durable(self, core: C, effects: Sequence[Any]) -> None:
+        self._log.when_durable(lambda error: self._start_effects(core, effects, error))
+
+    def _start_effects(self, core: C, effects: Sequence[Any], error: ErrorCode) -> None:
+        """After a flush that failed the records still count, so the next flush is waited for.
+
+        A core that was loaded meanwhile asks again for what is left to do.
+        """
+        if self._error is not None or core is not self._core:
+            return
+        if error is not ErrorCode.NONE:
+            self._loop.call_later(_EFFECT_RETRY_S, self._start_when_durable, core, effects)
+            return
+        for effect in effects:
             self._background.start("effect", self._carry_out_effect(effect))
 
     async def _carry_out_effect(self, effect: Any) -> None:
