@@ -153,9 +153,17 @@ class ShareLeaders(Protocol):
         request order. Never raises."""
 
     async def end_session(
-        self, group_id: str, member_id: str, topic_partitions: Sequence[TopicPartition], *, is_lost: bool
+        self,
+        group_id: str,
+        member_id: str,
+        topic_partitions: Sequence[TopicPartition],
+        *,
+        is_lost: bool,
+        session_id: str = "",
     ) -> None:
         """Give back what a member holds in these partitions, because it has left or its connection was lost.
+
+        Nothing is given back if the member reads there in a session with another id by now.
 
         Never raises: what can't be given back now comes back when its locks expire.
         """

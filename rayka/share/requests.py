@@ -21,7 +21,8 @@ class ShareFetchPartition(NamedTuple):
 class ShareFetchParams(NamedTuple):
     """Who asks, and for how much. `acquire_mode` is the number of an `AcquireMode`.
 
-    The request waits up to `max_wait_s` seconds until `min_bytes` can be read.
+    The request waits up to `max_wait_s` seconds until `min_bytes` can be read. `session_id` tells the sessions of one
+    member apart, "" if it has no more than one.
     """
 
     group_id: str
@@ -33,6 +34,7 @@ class ShareFetchParams(NamedTuple):
     batch_size: int = 1
     acquire_mode: int = 0
     is_renew_ack: bool = False
+    session_id: str = ""
 
     @property
     def has_room(self) -> bool:

@@ -35,10 +35,14 @@ class SharePartitionId(NamedTuple):
 
 @dataclass(slots=True)
 class ShareSession:
-    """The partitions of one member, in the order in which they are read next; `seen` are all that it ever had."""
+    """The partitions of one member, in the order in which they are read next; `seen` are all that it ever had.
+
+    No other session has its `session_id`, not even in another process.
+    """
 
     key: SessionKey
     connection: Hashable
+    session_id: str = ""
     epoch: int = 1
     partitions: dict[SharePartitionId, None] = field(default_factory=dict)
     seen: set[SharePartitionId] = field(default_factory=set)
@@ -63,9 +67,11 @@ class ShareSession:
 
 
 class ShareSessions:
-    """The sessions of one gateway."""
+    """The sessions of one gateway, whose `name` no other has."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self._opened = 0
         self._sessions: dict[SessionKey, ShareSession] = {}
 
     def __len__(self) -> int:
@@ -82,7 +88,8 @@ class ShareSessions:
         self._sessions.pop(key, None)
         if len(self._sessions) >= limit:
             raise RaykaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"there are {limit} share sessions already")
-        session = self._sessions[key] = ShareSession(key, connection)
+        self._opened += 1
+        session = self._sessions[key] = ShareSession(key, connection, f"{self._name}-{self._opened}")
         return session
 
     def acknowledge(self, key: SessionKey, epoch: int) -> ShareSession:

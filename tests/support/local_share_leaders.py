@@ -37,9 +37,15 @@ class LocalShareLeaders:
         return answer.lock_duration_ms, list(answer.results)
 
     async def end_session(
-        self, group_id: str, member_id: str, topic_partitions: Sequence[TopicPartition], *, is_lost: bool
+        self,
+        group_id: str,
+        member_id: str,
+        topic_partitions: Sequence[TopicPartition],
+        *,
+        is_lost: bool,
+        session_id: str = "",
     ) -> None:
-        await self._ask(EndShareSession(group_id, member_id, is_lost))
+        await self._ask(EndShareSession(group_id, member_id, is_lost, session_id))
 
     async def _ask(self, request: ShareFetch | EndShareSession) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -116,11 +116,15 @@ class ShareFetched(NamedTuple):
 
 
 class EndShareSession(NamedTuple):
-    """A member has left, or was lost: give its records back. Answered with their number of partitions."""
+    """A member has left, or was lost: give its records back. Answered with their number of partitions.
+
+    Nothing happens if the member has come back in another session by now.
+    """
 
     group_id: str
     member_id: str
     is_lost: bool
+    session_id: str = ""
 
 
 class WriteTxnMarkers(NamedTuple):

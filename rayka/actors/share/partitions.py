@@ -49,6 +49,13 @@ class Found(NamedTuple):
         return self.leader is not None and self.request.is_fetched
 
 
+class Seen(NamedTuple):
+    """When a member last asked for something, by the loop's clock, and in which session."""
+
+    at: float
+    session_id: str
+
+
 class SharePartitions:
     """Implements `PartitionUsers` of the replica server. `group_config` gives the newest settings of a group."""
 
@@ -64,7 +71,7 @@ class SharePartitions:
         self._group_config = group_config
         self._dead_letters = dead_letters
         self._leaders: dict[tuple[str, TopicPartition], LeadSharePartition] = {}
-        self._members: dict[str, dict[str, float]] = {}
+        self._members: dict[str, dict[str, Seen]] = {}
         self._waiters = Waiters()
         self._background = BackgroundTasks("share-partitions")
         self._loop = asyncio.get_running_loop()
@@ -102,7 +109,8 @@ class SharePartitions:
         try:
             found = await self._find(request)
             if any(one.leader is not None for one in found):
-                self._members.setdefault(params.group_id, {})[params.member_id] = self._loop.time()
+                seen = Seen(self._loop.time(), params.session_id)
+                self._members.setdefault(params.group_id, {})[params.member_id] = seen
             acknowledged = [self._acknowledge(request, one) for one in found]
             results, is_superseded = await self._read(request, found)
             answers = [
@@ -265,7 +273,14 @@ class SharePartitions:
     # Ending.
 
     async def _end_session(self, request: EndShareSession, done: Done) -> None:
-        """Give back what a member holds; with the last member of a group its share-partitions go."""
+        """Give back what a member holds; with the last member of a group its share-partitions go.
+
+        A gateway may notice late that a connection is lost, when the member is back at another one.
+        """
+        seen = self._members.get(request.group_id, {}).get(request.member_id)
+        if seen is not None and seen.session_id != request.session_id:
+            done(0)
+            return
         self._waiters.supersede((request.group_id, request.member_id))
         keys = [key for key in self._leaders if key[0] == request.group_id]
         releases = [await_ for key in keys if (await_ := self._release(key, request)) is not None]
@@ -283,7 +298,7 @@ class SharePartitions:
         members = self._members.get(group_id, {})
         members.pop(member_id, None)
         before = self._loop.time() - _FORGOTTEN_AFTER_S
-        if any(last_seen > before for last_seen in members.values()):
+        if any(seen.at > before for seen in members.values()):
             return
         self._members.pop(group_id, None)
         for key in [key for key, leader in self._leaders.items() if key[0] == group_id and leader.is_idle]:

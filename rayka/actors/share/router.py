@@ -34,12 +34,18 @@ class ShareRouter:
         return await RoutedShareFetch(self._router, params, partitions).run()
 
     async def end_session(
-        self, group_id: str, member_id: str, topic_partitions: Sequence[TopicPartition], *, is_lost: bool
+        self,
+        group_id: str,
+        member_id: str,
+        topic_partitions: Sequence[TopicPartition],
+        *,
+        is_lost: bool,
+        session_id: str = "",
     ) -> None:
         """As `ShareLeaders.end_session`."""
         found = {self._router.locate(topic_partition) for topic_partition in topic_partitions}
         actors = sorted(one[0] for one in found if not isinstance(one, ErrorCode))
-        request = EndShareSession(group_id, member_id, is_lost)
+        request = EndShareSession(group_id, member_id, is_lost, session_id)
         await asyncio.gather(*(self._router.ask(actor, request, _END_TIMEOUT_S) for actor in dict.fromkeys(actors)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ class Context:
         self.complaints = Complaints()
         self.busy_poll = BusyPoll(loop.call_soon)
         self.sessions = FetchSessions(self._config, self.usage.fetch_sessions)
-        self.share_sessions = ShareSessions()
+        self.share_sessions = ShareSessions(uuid.uuid4().hex)
         self.segment_files = SegmentFiles()
         self.conversions = Conversions(loop)
         self.fetch_max_bytes: int = self._config["fetch.max.bytes"]
@@ -95,7 +96,7 @@ class Context:
         """Give back the records that members hold whose connection has ended."""
         for session in self.share_sessions.disconnected(connection):
             ending = self.broker.share_leaders.end_session(
-                *session.key, names_of(session, self.broker.image), is_lost=True
+                *session.key, names_of(session, self.broker.image), is_lost=True, session_id=session.session_id
             )
             task = self.loop.create_task(ending)
             self._endings.add(task)

@@ -17,6 +17,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import ConfigAlteration, ConfigOperation, NewTopic
 from rayka.metadata.records import ConfigResource, ResourceType
+from rayka.share.acknowledge import AcknowledgementBatch
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.reader import SegmentReader
@@ -170,6 +172,27 @@ def test_records_come_back_when_a_session_ends(tmp_path: Path, ending: str) -> N
         await leaving.close()
         # A member that leaves has not given the rest to its program; whether one that was lost has, nobody knows.
         assert records_of(await waiting) == ([(0, 1, 2)] if ending == "connection" else [(1, 1, 1)])
+
+    check(tmp_path, body)
+
+
+def test_a_lost_connection_that_is_noticed_late_takes_nothing_from_a_member_that_is_back(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2)
+        partition = TopicPartition("t", 0)
+        topic_id = broker.image.topics["t"].topic_id.bytes
+        wanted = ShareFetchPartition(partition, topic_id)
+        before = ShareFetchParams("g", "m", 0.0, 1, 1 << 20, max_records=1, acquire_mode=1, session_id="before")
+        now = before._replace(max_records=500, session_id="now")
+        for params, offset in ((before, 0), (now, 1)):
+            _, (result,) = await broker.share_leaders.fetch(params, [wanted])
+            assert [tuple(one) for one in result.acquired] == [(offset, offset, 1)]
+        await broker.share_leaders.end_session("g", "m", [partition], is_lost=True, session_id="before")
+        said = (AcknowledgementBatch(0, 1, (ACCEPT,)),)
+        _, (result,) = await broker.share_leaders.fetch(now, [ShareFetchPartition(partition, topic_id, False, said)])
+        assert result.acknowledge_error == NONE
+        await broker.share_leaders.end_session("g", "m", [partition], is_lost=True, session_id="now")
+        assert len(broker.share_leaders.partitions) == 0
 
     check(tmp_path, body)
 

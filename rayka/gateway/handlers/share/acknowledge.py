@@ -42,12 +42,12 @@ async def _acknowledge(call: Call) -> tuple[int, dict[SharePartitionId, ShareFet
     acknowledged = acknowledgements(request.topics)
     named = [(partition, topic_partition(partition, image)) for partition in partition_ids(request.topics)]
     known = [(partition, name) for partition, name in named if name is not None]
-    params = ShareFetchParams(*key, is_renew_ack=call.field("is_renew_ack", False))
+    params = ShareFetchParams(*key, is_renew_ack=call.field("is_renew_ack", False), session_id=session.session_id)
     lock_duration_ms, results = await leaders.fetch(
         params, [fetch_partition(partition, name, acknowledged, is_fetched=False) for partition, name in known]
     )
     if request.share_session_epoch == FINAL_EPOCH:
-        await leaders.end_session(*key, names_of(session, image), is_lost=False)
+        await leaders.end_session(*key, names_of(session, image), is_lost=False, session_id=session.session_id)
     found = {partition: result for (partition, _), result in zip(known, results, strict=True)}
     return lock_duration_ms, {partition: found.get(partition, _UNKNOWN) for partition, _ in named}
 

@@ -87,7 +87,9 @@ class ShareFetch:
             ],
         )
         if self._is_final:
-            await self._broker.share_leaders.end_session(*self._key, names_of(self._session, image), is_lost=False)
+            await self._broker.share_leaders.end_session(
+                *self._key, names_of(self._session, image), is_lost=False, session_id=self._session.session_id
+            )
         by_partition = {partition: result for (partition, _), result in zip(known, results, strict=True)}
         unknown = ShareFetchResult(ErrorCode.UNKNOWN_TOPIC_ID, "unknown topic id")
         answered = [Answered(partition, name, by_partition.get(partition, unknown)) for partition, name in named]
@@ -124,6 +126,7 @@ class ShareFetch:
             batch_size=request.batch_size,
             acquire_mode=_acquire_mode(getattr(request, "share_acquire_mode", 0)),
             is_renew_ack=getattr(request, "is_renew_ack", False),
+            session_id=self._session.session_id,
         )
 
     def _news(self, answered: list[Answered]) -> Iterator[Answered]:
