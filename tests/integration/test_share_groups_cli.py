@@ -79,6 +79,8 @@ def test_a_live_group_is_shown_with_its_members_and_lag(
     assert group in cli(0, "share-groups", "list").out.split()
     assert [group, "Empty"] in cli(0, "share-groups", "list", "--state").rows()
     assert group not in cli(0, "groups", "list").out.split()
+    assert [group, "Share"] in cli(0, "groups", "list", "--type", "share").rows()
+    assert "use `rayka share-groups`" in cli(3, "groups", "describe", group).err
 
 
 def test_records_are_shown_with_their_states_and_deliveries(

@@ -157,7 +157,7 @@ def reset_of(where: Mapping[str, Any], now_ms: int) -> OffsetReset:
     only_one(**_set_options(where))
     given = [name for name, is_set in _set_options(where).items() if is_set]
     if not given:
-        raise CliError("where to: --to-earliest, --to-latest, --to-offset ... (see --help)", Exit.USAGE)
+        raise CliError("say where to: --to-earliest, --to-latest, --to-offset ... (see --help)", Exit.USAGE)
     value = where[given[0]]
     resets: dict[str, Callable[[], OffsetReset]] = {
         "to_offset": lambda: OffsetReset.to_offset(value),

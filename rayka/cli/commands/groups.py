@@ -35,7 +35,7 @@ STATES = (
     "Empty",
     "Dead",
 )
-TYPES = ("Classic", "Consumer")
+TYPES = ("Classic", "Consumer", "Share")
 _REBALANCING = STATES[:4]
 
 GROUPS = """\
@@ -56,6 +56,7 @@ examples:
   rayka groups list
   rayka groups list --state --type                     with state and type
   rayka groups list --state stable,empty               only those
+  rayka groups list --type share                       share groups; without their type they are not listed
 """
 DESCRIBE = """\
 examples:
@@ -85,7 +86,7 @@ def chosen(text: str | None, known: tuple[str, ...], option: str) -> list[str]:
     words = [word.strip() for word in (text or "").split(",") if word.strip()]
     for word in words:
         if word.lower() not in by_name:
-            raise CliError(f"{option} {word!r} is none of {', '.join(known)}", Exit.USAGE)
+            raise CliError(f"{option} {word!r} is not known: use {', '.join(known)}", Exit.USAGE)
     return [by_name[word.lower()] for word in words]
 
 

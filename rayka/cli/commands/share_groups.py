@@ -48,6 +48,29 @@ examples:
                                                        what it would do; add --execute to do it
   rayka share-groups delete jobs
 """
+LIST = """\
+examples:
+  rayka share-groups list
+  rayka share-groups list --state
+"""
+DESCRIBE = """\
+examples:
+  rayka share-groups describe                          every share group
+  rayka share-groups describe jobs --members --verbose
+  rayka share-groups describe jobs --records
+
+Nothing before the START-OFFSET of a partition is delivered again. From there on --records shows runs of records:
+  Available     waits for a delivery, the first one or another
+  Acquired      a consumer has it, under a lock
+  Acknowledged  accepted
+  Archiving     rejected or delivered too often, and on its way to the dead-letter topic
+  Archived      rejected or delivered too often
+"""
+DELETE = """\
+examples:
+  rayka share-groups delete jobs
+  rayka share-groups delete jobs mails --yes
+"""
 RESET = """\
 examples:
   rayka share-groups reset-offsets jobs --all-topics --to-latest --execute
@@ -55,7 +78,7 @@ examples:
   rayka share-groups reset-offsets jobs --topic tasks --by-duration PT1H30M
 
 Stop the members of the group first: a group with members is refused. Records from the new start offset on are delivered
-anew, whatever became of them before.
+again, also those that were acknowledged.
 """
 
 
@@ -64,7 +87,7 @@ def command() -> None:
     """Show share groups, their lag and the state of their records, move offsets, delete."""
 
 
-@command.command("list", epilog=CODES)
+@command.command("list", epilog=LIST + CODES)
 @click.option("--state", is_flag=True, help="Show the state.")
 @json_option("One JSON object for each group.")
 @target_options
@@ -83,7 +106,7 @@ def list_(target: Target, state: bool, as_json: bool) -> Exit:
     return Exit.DONE
 
 
-@command.command("describe", epilog=CODES)
+@command.command("describe", epilog=DESCRIBE + CODES)
 @click.argument("groups", metavar="[GROUP]...", nargs=-1, shell_complete=complete_share_groups)
 @click.option("--offsets", is_flag=True, help="Start offsets and lag (the default).")
 @click.option("--members", is_flag=True, help="The members, with their clients and partitions.")
@@ -188,7 +211,7 @@ def reset_offsets(
     return Exit.DONE
 
 
-@command.command("delete", epilog=CODES)
+@command.command("delete", epilog=DELETE + CODES)
 @click.argument("groups", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_share_groups)
 @yes_option
 @target_options

@@ -167,9 +167,15 @@ class KafkaGroupAdmin:
         (found,) = self._cluster.broker(coordinator).request(request).groups
         raise_for(found.error_code, f"group {group_id} can't be described")
         if found.group_state == "Dead":
-            raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
+            raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, self._why_not_found(group_id))
         members = tuple(_classic_member(member, found.protocol_type) for member in found.members)
         return GroupDescription(group_id, "Classic", found.group_state, found.protocol_data, coordinator, members)
+
+    def _why_not_found(self, group_id: str) -> str:
+        is_shared = any(group.group_id == group_id for group in self.list_groups(types=("share",)))
+        if is_shared:
+            return f"{group_id} is a share group: use `rayka share-groups`"
+        return f"group {group_id} does not exist"
 
     def _require_inactive(self, group_id: str) -> None:
         """A group that does not exist has no members either."""
