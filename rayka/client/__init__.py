@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from rayka.client.producer.partitioner import Partitioner, murmur2, random_partition
     from rayka.client.producer.producer import AsyncProducer, BufferFull, Producer
     from rayka.client.settings import ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
+    from rayka.client.share.consumer import AsyncShareConsumer, ShareConsumer
+    from rayka.client.share.records import ShareRecord
     from rayka.client.streams.streams import AsyncConsumerConnector, AsyncStream, ConsumerConnector, Stream
     from rayka.client.streams.topic_filter import Blacklist, TopicFilter, Whitelist
     from rayka.errors import ErrorCode, RaykaError
     from rayka.metadata.commands import NewPartitions, NewTopic
     from rayka.metadata.records import ConfigResource, ResourceType
+    from rayka.share.record_state import AcknowledgeType
     from rayka.types import IsolationLevel, OffsetSpec, TimestampType, TopicPartition
 
 _MODULES = {
@@ -47,16 +50,20 @@ _MODULES = {
     "rayka.client.producer.partitioner": ("Partitioner", "murmur2", "random_partition"),
     "rayka.client.producer.producer": ("AsyncProducer", "BufferFull", "Producer"),
     "rayka.client.settings": ("ConsumerConfig", "ConsumerOptions", "ProducerConfig", "ProducerOptions"),
+    "rayka.client.share.consumer": ("AsyncShareConsumer", "ShareConsumer"),
+    "rayka.client.share.records": ("ShareRecord",),
     "rayka.client.streams.streams": ("AsyncConsumerConnector", "AsyncStream", "ConsumerConnector", "Stream"),
     "rayka.client.streams.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "rayka.errors": ("ErrorCode", "RaykaError"),
     "rayka.metadata.commands": ("NewPartitions", "NewTopic"),
     "rayka.metadata.records": ("ConfigResource", "ResourceType"),
+    "rayka.share.record_state": ("AcknowledgeType",),
     "rayka.types": ("IsolationLevel", "OffsetSpec", "TimestampType", "TopicPartition"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "AcknowledgeType",
     "Admin",
     "AsyncAdmin",
     "AsyncConsumer",
@@ -64,6 +71,7 @@ __all__ = [
     "AsyncGroupConsumer",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncShareConsumer",
     "AsyncStream",
     "BatchMetadata",
     "Blacklist",
@@ -100,6 +108,8 @@ __all__ = [
     "RecordMetadata",
     "RecordSet",
     "ResourceType",
+    "ShareConsumer",
+    "ShareRecord",
     "Stream",
     "TimestampType",
     "TopicFilter",

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import LoopThread
 from rayka.client.share.member import ShareMember
 from rayka.client.share.records import ShareRecord, acknowledgement_batches, acquired_records
@@ -34,7 +35,10 @@ CommitResults = dict[TopicPartition, RaykaError | None]
 
 
 class AsyncShareConsumer:
-    """To be used in the event loop where it was made, by one task at a time."""
+    """To be used in the event loop where it was made, by one task at a time.
+
+    Raises INVALID_TOPIC_EXCEPTION for topics that are not a list of names, and INVALID_CONFIG.
+    """
 
     def __init__(
         self,
@@ -51,21 +55,21 @@ class AsyncShareConsumer:
         self._broker = broker
         self._is_implicit = acknowledgement_mode == "implicit"
         self._max_poll_records = max_poll_records
-        self._member = ShareMember(broker, group_id, tuple(topics))
+        self._member = ShareMember(broker, group_id, subscription_of(topics, None).topics)
         self._loop = asyncio.get_running_loop()
         self._reader = SegmentReader()
         self._held: set[tuple[TopicPartition, int]] = set()
         self._said: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
         self._topic_ids: dict[TopicPartition, bytes] = {}
 
-    async def poll(self, timeout_s: float = 0.0) -> list[ShareRecord]:
-        """Records to process, at least one unless the time is over.
+    async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
+        """Records to process; none if none came within `timeout_ms`.
 
         Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, and what ended
         the membership.
         """
         self._settle_held()
-        until = self._loop.time() + timeout_s
+        until = self._loop.time() + timeout_ms / 1000
         while True:
             if self._member.error is not None:
                 raise self._member.error
@@ -76,7 +80,7 @@ class AsyncShareConsumer:
 
     def _settle_held(self) -> None:
         if self._held and not self._is_implicit:
-            reason = f"{len(self._held)} records of the last poll are not acknowledged"
+            reason = f"Acknowledge each record before the next poll: {len(self._held)} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
         for topic_partition, offset in self._held:
             self._said[topic_partition][offset] = AcknowledgeType.ACCEPT
@@ -151,13 +155,16 @@ class AsyncShareConsumer:
         return records
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
-        """Say what is to become of a record; it is sent with the next poll or commit.
+        """Accept, release or reject a record; the acknowledgement is sent with the next poll or commit.
 
         Raises INVALID_RECORD_STATE for a record that is not of the last poll or was acknowledged before.
         """
         held = record.topic_partition, record.offset
         if held not in self._held:
-            raise RaykaError(ErrorCode.INVALID_RECORD_STATE, f"offset {record.offset} does not wait for an answer")
+            raise RaykaError(
+                ErrorCode.INVALID_RECORD_STATE,
+                f"Offset {record.offset} is not of the last poll, or was acknowledged already",
+            )
         self._held.discard(held)
         self._said[record.topic_partition][record.offset] = kind
 
@@ -209,9 +216,9 @@ class ShareConsumer:
         self._loop = loop
         self._is_closed = False
 
-    def poll(self, timeout_s: float = 0.0) -> list[ShareRecord]:
+    def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """See `AsyncShareConsumer.poll`."""
-        return self._loop.run(self._core.poll(timeout_s))
+        return self._loop.run(self._core.poll(timeout_ms))
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
         """See `AsyncShareConsumer.acknowledge`."""

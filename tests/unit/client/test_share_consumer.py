@@ -55,7 +55,7 @@ def take(consumer: ShareConsumer, count: int, said: AcknowledgeType | None = Non
     end = time.monotonic() + 20
     while len(taken) < count:
         assert time.monotonic() < end, f"{len(taken)} of {count} records came"
-        for record in consumer.poll(0.5):
+        for record in consumer.poll(timeout_ms=500):
             taken.append(record)
             if said is not None:
                 consumer.acknowledge(record, said)
@@ -66,9 +66,9 @@ def test_records_are_accepted_with_the_next_poll(cluster: Cluster) -> None:
     values = write(cluster, 100)
     with cluster.share_consumer("workers", ["tasks"]) as consumer:
         assert sorted(record.value or b"" for record in take(consumer, 100)) == values
-        assert consumer.poll(0.2) == []
+        assert consumer.poll(timeout_ms=200) == []
     with cluster.share_consumer("workers", ["tasks"]) as consumer:
-        assert consumer.poll(1.5) == []
+        assert consumer.poll(timeout_ms=1500) == []
 
 
 def test_each_record_is_accepted_released_or_rejected(cluster: Cluster) -> None:
@@ -79,7 +79,7 @@ def test_each_record_is_accepted_released_or_rejected(cluster: Cluster) -> None:
         assert all(error is None for error in consumer.commit().values())
         assert [record.delivery_count for record in take(consumer, 2, ACCEPT)] == [2, 2]
         consumer.commit()
-        assert consumer.poll(1.2) == []
+        assert consumer.poll(timeout_ms=1200) == []
 
 
 def test_what_a_consumer_did_not_acknowledge_goes_to_another_at_once(cluster: Cluster) -> None:
@@ -98,7 +98,7 @@ def test_consumers_share_a_topic_record_by_record(cluster: Cluster) -> None:
     while len(got) < len(values):
         assert time.monotonic() < end
         for consumer in consumers:
-            got.update(record.value or b"" for record in consumer.poll(0.1))
+            got.update(record.value or b"" for record in consumer.poll(timeout_ms=100))
     assert got == Counter(values)
     for consumer in consumers:
         consumer.close()
@@ -110,7 +110,7 @@ def test_a_renewed_lock_outlasts_the_others(cluster: Cluster) -> None:
         (record,) = take(slow, 1)
         with cluster.share_consumer("workers", ["tasks"]) as other:
             for _ in range(3):
-                assert other.poll(0.6) == []
+                assert other.poll(timeout_ms=600) == []
                 slow.renew(record)
             assert len(take(other, 1)) == 1, "without a renewal the lock expires"
         slow.acknowledge(record)
@@ -137,13 +137,18 @@ def test_records_must_be_acknowledged_before_the_next_poll_and_only_once(cluster
         with pytest.raises(RaykaError, match="not acknowledged"):
             consumer.poll()
         consumer.acknowledge(record)
-        with pytest.raises(RaykaError, match="does not wait"):
+        with pytest.raises(RaykaError, match="acknowledged already"):
             consumer.acknowledge(record)
 
 
 def test_an_unknown_mode_is_refused(cluster: Cluster) -> None:
     with pytest.raises(RaykaError, match="acknowledgement_mode"):
         cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="sometimes")
+
+
+def test_a_name_in_place_of_a_list_of_topics_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(RaykaError, match="a list of names"):
+        cluster.share_consumer("workers", "tasks")
 
 
 @pytest.mark.parametrize(
