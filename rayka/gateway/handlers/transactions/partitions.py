@@ -16,6 +16,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.handlers.transactions.producer_ids import known_error, longest_wait_ms, with_producer_id
 from rayka.gateway.server.request import Call
+from rayka.metadata.topics import INTERNAL_TOPICS
 from rayka.types import TopicPartition
 
 _FIRST_BATCHED: Final = 4
@@ -66,12 +67,11 @@ async def _add(
     topics: Iterable[Any],
     is_verify_only: bool = False,
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """All partitions are added or, if one is not there, none."""
+    """All partitions are added or, if one may not be, none."""
     partitions = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
-    missing = [one for one in partitions if call.broker.image.partition(one) is None]
-    if missing:
-        refused = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
-        return refused | dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    faults = {one: fault for one in partitions if (fault := _fault(call, one)) is not ErrorCode.NONE}
+    if faults:
+        return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | faults
     request = AddPartitionsRequest(
         transactional_id,
         producer_id,
@@ -82,6 +82,14 @@ async def _add(
         longest_wait_ms(call),
     )
     return dict(zip(partitions, await _errors(call, request), strict=True))
+
+
+def _fault(call: Call, partition: TopicPartition) -> ErrorCode:
+    """Why a partition can't be added. Only brokers add those of internal topics, for offsets of groups."""
+    if call.version < _FIRST_BATCHED and partition.topic in INTERNAL_TOPICS:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    is_known = call.broker.image.partition(partition) is not None
+    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _errors(call: Call, request: AddPartitionsRequest) -> Sequence[ErrorCode]:
