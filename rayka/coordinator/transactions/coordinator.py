@@ -180,8 +180,8 @@ class TransactionCoordinator:
                 case Timer.WAIT:
                     return Result(None, completions=(self._stop_waiting(key),))
                 case Timer.EXPIRY:
-                    self._schedule_expiry(now)
                     records = tuple(self._expired(now))
+                    self._schedule_expiry(now, goes_on=len(records) == _EXPIRED_IN_ONE_STEP)
                     if records:
                         return Result(None, records, is_atomic=False)
         return None
@@ -196,8 +196,10 @@ class TransactionCoordinator:
     def _set_timeout(self, transactional_id: str, deadline_ms: int) -> None:
         self._timers.schedule(TimerKey(Timer.TRANSACTION, transactional_id), deadline_ms)
 
-    def _schedule_expiry(self, now: Now) -> None:
-        self._timers.schedule(TimerKey(Timer.EXPIRY), now.ms + self.settings.remove_expired_interval_ms)
+    def _schedule_expiry(self, now: Now, *, goes_on: bool = False) -> None:
+        """Look for expired ids again after the interval, or soon if some are left."""
+        pause_ms = _RETRY_BACKOFF_MS if goes_on else self.settings.remove_expired_interval_ms
+        self._timers.schedule(TimerKey(Timer.EXPIRY), now.ms + pause_ms)
 
     def _expired(self, now: Now) -> Iterator[TransactionRecord]:
         before_ms = now.wall_ms - self.settings.expiration_ms

@@ -259,6 +259,15 @@ def test_ids_without_a_transaction_expire() -> None:
     assert shell.init(producer.producer_id, producer.producer_epoch).error is NONE
 
 
+def test_ids_expire_within_minutes_however_many_they_are() -> None:
+    """Programs that choose a new id at each start leave more in an hour than are deleted in one step."""
+    shell = Shell(*(TransactionRecord(f"t{i}", TransactionMetadata(i, 0, 60_000, 0)) for i in range(20_000)))
+    shell.pass_time(8 * DAY_MS)
+    for _ in range(60):
+        shell.pass_time(1_000)
+    assert not shell.core.transactions
+
+
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
