@@ -11,10 +11,11 @@ import secrets
 import signal
 import sys
 import time
+import traceback
 from dataclasses import replace
 
 from rayka.actors.cleaner.messages import CleaningEvent, CleaningFailure, CleaningRequest, receive, send
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.cleaner.cleaner import Cleaner
 from rayka.storage.cleaner.plan import RoundEnd
 from rayka.storage.cleaner.throttle import Throttle
@@ -52,6 +53,10 @@ def main(parent: int) -> None:
             send(sys.stdout.buffer, CleaningEvent(failure=failure))
         except RaykaError as error:
             send(sys.stdout.buffer, CleaningEvent(failure=CleaningFailure(error.message, code=int(error.code))))
+        except Exception as error:  # one log must not end the process for all others, round after round
+            traceback.print_exc()
+            failure = CleaningFailure(repr(error), code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
+            send(sys.stdout.buffer, CleaningEvent(failure=failure))
 
 
 if __name__ == "__main__":

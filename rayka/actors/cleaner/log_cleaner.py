@@ -60,6 +60,7 @@ class LogCleaner:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rayka-cleaner")
         self._background = BackgroundTasks("log cleaner")
         self._uncleanable: set[Log] = set()
+        self._failed_logs: set[Log] = set()
         self._working = asyncio.Lock()
         self._is_stopped = False
         self._used_s = 0.0
@@ -83,10 +84,16 @@ class LogCleaner:
         while not self._is_stopped:
             await asyncio.sleep(max(self._config()["log.cleaner.backoff.ms"] / 1000, _SHORTEST_PAUSE_S))
             try:
-                while await self.clean_one():
-                    pass
+                await self._clean_all()
             except Exception:
                 logger.exception("the log cleaner failed")
+
+    async def _clean_all(self) -> None:
+        """Clean what is dirty now, the dirtiest first; a log whose round fails keeps no other from its turn."""
+        self._failed_logs.clear()
+        failed = 0
+        while await self.clean_one() or len(self._failed_logs) > failed:
+            failed = len(self._failed_logs)
 
     async def clean_one(self) -> bool:
         """Clean the dirtiest log that should be cleaned, if there is one and a slot is free; whether that was done."""
@@ -130,7 +137,9 @@ class LogCleaner:
         for partition in compacted:
             if partition.is_internal:
                 _roll_early(partition.log)
-            if partition.log not in self._uncleanable and (dirtiness := await self._measure(partition.log)) is not None:
+            if partition.log in self._uncleanable or partition.log in self._failed_logs:
+                continue
+            if (dirtiness := await self._measure(partition.log)) is not None:
                 candidates.append(dirtiness)
         return max(candidates, key=lambda dirtiness: dirtiness.ratio, default=None)
 
@@ -172,6 +181,7 @@ class LogCleaner:
             if not self._is_stopped and not log.is_released:
                 logger.error("compaction of %s failed: %s", log.topic_partition, error)
         if end is None:
+            self._failed_logs.add(log)
             await self._abandon(log)
             return False
         await self._disk.run(lambda: self._directory.write_cleaned_offset(log, end.end_offset))

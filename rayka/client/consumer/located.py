@@ -5,7 +5,7 @@ Importing this module imports numpy and numba.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any
 
@@ -22,10 +22,12 @@ from rayka.storage.columns.chunks import (
     locate_records,
     sliced,
 )
-from rayka.storage.format.batch import CODEC_MASK, ensure_intact
+from rayka.storage.format.batch import CODEC_MASK, BatchHeader, ensure_intact
 from rayka.storage.format.records import HEADER_KEY_ERRORS, Headers, record_bytes
 from rayka.types import TimestampType, TopicPartition
 
+MAX_BYTES = 64 << 20
+"""What the batches that are located together may decompress to. All of it stays in memory, at positions of 4 bytes."""
 _FIRST, _END = -(2**63), 2**63 - 1
 _new = tuple.__new__
 
@@ -37,17 +39,29 @@ def locate_batches(
     topic_partition: TopicPartition,
     check_crcs: bool,
 ) -> LocatedRecords:
-    """The records of these batches from offset `position` on. Raises CORRUPT_MESSAGE for any of them."""
+    """The records of these batches from offset `position` on.
+
+    Raises CORRUPT_MESSAGE for any of them, and MESSAGE_TOO_LARGE where they can't be in memory together.
+    """
     if check_crcs:
         for place, header in batches:
             ensure_intact(buffer, place, header)
     if any(header.attributes & CODEC_MASK for _, header in batches):
-        chunk = joined([(header, record_bytes(buffer, place, header)) for place, header in batches])
+        chunk = joined(list(_decompressed(buffer, batches)))
     else:
         chunk = sliced(buffer, batches)
     first_offset = position if batches[0][1].base_offset < position else _FIRST
     records = locate_records(chunk, first_offset, _END, Room(), 1.0)
     return LocatedRecords(topic_partition, records, locate_all_headers(records))
+
+
+def _decompressed(buffer: memoryview, batches: Sequence[PositionedHeader]) -> Iterator[tuple[BatchHeader, bytes]]:
+    """The batches with their records. Raises MESSAGE_TOO_LARGE for more than `MAX_BYTES` in all."""
+    left = MAX_BYTES
+    for place, header in batches:
+        records = record_bytes(buffer, place, header, left)
+        left -= len(records)
+        yield header, records
 
 
 class LocatedRecords:

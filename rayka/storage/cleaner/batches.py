@@ -127,12 +127,13 @@ def within(offset_delta: int, last_offset_delta: int) -> int:
 
 @compiled
 def index_batches(
-    data: Bytes, position: int, end: int, first_offset: int, latest: Longs,
+    data: Bytes, position: int, end: int, first_offset: int, end_offset: int, latest: Longs,
     table: Table, secret: Words, entries: Longs, max_entries: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Note the keys of records from `first_offset` on. Returns a status and the position of the next batch.
 
-    `latest[0]` follows the last offset of the batches that were noted as a whole.
+    `latest[0]` follows the last offset of the batches that were noted as a whole. No CRC covers the base offsets, so
+    one that does not lie behind that and before `end_offset` is damage: it would hide the later records of its keys.
     """
     while True:
         status, size = size_of_plain(data, position, end)
@@ -141,13 +142,16 @@ def index_batches(
         if not is_intact(data, position, position + size):
             return CORRUPT, position
         base_offset = read_int64(data, position)
+        last_offset_delta = read_int32(data, position + 23)
+        if not latest[0] < base_offset <= base_offset + last_offset_delta < end_offset:
+            return CORRUPT, position
         status = index_records(
             data, position + HEADER_BYTES, position + size, read_int32(data, position + 57), base_offset,
-            read_int32(data, position + 23), first_offset, table, secret, entries, max_entries,
+            last_offset_delta, first_offset, table, secret, entries, max_entries,
         )  # fmt: skip
         if status != MORE:
             return status, position
-        latest[0] = max(latest[0], base_offset + read_int32(data, position + 23))
+        latest[0] = base_offset + last_offset_delta
         position += size
 
 

@@ -119,18 +119,18 @@ class Cleaner:
 
     def _index_segment(self, segment: SourceSegment, transactions: CleanedTransactions) -> bool:
         """Note the keys of a segment; whether the map had room for all of them."""
-        latest = np.array([self._map.latest_offset], np.int64)
+        latest = np.array([max(self._map.latest_offset, segment.base_offset - 1)], np.int64)
         for chunk in self._chunks(segment):
             end = len(chunk.data)
             status, position = batches.MORE, 0
             while True:
                 status, position = batches.index_batches(
-                    chunk.data, position, end, self._plan.first_dirty_offset, latest,
+                    chunk.data, position, end, self._plan.first_dirty_offset, segment.end_offset, latest,
                     *self._table, self._map.entries, self._map.max_entries,
                 )  # fmt: skip
                 self._map.latest_offset = int(latest[0])
                 if status == batches.SPECIAL:
-                    status, position = self._index_special(chunk, position, transactions, latest)
+                    status, position = self._index_special(segment, chunk, position, transactions, latest)
                 if status == batches.FULL:
                     return self._has_begun()
                 if status == batches.CORRUPT:
@@ -154,9 +154,11 @@ class Cleaner:
         return status != batches.MORE or size > 0
 
     def _index_special(
-        self, chunk: _Chunk, position: int, transactions: CleanedTransactions, latest: Longs
+        self, segment: SourceSegment, chunk: _Chunk, position: int, transactions: CleanedTransactions, latest: Longs
     ) -> tuple[int, int]:
         header = self._header(chunk, position)
+        if not latest[0] < header.base_offset <= header.last_offset < segment.end_offset:
+            return batches.CORRUPT, position
         after = position + header.size_in_bytes
         status = batches.MORE
         if header.is_control:
@@ -168,7 +170,7 @@ class Cleaner:
                 self._plan.first_dirty_offset, *self._table, self._map.entries, self._map.max_entries,
             )  # fmt: skip
         if status == batches.MORE:
-            latest[0] = max(latest[0], header.last_offset)
+            latest[0] = header.last_offset
             self._map.latest_offset = int(latest[0])
             return status, after
         return status, position

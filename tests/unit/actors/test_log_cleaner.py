@@ -15,11 +15,13 @@ import pytest
 
 from rayka.actors.cleaner.log_cleaner import LogCleaner
 from rayka.actors.cleaner.messages import CleaningRequest, send
+from rayka.actors.cleaner.process import CleanerProcess
 from rayka.actors.replica.disk import DiskThread
 from rayka.config import BrokerConfig, LogConfig
+from rayka.errors import ErrorCode
 from rayka.replica.partition import Partition, Replicas
 from rayka.storage.cleaner.dirtiness import measure, plan_of
-from rayka.storage.cleaner.plan import CleanerLimits
+from rayka.storage.cleaner.plan import CleanerLimits, CleaningPlan
 from rayka.storage.directory.log_directory import CLEANED_OFFSETS_FILE, LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch
@@ -144,6 +146,43 @@ def test_a_log_with_a_damaged_batch_is_left_alone_and_the_next_one_is_cleaned(tm
         assert len(read_values(other)) < 300
 
     check(lambda: Cleaned(tmp_path), test)
+
+
+def test_a_log_that_cannot_be_cleaned_for_now_keeps_no_other_from_its_turn(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        config = LogConfig(cleanup_policy=("compact",))
+        other = subject.directory.open_log(TopicPartition("other", 0), uuid.uuid4(), config, now_ms=0)
+        many = [Record(0, 0, b"%d" % number, None) for number in range(45_000)]  # the map has room for fewer
+        other.append_as_leader(build_batch(many), 0, 0)
+        other.update_high_watermark(len(many))
+        other.roll(0)
+        other.flush()
+        replica = Partition(other, uuid.uuid4())
+        replica.become_leader(0)
+        subject.write(1000)
+        assert await subject.cleaner.clean_one()
+        subject.replicas.add(replica)
+        subject.write(1000)
+        subject.cleaner.start()
+        await asyncio.to_thread(wait_until, lambda: subject.cleaner.rounds > 1, 20, "the less dirty log is cleaned")
+
+    settings = {"log.cleaner.dedupe.buffer.size": str(1 << 20), "log.cleaner.backoff.ms": "10"}
+    check(lambda: Cleaned(tmp_path, **settings), test)
+
+
+def test_a_round_that_fails_unexpectedly_is_an_answer_too(tmp_path: Path) -> None:
+    plan = CleaningPlan(str(tmp_path), (), 0, 0, 1, 1, 1, 1, 1, {})
+    limits = CleanerLimits(dedupe_buffer_bytes=1 << 10, io_buffer_bytes=-1)
+    process = CleanerProcess()
+    try:
+        for _ in range(2):
+            process.begin(CleaningRequest(plan, limits))
+            event = process.next()
+            assert event is not None
+            assert event.failure is not None
+            assert event.failure.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    finally:
+        process.end()
 
 
 def test_a_deleted_log_ends_its_round(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from rayka.client.compiled import Compiled
 from rayka.client.consumer import records as records_module
+from rayka.client.consumer.located import locate_batches
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import read_header
+from rayka.storage.format.batch import iter_headers, read_header
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Headers, Record, build_batch, read_batch, rebuild_batch
@@ -177,3 +178,16 @@ def test_damaged_records_are_never_taken_for_others(place: int, byte: int) -> No
         assert expected is None
     else:
         assert [(one.offset, one.timestamp, one.key, one.value) for one in taken] == expected
+
+
+def test_batches_that_unpack_to_too_much_are_not_unpacked_together() -> None:
+    big = [
+        bytes(build_batch([Record(0, 1000, None, bytes(24 << 20))], base_offset=offset, codec=Codec.ZSTD))
+        for offset in range(3)
+    ]
+    data = memoryview(b"".join(big))
+    with pytest.raises(RaykaError) as raised:
+        locate_batches(data, list(iter_headers(data)), 0, EVENTS, True)
+    assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    fetch = CompletedFetch(EVENTS, 0, bytes(data), None, ConsumerConfig())
+    assert [fetch.take(10)[0].offset for _ in big] == [0, 1, 2]

@@ -227,6 +227,23 @@ def test_a_compressed_batch_that_cannot_have_so_many_records_ends_the_round(tmp_
     assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
+@pytest.mark.parametrize(("number", "base_offset"), [(0, 1 << 16), (0, 1), (1, 0), (1, 2), (2, 1 << 40)])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_base_offset_that_a_disk_has_changed_ends_the_round(
+    tmp_path: Path, number: int, base_offset: int, codec: Codec
+) -> None:
+    log = open_compacted(tmp_path)
+    for value in (b"1", b"2", b"3"):
+        write(log, (b"a", value), codec=codec)
+    close_segment(log)
+    with open(log.segments[0].path, "r+b") as file:
+        file.seek(log.segments[0].size // 3 * number)
+        file.write(base_offset.to_bytes(8))
+    with pytest.raises(RaykaError) as raised:
+        compact(log, NOW_MS, RealFiles())
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
 @pytest.mark.parametrize("offset", [0, 1, 2, 3])
 def test_what_is_being_replaced_is_not_cut(tmp_path: Path, offset: int) -> None:
     log = open_compacted(tmp_path)

@@ -259,3 +259,13 @@ def test_lz4_frames_of_magic_0_have_the_checksum_of_then(codec: Codec) -> None:
     assert read_message_set(old) == timeless(MESSAGES)
     assert read_up(convert_up(old)) == timeless(MESSAGES)
     assert read_up(convert_up(compressed_set(MESSAGES, 0, codec))) == timeless(MESSAGES)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_a_batch_too_large_to_convert_comes_alone_and_is_refused(codec: Codec) -> None:
+    small = build_batch([Record(0, NOW, b"k", b"v")])
+    bomb = build_batch([Record(0, NOW, None, bytes(65 << 20))], base_offset=1, codec=codec)
+    assert convert_down(bytes(small + bomb), 1, 0, 1 << 20, is_hard_limit=False).next_offset == 1
+    with pytest.raises(RaykaError) as raised:
+        convert_down(bytes(bomb), 1, 1, 1 << 20, is_hard_limit=False)
+    assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE

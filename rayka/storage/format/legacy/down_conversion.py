@@ -23,6 +23,8 @@ from rayka.types import NO_TIMESTAMP, TimestampType
 
 MAX_INNER_SIZE = 1 << 20
 """Bytes of the inner messages of one compressed message: old consumers fetch 1 MB unless told otherwise."""
+MAX_BATCH_SIZE = 64 << 20
+"""Bytes that a batch may decompress to here: its located records take ten times as much memory."""
 _NO_LIMIT = 2**63 - 1
 _MIN_RECORD_SIZE = 7
 
@@ -35,11 +37,11 @@ class MessageSet(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """The located records of one batch; `sizes` are those of the messages that they become."""
+    """The located records of one batch; `ends[i]` is the size of the messages that records 0 to i become."""
 
     data: Bytes
     header: BatchHeader
-    sizes: Longs
+    ends: Longs
     offsets: Longs
     timestamps: Longs
     key_positions: Ints
@@ -48,7 +50,15 @@ class _Records(NamedTuple):
     value_lengths: Ints
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.ends)
+
+    def size(self, first: int, end: int) -> int:
+        """The size of the messages of rows from `first` up to `end`."""
+        return int(self.ends[end - 1]) - self.size_before(first)
+
+    def size_before(self, row: int) -> int:
+        """The size of the messages before a row."""
+        return int(self.ends[row - 1]) if row else 0
 
 
 class _Writer:
@@ -81,15 +91,15 @@ class _Writer:
     @staticmethod
     def _end(records: _Records, first: int, room: int) -> int:
         """The row after the last one that fits with those from `first` on; one always does."""
-        ends = np.cumsum(records.sizes[first:])
-        return first + max(int(np.searchsorted(ends, room, side="right")), 1)
+        end = int(np.searchsorted(records.ends, records.size_before(first) + room, side="right"))
+        return max(end, first + 1)
 
     def _plain(
         self, records: _Records, first: int, end: int, attributes: int | None = None, base: int = 0
     ) -> bytearray:
         if attributes is None:
             attributes = self._attributes(records.header)
-        out = bytearray(int(records.sizes[first:end].sum()))
+        out = bytearray(records.size(first, end))
         array = np.frombuffer(out, np.uint8)
         write_messages(records.data, first, end, self._magic, attributes, base, *records[3:], array)
         return out
@@ -112,7 +122,8 @@ def convert_down(batches: Buffer, magic: int, fetch_offset: int, max_bytes: int,
     """The records from `fetch_offset` on as messages of `magic` 0 or 1, at most `max_bytes` of them.
 
     The first message may be larger. With `is_hard_limit` it is cut at `max_bytes`, by which clients of Fetch 0-2 see
-    that they have to fetch more. Raises UNSUPPORTED_COMPRESSION_TYPE if the first batch has zstd, and CORRUPT_MESSAGE.
+    that they have to fetch more. Ends before a batch that can't be converted; if that is the first, raises
+    UNSUPPORTED_COMPRESSION_TYPE (zstd), MESSAGE_TOO_LARGE or CORRUPT_MESSAGE.
     """
     writer = _Writer(magic, max_bytes)
     next_offset = fetch_offset
@@ -120,11 +131,12 @@ def convert_down(batches: Buffer, magic: int, fetch_offset: int, max_bytes: int,
         if writer.is_full:
             break
         if header.last_offset >= fetch_offset and not header.is_control:
-            if header.codec is Codec.ZSTD:
+            try:
+                writer.write(_locate(batches, position, header, fetch_offset, _overhead(magic)))
+            except RaykaError:
                 if writer.messages:
                     break
-                raise _zstd(header)
-            writer.write(_locate(batches, position, header, fetch_offset, _overhead(magic)))
+                raise
         next_offset = max(next_offset, header.next_offset)
     messages = bytes(writer.messages[:max_bytes] if is_hard_limit else writer.messages)
     return MessageSet(messages, next_offset)
@@ -136,7 +148,9 @@ def _overhead(magic: int) -> int:
 
 
 def _locate(batches: Buffer, position: int, header: BatchHeader, fetch_offset: int, overhead: int) -> _Records:
-    records = record_bytes(batches, position, header)
+    if header.codec is Codec.ZSTD:
+        raise _zstd(header)
+    records = record_bytes(batches, position, header, MAX_BATCH_SIZE)
     rows = header.record_count
     if not 0 <= rows <= len(records) // _MIN_RECORD_SIZE:
         raise _corrupt(header)
@@ -151,7 +165,7 @@ def _locate(batches: Buffer, position: int, header: BatchHeader, fetch_offset: i
     offsets, timestamps = longs[:, :found]
     keys, key_lengths, values, value_lengths = ints[:4, :found]
     sizes = overhead + np.maximum(key_lengths, 0).astype(np.int64) + np.maximum(value_lengths, 0)
-    return _Records(data, header, sizes, offsets, timestamps, keys, key_lengths, values, value_lengths)
+    return _Records(data, header, np.cumsum(sizes), offsets, timestamps, keys, key_lengths, values, value_lengths)
 
 
 def _times(header: BatchHeader) -> tuple[int, int]:
