@@ -90,6 +90,10 @@ class LeadSharePartition:
         """Return when the state is loaded, or can't be."""
         await asyncio.wait([self._loading])
 
+    def when_loaded(self, call: Callable[[], object]) -> None:
+        """Call back when the state is loaded, or can't be."""
+        self._loading.add_done_callback(lambda _: call())
+
     @property
     def is_loaded(self) -> bool:
         """Whether the state is here."""

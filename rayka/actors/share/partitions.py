@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _LOAD_TIMEOUT_S = 10.0
 _FORGOTTEN_AFTER_S = 600.0
+_KEPT_S = 10.0
+"""How long a share-partition is kept, once it is loaded or could not be, if nobody comes back for it."""
 _NOT_YET = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_REQUEST})
 """Errors of a load that a member is not told: its next fetch tries again. INVALID_REQUEST: the group coordinator has
 not initialized the state yet."""
@@ -158,7 +160,14 @@ class SharePartitions:
                 partial(self._forget, key),
                 self._dead_letters,
             )
+            leader.when_loaded(partial(self._loop.call_later, _KEPT_S, self._forget_unused, key, leader))
         return Found(request, leader)
+
+    def _forget_unused(self, key: tuple[str, TopicPartition], leader: LeadSharePartition) -> None:
+        """A fetch that does not wait may begin to load the state for any group, also one that does not exist."""
+        is_unused = leader.load_error is not None or key[0] not in self._members
+        if is_unused and leader.is_idle and self._leaders.get(key) is leader:
+            self._forget(key)
 
     def _check_loaded(self, group_id: str, found: Found) -> Found:
         """Leave out what is not loaded. What could not be loaded is forgotten, so that the next fetch tries again."""

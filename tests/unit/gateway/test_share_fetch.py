@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rayka.actors.share import partitions as partitions_module
 from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey
@@ -319,6 +320,31 @@ def test_no_record_is_delivered_before_the_group_has_state(tmp_path: Path) -> No
         topic_id = broker.image.topics["t"].topic_id
         await broker.shares.execute(InitializeShareGroupStateRequest("another", topic_id, 0, 1, 0))
         assert records_of(await member.fetch(group_id="another")) == [(0, 0, 1)]
+
+    check(tmp_path, body)
+
+
+def test_groups_that_nobody_comes_back_for_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions_module, "_KEPT_S", 0.05)
+
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1)
+        partitions = broker.share_leaders.partitions
+        topic_id = broker.image.topics["t"].topic_id
+        wanted = ShareFetchPartition(TopicPartition("t", 0), topic_id.bytes)
+        is_there, execute = asyncio.Event(), broker.shares.execute
+
+        async def execute_late(request: Any) -> Any:
+            await is_there.wait()
+            return await execute(request)
+
+        monkeypatch.setattr(broker.shares, "execute", execute_late)
+        for group_id in ("g", *(f"unknown-{number}" for number in range(20))):
+            await broker.share_leaders.fetch(ShareFetchParams(group_id, "m", 0.0, 1, 1 << 20, 0), [wanted])
+            await broker.share_leaders.end_session(group_id, "m", [wanted.topic_partition], is_lost=False)
+        assert len(partitions) == 21
+        is_there.set()
+        await until(lambda: len(partitions) == 0)
 
     check(tmp_path, body)
 
