@@ -76,7 +76,7 @@ class Appender:
         if not from_client:
             self._check_markers(batches, transaction_version)
         base_offset = self._local.log_end_offset
-        last_offset = self._write(batches, base_offset, leader_epoch, now_ms)
+        last_offset = self._write(batches, base_offset, leader_epoch, now_ms, transaction_version)
         return AppendInfo(base_offset, last_offset, self._validator.log_append_time(now_ms), log_start_offset)
 
     def _check_markers(self, batches: ValidatedRecords, transaction_version: int) -> None:
@@ -88,7 +88,9 @@ class Appender:
                 self._producers.check_marker(header, coordinator_epoch, transaction_version)
             position += header.size_in_bytes
 
-    def _write(self, batches: ValidatedRecords, base_offset: int, leader_epoch: int, now_ms: int) -> int:
+    def _write(
+        self, batches: ValidatedRecords, base_offset: int, leader_epoch: int, now_ms: int, transaction_version: int
+    ) -> int:
         """Stamp the batches, write them and take note of their producers; the last offset."""
         records, headers = batches
         position, next_offset = 0, base_offset
@@ -102,15 +104,17 @@ class Appender:
         self._local.append(records, headers, next_offset)
         for header in headers:
             if header.producer_id >= 0:
-                self._remember_producers(batches, base_offset, now_ms)
+                self._remember_producers(batches, base_offset, now_ms, transaction_version)
                 break
         return next_offset - 1
 
-    def _remember_producers(self, batches: ValidatedRecords, base_offset: int, now_ms: int) -> None:
+    def _remember_producers(
+        self, batches: ValidatedRecords, base_offset: int, now_ms: int, transaction_version: int
+    ) -> None:
         records, headers = batches
         position = 0
         for header in headers:
-            aborted = self._producers.append(header, base_offset, records, position, now_ms)
+            aborted = self._producers.append(header, base_offset, records, position, now_ms, transaction_version)
             if aborted is not None:
                 self._local.segments.active.add_aborted(aborted)
             position += header.batch_length + LOG_OVERHEAD

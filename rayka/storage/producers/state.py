@@ -39,7 +39,7 @@ class ProducerState:
         self._unreplicated: dict[int, int] = {}
         """First offset of each ended transaction -> its marker's offset, until the high watermark is above that."""
         self.verifications: dict[int, Verification] = {}
-        """By producer id, until the transaction begins or a marker ends it."""
+        """By producer id, until the transaction begins or its marker is appended."""
         self.snapshots: list[int] = []
         """Offsets of the snapshots, rising."""
         self._unwritten: dict[int, bytes | None] = {}
@@ -148,9 +148,18 @@ class ProducerState:
             )
 
     def append(
-        self, header: BatchHeader, base_offset: int, records: Buffer, position: int, seen_ms: int
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        records: Buffer,
+        position: int,
+        seen_ms: int,
+        transaction_version: int = 0,
     ) -> AbortedTxn | None:
-        """Remember a batch that was appended at `seen_ms`; the transaction that it aborts, if it does."""
+        """Remember a batch that was appended at `seen_ms`; the transaction that it aborts, if it does.
+
+        `transaction_version` is that of a marker.
+        """
         producer_id = header.producer_id
         if producer_id < 0:
             return None
@@ -158,7 +167,9 @@ class ProducerState:
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
         if header.attributes & CONTROL_FLAG:
-            return self._end_transaction(entry, header, base_offset, records, position, seen_ms)
+            aborted = self._end_transaction(entry, header, base_offset, records, position, seen_ms)
+            self._end_verifications_before(header, transaction_version)
+            return aborted
         entry.append(header, base_offset + header.last_offset_delta, seen_ms)
         if header.attributes & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
             self.verifications.pop(producer_id, None)
@@ -172,7 +183,6 @@ class ProducerState:
         control_type = read_control_type(records, position, header)
         if control_type not in (ControlType.ABORT, ControlType.COMMIT):
             return None
-        self.verifications.pop(entry.producer_id, None)
         entry.move_to_epoch(header.producer_epoch)
         entry.coordinator_epoch = read_coordinator_epoch(records, position, header)
         entry.last_seen_ms = seen_ms
@@ -184,6 +194,13 @@ class ProducerState:
         if control_type is ControlType.COMMIT:
             return None
         return AbortedTxn(header.producer_id, first_offset, offset, next(iter(self.ongoing), offset + 1))
+
+    def _end_verifications_before(self, marker: BatchHeader, transaction_version: int) -> None:
+        """With transaction version 2 a marker has the epoch of the next transaction, which may be asked about."""
+        verification = self.verifications.get(marker.producer_id)
+        last_ended_epoch = marker.producer_epoch - (transaction_version >= 2)
+        if verification is not None and verification.producer_epoch <= last_ended_epoch:
+            del self.verifications[marker.producer_id]
 
     @property
     def first_unstable_offset(self) -> int | None:

@@ -7,7 +7,7 @@ from rayka.storage.format.batch import BatchHeader
 
 
 class Verification:
-    """Stands for the question. A marker that is appended meanwhile makes the answer worthless: see `ProducerState`.
+    """Stands for the question. A marker that ends its transaction makes the answer worthless: see `ProducerState`.
 
     It remembers the lowest sequence that came: if the first batch of a producer is lost or fails, no later one may take
     its place.

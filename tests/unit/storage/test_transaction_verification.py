@@ -90,6 +90,27 @@ def test_a_delayed_marker_does_not_end_the_next_transaction(tmp_path: Path) -> N
     assert log.last_stable_offset == log.log_end_offset
 
 
+def test_the_next_transaction_may_begin_while_the_marker_of_the_one_before_is_on_its_way(tmp_path: Path) -> None:
+    """A client with transaction version 2 sends its next batch as soon as the outcome is decided."""
+    log = open_log(tmp_path)
+    send(log, begin(log))
+    following = begin(log, epoch=1)
+    mark(log, epoch=1, version=2)
+    mark(log, epoch=1, version=2)
+    assert send(log, following, epoch=1) == 3
+    assert log.last_stable_offset == 3
+
+
+def test_the_end_of_a_transaction_makes_its_own_verification_worthless(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    delayed = begin(log)
+    mark(log, epoch=1, version=2)
+    assert refusal(log, delayed) in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH)
+    delayed = begin(log, epoch=1)
+    mark(log, epoch=1, version=0)
+    assert refusal(log, delayed, epoch=1) is ErrorCode.INVALID_TXN_STATE
+
+
 def test_a_producer_of_which_nothing_comes_is_forgotten(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     verification = begin(log)
