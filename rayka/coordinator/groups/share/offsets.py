@@ -116,12 +116,13 @@ class ShareOffsets:
         """Share-partitions lose their state. Until that is reported the topics are on their way out."""
         group = self._empty_group(request.group_id)
         known = merged(group.initialized, group.initializing)
-        names = {state.topic_name: topic_id for topic_id, state in known.items()}
-        names |= {name: topic_id for topic_id, name in group.deleting.items()}
-        asked = tuple(names) if request.topics is None else request.topics
-        wanted = {names[name] for name in asked if name in names}
+        # Several topics have had one name if one was deleted and made again while no coordinator was there to see it.
+        names = {topic_id: state.topic_name for topic_id, state in known.items()} | dict(group.deleting)
+        asked = tuple(dict.fromkeys(names.values())) if request.topics is None else request.topics
+        asked_names = frozenset(asked)
+        wanted = {topic_id for topic_id, name in names.items() if name in asked_names}
         changes = ShareGroupUpdate(group.draft(), self._state.topics, now.wall_ms)
-        gone = {topic_id: name for name, topic_id in names.items() if topic_id in wanted}
+        gone = {topic_id: names[topic_id] for topic_id in wanted}
         changes.states(
             initializing={t: state for t, state in group.initializing.items() if t not in wanted},
             initialized={t: state for t, state in group.initialized.items() if t not in wanted},

@@ -369,6 +369,22 @@ def test_a_group_can_be_deleted_when_its_state_is() -> None:
     assert groups.shell.core.state.groups == {}
 
 
+def test_offsets_are_deleted_by_name_also_if_the_topic_was_made_again_while_the_coordinator_was_away() -> None:
+    groups = ShareGroups()
+    groups.join()
+    again = uuid.UUID(int=0)
+    groups.shell.topics = Topics([TopicMetadata(again, "t", 1)], groups.shell.topics.version + 1)
+    groups.shell.restart()
+    joined = groups.heartbeat("n", topics=("t",))
+    assert joined.to_initialize == (SharePartitionToInitialize(again, 0),)
+    for member_id in "mn":
+        groups.heartbeat(member_id, -1)
+    answer = groups.shell.execute(DeleteShareGroupOffsetsRequest("g", ("t",)))
+    assert set(answer.to_delete) == {TargetPartitions(T, (0, 1)), TargetPartitions(again, (0,))}
+    groups.shell.execute(ShareGroupStateDeletedRequest("g", (T, again)))
+    assert groups.shell.execute(DeleteGroupsRequest(("g",))).errors == (NONE,)
+
+
 def test_offsets_of_single_topics_can_be_deleted() -> None:
     groups = ShareGroups()
     groups.join(topics=("t", "u"))
