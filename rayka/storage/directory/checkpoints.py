@@ -43,6 +43,12 @@ def read_offsets(files: RealFiles, path: str) -> dict[TopicPartition, int]:
     return offsets
 
 
+def is_damaged(files: RealFiles, path: str) -> bool:
+    """Whether an offset checkpoint is there, but entries of it cannot be read."""
+    lines = read_lines(files, path)
+    return files.exists(path) if lines is None else len(read_offsets(files, path)) < len(lines)
+
+
 def write_offsets(files: RealFiles, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Write an offset checkpoint and wait until it is on the device."""
     write_lines(files, path, (f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()))

@@ -74,6 +74,8 @@ class LogDirectory:
         self._high_watermarks = checkpoints.read_offsets(files, self._file(HIGH_WATERMARKS_FILE))
         self._cleaned_offsets = checkpoints.read_offsets(files, self._file(CLEANED_OFFSETS_FILE))
         self._find_partitions()
+        if checkpoints.is_damaged(files, self._file(CLEANED_OFFSETS_FILE)):
+            self._cleaned_offsets = dict.fromkeys(self.partitions, 0) | self._cleaned_offsets
 
     @classmethod
     def open(
@@ -233,6 +235,8 @@ class LogDirectory:
         """The metadata knows a topic again whose files were set aside. How they were left is not known any more."""
         name = _stray_name(topic_partition, topic_id)
         if topic_id is not None and topic_partition not in self.partitions and name in self.strays:
+            self._cleaned_offsets[topic_partition] = 0  # it may have been compacted: then offsets are missing
+            self._write_offsets(CLEANED_OFFSETS_FILE, self._cleaned_offsets)
             self._files.rename(self._file(name), self._file(str(topic_partition)))
             self.strays.remove(name)
             self.partitions[topic_partition] = topic_id

@@ -16,12 +16,19 @@ import pytest
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
-from rayka.storage.directory.log_directory import BOOT_ID_FILE, CLEAN_SHUTDOWN_FILE, LogDirectory, parse_directory_name
+from rayka.storage.directory.log_directory import (
+    BOOT_ID_FILE,
+    CLEAN_SHUTDOWN_FILE,
+    CLEANED_OFFSETS_FILE,
+    LogDirectory,
+    parse_directory_name,
+)
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.storage.log.replacement import CleanedSegment
 from rayka.types import TopicPartition
+from tests.support.compaction import compact
 from tests.support.faulty_files import FaultyFiles
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, directory_bytes, read_values
 
@@ -197,6 +204,32 @@ def test_damaged_checkpoints_cost_time_and_no_data(tmp_path: Path, damage: bytes
     log = open_log(open_directory(tmp_path))
     log.update_high_watermark(log.log_end_offset)
     assert read_values(log) == {0: b"a"}
+
+
+@pytest.mark.parametrize("how", ["damaged", "cut", "set aside"])
+def test_gaps_that_compaction_left_cost_no_data_when_the_checkpoint_does_not_tell(tmp_path: Path, how: str) -> None:
+    directory = open_directory(tmp_path)
+    log = directory.open_log(ORDERS, TOPIC_ID, LogConfig(internal_segment_bytes=100), now_ms=NOW_MS)
+    for value in (b"1", b"2", b"3", b"4"):
+        append(log, value)
+        log.roll(NOW_MS)
+        log.flush()
+    directory.write_cleaned_offset(log, 0)
+    compact(log, NOW_MS, RealFiles())
+    assert read_values(log) == {3: b"4"}
+    if how == "set aside":
+        directory.set_aside(ORDERS)
+    else:
+        kill(directory, log)
+        damage = b"0\n1\norders x 1\n" if how == "damaged" else b"0\n"
+        (tmp_path / CLEANED_OFFSETS_FILE).write_bytes(damage)
+        directory = open_directory(tmp_path)
+    for _ in range(2):
+        log = open_log(directory)
+        log.update_high_watermark(log.log_end_offset)
+        assert read_values(log) == {3: b"4"}
+        kill(directory, log)
+        directory = open_directory(tmp_path)
 
 
 def test_records_in_the_place_of_lost_ones_are_not_taken_for_compacted(tmp_path: Path) -> None:
