@@ -44,9 +44,13 @@ def open_segment(file_slice: FileSlice) -> Iterator[int]:
 
 
 def paths_of(file_slice: FileSlice) -> tuple[str, ...]:
-    """Where the file of a slice may be: under its name, to be deleted, or about to take the place of another."""
+    """Where the file of a slice may be: under its name, to be deleted, or about to take the place of another.
+
+    That one may get its name between two looks, so the name comes once more at the end.
+    """
     path = file_slice.path
-    return (path, path + DELETED_SUFFIX, path + SWAP_SUFFIX) if file_slice.inode else (path, path + DELETED_SUFFIX)
+    deleted = path + DELETED_SUFFIX
+    return (path, deleted, path + SWAP_SUFFIX, path) if file_slice.inode else (path, deleted)
 
 
 def _open(file_slice: FileSlice) -> int:

@@ -18,7 +18,9 @@ from rayka.storage.format.compression import Codec
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch, read_records, seal_batch
 from rayka.storage.log.log import Log
+from rayka.storage.log.reader import SegmentReader
 from rayka.storage.log.replacement import CleanedSegment
+from rayka.types import FileSlice
 from tests.support.compaction import compact
 from tests.support.logs import NOW_MS, check_indexes, open_log, read_batches
 
@@ -263,6 +265,22 @@ def test_what_is_being_replaced_is_not_cut(tmp_path: Path, offset: int) -> None:
     log.end_replacement(replacement)
     log.truncate_to(offset)
     assert log.log_end_offset == offset
+
+
+def test_a_segment_that_gets_its_name_while_a_reader_looks_for_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, swap = tmp_path / "0.log", tmp_path / "0.log.swap"
+    swap.write_bytes(b"records")
+    file_slice, really_open = FileSlice(str(path), 0, 7, swap.stat().st_ino), os.open
+
+    def open_late(name: str, flags: int) -> int:
+        if name == str(swap):
+            swap.rename(path)
+        return really_open(name, flags)
+
+    monkeypatch.setattr(os, "open", open_late)
+    assert SegmentReader().read(file_slice) == b"records"
 
 
 def test_an_empty_segment_that_a_crash_left_unnamed_brings_no_aborted_transaction_back(tmp_path: Path) -> None:
