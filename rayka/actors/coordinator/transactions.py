@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class TransactionLinks:
         self._coordinators = coordinators
         self._partitions = partitions
         self._config = config
+        self._asking: Counter[tuple[TopicPartition, int]] = Counter()
         self.outside = Outside(self.verified, self.write_markers)
 
     async def verify(
@@ -75,18 +77,33 @@ class TransactionLinks:
             return [error.code] * len(partitions)
 
     async def verified(self, partition: Partition, request: TransactionalRequest[Any]) -> Verified:
-        """Whether a coordinator may write a request to its partition."""
+        """Whether a coordinator may write a request to its partition.
+
+        A producer that is refused leaves nothing behind, and takes nothing from another of the same id that still asks.
+        """
         now_ms = time.time_ns() // 1_000_000
         verification = partition.log.begin_verification(request.producer_id, request.producer_epoch, 0, now_ms)
         if verification is None:
             return ErrorCode.NONE, None
         support = TransactionSupport(request.transaction_support)
-        (error,) = await self.verify(
-            request.transactional_id, request.producer_id, request.producer_epoch, (partition.topic_partition,), support
-        )
-        if error is not ErrorCode.NONE and not error.retriable:
+        error = await self._ask(partition.topic_partition, request, support)
+        is_last = (partition.topic_partition, request.producer_id) not in self._asking
+        if error is not ErrorCode.NONE and not error.retriable and is_last:
             partition.log.end_verification(request.producer_id, verification)
         return _for_client(error, support), verification
+
+    async def _ask(
+        self, partition: TopicPartition, request: TransactionalRequest[Any], support: TransactionSupport
+    ) -> ErrorCode:
+        key, producer = (partition, request.producer_id), (request.producer_id, request.producer_epoch)
+        self._asking[key] += 1
+        try:
+            (error,) = await self.verify(request.transactional_id, *producer, (partition,), support)
+        finally:
+            self._asking[key] -= 1
+            if not self._asking[key]:
+                del self._asking[key]
+        return error
 
     async def write_markers(self, markers: TransactionMarkers, coordinator_epoch: int) -> Request[Any]:
         """Write the markers of a transaction, however long it takes."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rayka.actors.coordinator.outside import Outside, Verified
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
+from rayka.actors.coordinator.transactions import TransactionLinks
 from rayka.config import BrokerConfig, LogConfig
 from rayka.coordinator.groups.requests import CommittedOffset, ListGroupsRequest, TxnOffsetCommitRequest
 from rayka.coordinator.groups.spec import GROUPS
@@ -16,6 +17,7 @@ from rayka.coordinator.request import Request, TransactionalRequest
 from rayka.coordinator.spec import CoordinatorSpec
 from rayka.coordinator.transactions.requests import (
     AddPartitionsRequest,
+    AddPartitionsResponse,
     EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
@@ -103,3 +105,37 @@ def test_a_commit_of_offsets_is_answered_by_a_coordinator_that_resigns_at_once(t
         assert answer.code is ErrorCode.NOT_COORDINATOR
 
     check(tmp_path, GROUPS, resign)
+
+
+class Coordinators:
+    """Answers each producer epoch when told to."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, asyncio.Future[AddPartitionsResponse]] = {}
+
+    async def execute(self, request: AddPartitionsRequest) -> AddPartitionsResponse:
+        self.answers[request.producer_epoch] = asyncio.get_running_loop().create_future()
+        return await self.answers[request.producer_epoch]
+
+
+def test_a_zombie_that_commits_offsets_takes_nothing_from_its_successor(tmp_path: Path) -> None:
+    async def check_both() -> None:
+        partition, _ = open_partition(tmp_path)
+        coordinators = Coordinators()
+        links = TransactionLinks(cast(Any, coordinators), cast(Any, None), lambda: BrokerConfig.parse({}))
+
+        def ask(epoch: int) -> asyncio.Task[Verified]:
+            request = TxnOffsetCommitRequest("g", (), "t", 5, epoch, TransactionSupport.ADD_PARTITIONS)
+            return asyncio.ensure_future(links.verified(partition, request))
+
+        zombie, successor = ask(0), ask(1)
+        while len(coordinators.answers) < 2:
+            await asyncio.sleep(0)
+        coordinators.answers[0].set_result(AddPartitionsResponse((ErrorCode.PRODUCER_FENCED,)))
+        assert (await zombie)[0] is ErrorCode.INVALID_PRODUCER_EPOCH
+        coordinators.answers[1].set_result(AddPartitionsResponse((ErrorCode.NONE,)))
+        error, verification = await successor
+        assert error is ErrorCode.NONE
+        assert partition.log.begin_verification(5, 1, 0, 0) is verification, "its commit is appended"
+
+    asyncio.run(asyncio.wait_for(check_both(), 20))
