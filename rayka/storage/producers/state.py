@@ -196,10 +196,14 @@ class ProducerState:
         return AbortedTxn(header.producer_id, first_offset, offset, next(iter(self.ongoing), offset + 1))
 
     def _end_verifications_before(self, marker: BatchHeader, transaction_version: int) -> None:
-        """With transaction version 2 a marker has the epoch of the next transaction, which may be asked about."""
+        """With transaction version 2 a marker has the epoch of the next transaction, which may be asked about.
+
+        Batches of the one that has ended have a lower epoch and are refused for that.
+        """
         verification = self.verifications.get(marker.producer_id)
-        last_ended_epoch = marker.producer_epoch - (transaction_version >= 2)
-        if verification is not None and verification.producer_epoch <= last_ended_epoch:
+        if verification is None:
+            return
+        if transaction_version < 2 or verification.producer_epoch < marker.producer_epoch:
             del self.verifications[marker.producer_id]
 
     @property

@@ -107,6 +107,7 @@ def test_the_end_of_a_transaction_makes_its_own_verification_worthless(tmp_path:
     mark(log, epoch=1, version=2)
     assert refusal(log, delayed) in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH)
     delayed = begin(log, epoch=1)
+    assert begin(log, epoch=9) is delayed, "somebody else used the producer id"
     mark(log, epoch=1, version=0)
     assert refusal(log, delayed, epoch=1) is ErrorCode.INVALID_TXN_STATE
 
