@@ -7,6 +7,7 @@ from itertools import groupby
 
 from rayka.config.broker_settings import BROKER_CONFIGS
 from rayka.config.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType
+from rayka.config.groups import GROUP_CONFIGS, broker_synonym
 from rayka.config.ignored import IGNORED_CONFIGS
 from rayka.config.topic import TOPIC_CONFIGS
 
@@ -27,11 +28,21 @@ Set when a topic is created, or later, by any Kafka tool. A config that a topic 
 broker setting beside it.
 """
 
+_GROUPS = """\
+## Group configs
+
+Set for one group with `rayka configs set --group GROUP NAME=VALUE`, or with any Kafka tool, also before the group
+exists. A config that a group does not set itself comes from the broker setting beside it; the broker's
+`group.*.min.*` and `group.*.max.*` settings bound it.
+"""
+
 _LEFT_ASIDE = """\
 ## Kafka's settings that rayka leaves aside
 
 A `server.properties` that names them is accepted; they have no effect.
 """
+
+_OWN_CONFIG = ("Config", "Type", "Default", "Valid", "Broker setting", "Meaning")
 
 
 def render(broker: Mapping[str, ConfigDef] = BROKER_CONFIGS) -> str:
@@ -47,7 +58,9 @@ def _lines(broker: Mapping[str, ConfigDef]) -> Iterator[str]:
         yield from _table(("Setting", "Type", "Default", "Valid", "Change", "Meaning"), map(_broker_row, group))
     yield _TOPICS
     public = (definition for definition in TOPIC_CONFIGS.values() if not definition.name.startswith("internal."))
-    yield from _table(("Config", "Type", "Default", "Valid", "Broker setting", "Meaning"), map(_topic_row, public))
+    yield from _table(_OWN_CONFIG, map(_topic_row, public))
+    yield _GROUPS
+    yield from _table(_OWN_CONFIG, map(_group_row, GROUP_CONFIGS.values()))
     yield _LEFT_ASIDE
     for reason, patterns in IGNORED_CONFIGS.items():
         yield f"- {reason} {', '.join(f'`{pattern}`' for pattern in patterns)}"
@@ -72,6 +85,11 @@ def _broker_row(definition: ConfigDef) -> tuple[str, ...]:
 def _topic_row(definition: ConfigDef) -> tuple[str, ...]:
     synonyms = ", ".join(f"`{synonym.name}`" for synonym in definition.synonyms)
     return (*_start(definition), synonyms, definition.doc)
+
+
+def _group_row(definition: ConfigDef) -> tuple[str, ...]:
+    synonym = broker_synonym(definition.name)
+    return (*_start(definition), f"`{synonym}`" if synonym else "", definition.doc)
 
 
 def _start(definition: ConfigDef) -> tuple[str, ...]:

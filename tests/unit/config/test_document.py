@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rayka.config import BROKER_CONFIGS, TOPIC_CONFIGS
 from rayka.config.document import render
+from rayka.config.groups import GROUP_CONFIGS
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -16,5 +17,5 @@ def test_the_page_is_current() -> None:
 
 def test_the_page_names_every_setting() -> None:
     page = render()
-    names = {*BROKER_CONFIGS, *TOPIC_CONFIGS} - {"internal.segment.bytes"}
+    names = {*BROKER_CONFIGS, *TOPIC_CONFIGS, *GROUP_CONFIGS} - {"internal.segment.bytes"}
     assert [name for name in sorted(names) if f"| `{name}` |" not in page] == []
