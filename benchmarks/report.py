@@ -41,7 +41,6 @@ core), its latency is bought with processor time, which "CPU s/M requests" shows
 - {date}, commit {commit}, {machine}
 - `{command}`
 - made from `{source}` with `python -m benchmarks.report`
-
 """
 
 
@@ -55,6 +54,8 @@ class Results:
     date: str = ""
     commit: str = ""
     machine: str = ""
+    note: str = ""
+    """What a reader of these figures must know besides, such as other load on the machine."""
     warm_up: dict[str, list[list[float]]] = field(default_factory=dict)
     figures: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
 
@@ -134,6 +135,7 @@ def commit() -> str:
 def write_page(results: Results, source: Path) -> None:
     """Write docs/performance.md and one plot for each measure that both brokers have."""
     text = INTRODUCTION.format(**asdict(results), source=source.resolve().relative_to(ROOT))
+    text += f"- {results.note}\n\n" if results.note else "\n"
     text += f"| what | {' | '.join(HEAD[1:])} |\n|{' --- |' * len(HEAD)}\n"
     text += "".join(f"| {' | '.join(row)} |\n" for row in rows(results))
     PLOTS.mkdir(parents=True, exist_ok=True)
