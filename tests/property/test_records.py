@@ -84,8 +84,8 @@ def test_records(records: list[Record], codec: Codec, base_offset: int) -> None:
     timestamps = sorted(record.timestamp for record in records) or [0]
     rules = RecordRules(True, timestamps[len(timestamps) // 4], timestamps[len(timestamps) * 3 // 4], 1 << 30)
     rejected = find_rejected(record_bytes(built, 0, header), header, rules)
-    assert [(one.batch_index, one.offset_delta, one.timestamp, one.has_no_key) for one in rejected] == [
-        (index, index, record.timestamp, record.key is None)
+    assert [(one.batch_index, one.timestamp, one.has_no_key) for one in rejected] == [
+        (index, record.timestamp, record.key is None)
         for index, record in enumerate(records)
         if record.key is None
         or not (rules.min_timestamp <= record.timestamp <= rules.max_timestamp or record.timestamp == -1)
