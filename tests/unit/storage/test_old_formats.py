@@ -76,16 +76,16 @@ class TestUpConversion:
         assert [header.codec for _, header in iter_headers(batches)] == [codec]
         assert read_up(batches) == as_magic([one._replace(timestamp=max(one.timestamp, 0)) for one in MESSAGES], magic)
 
-    @pytest.mark.parametrize("codec", OLD_CODECS)
-    def test_a_set_of_aiokafka_keeps_its_codec(self, magic: int, codec: Codec) -> None:
-        if codec is Codec.LZ4 and not magic:
-            pytest.skip("aiokafka does not write LZ4 in magic 0")
-        builder = AiokafkaBuilder(magic, codec, 1 << 20)
-        for offset, timestamp, key, value in MESSAGES:
-            builder.append(offset, timestamp if magic else None, key, value)
-        batches = convert_up(builder.build())
-        assert [header.codec for _, header in iter_headers(batches)] == [codec]
-        assert read_up(batches) == as_magic(MESSAGES, magic)
+    def test_sets_of_aiokafka_keep_their_codec(self, magic: int) -> None:
+        for codec in OLD_CODECS:
+            if codec is Codec.LZ4 and not magic:
+                continue  # aiokafka does not write it
+            builder = AiokafkaBuilder(magic, codec, 1 << 20)
+            for offset, timestamp, key, value in MESSAGES:
+                builder.append(offset, timestamp if magic else None, key, value)
+            batches = convert_up(builder.build())
+            assert [header.codec for _, header in iter_headers(batches)] == [codec]
+            assert read_up(batches) == as_magic(MESSAGES, magic)
 
     def test_a_large_plain_set_becomes_several_batches(self, magic: int) -> None:
         messages = [Message(offset, NOW, None, bytes([offset]) * 300_000) for offset in range(10)]
