@@ -156,7 +156,10 @@ def test_kills_in_the_middle_of_transactions(broker: BrokerProcess) -> None:
 
 
 def test_pauses_in_the_middle_of_transactions(broker: BrokerProcess) -> None:
-    """An actor that stands still longer than the timeout of transactions decides none of them twice."""
+    """An actor that stands still decides no transaction twice.
+
+    The first pause is shorter than the timeout of transactions; in a long run every second one is longer.
+    """
     create_topic(broker.bootstrap, "paused", PARTITIONS)
     writers = [Writer(broker.bootstrap, "paused", f"paused-{number}") for number in range(WRITERS)]
     more_commits(writers)
