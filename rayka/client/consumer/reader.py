@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Unpack
 
@@ -19,26 +20,36 @@ from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel, 
 _TIMEOUT_MS = 30_000
 _UNKNOWN_FOR_S = 2.0
 """How long a partition may be unknown before it is taken for one that does not exist."""
+_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 DEFAULT_MAX_BYTES = 1_048_576
 
 
 class FetchRequest(NamedTuple):
-    """Read a partition from an offset on: whole batches up to `max_bytes`, one at least."""
+    """Read a partition from an offset on: whole batches up to `max_bytes`, one at least.
+
+    With a `topic_id`, that of an earlier `RecordSet`, only this topic is read and not a later one of the same name,
+    in which the offset means nothing.
+    """
 
     topic: str
     partition: int
     offset: int
     max_bytes: int = DEFAULT_MAX_BYTES
+    topic_id: uuid.UUID | None = None
 
 
 class RecordSet(NamedTuple):
-    """What a fetch gave. `next_offset` is where to read on, `high_watermark` where the partition ended then."""
+    """What a fetch gave.
+
+    `next_offset` is where to read on in the topic with `topic_id`, `high_watermark` where the partition ended then.
+    """
 
     topic_partition: TopicPartition
     records: list[ConsumerRecord]
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    topic_id: uuid.UUID
 
 
 class AsyncReader(AsyncClosing):
@@ -64,15 +75,16 @@ class AsyncReader(AsyncClosing):
         offset: int,
         max_bytes: int = DEFAULT_MAX_BYTES,
         *,
+        topic_id: uuid.UUID | None = None,
         max_wait_ms: int = 0,
         timeout_ms: float = _TIMEOUT_MS,
     ) -> RecordSet:
         """The records from an offset on; at the end none, unless one arrives within `max_wait_ms`.
 
-        Raises OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, CORRUPT_MESSAGE. While there is no
-        leader it retries, for at most `timeout_ms`.
+        Raises OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (the topic was deleted and created
+        again since it had `topic_id`), CORRUPT_MESSAGE. While there is no leader it retries, for at most `timeout_ms`.
         """
-        request = FetchRequest(topic, partition, offset, max_bytes)
+        request = FetchRequest(topic, partition, offset, max_bytes, topic_id)
         return (await self._fetch([request], max_wait_ms, timeout_ms))[0]
 
     @at_home
@@ -119,22 +131,38 @@ class AsyncReader(AsyncClosing):
         for request in requests:
             _require_valid(request)
         started_s = time.monotonic()
-        while True:
-            results = await self._ask(requests, max_wait_ms) if requests else []
+        while requests:
+            asked = [self._with_topic_id(request) for request in requests]
+            results = await self._ask(asked, max_wait_ms)
             try:
-                pairs = zip(requests, results, strict=True)
+                pairs = zip(asked, results, strict=True)
                 return [await self._record_set(request, result) for request, result in pairs]
             except RaykaError as error:
-                is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                patience_s = min(timeout_ms / 1000, _UNKNOWN_FOR_S if is_unknown else float("inf"))
+                patience_s = min(timeout_ms / 1000, _UNKNOWN_FOR_S if error.code in _GONE else float("inf"))
                 is_corrupt = error.code is ErrorCode.CORRUPT_MESSAGE
                 if is_corrupt or not error.code.retriable or time.monotonic() - started_s >= patience_s:
                     raise
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+        return []
+
+    def _with_topic_id(self, request: FetchRequest) -> FetchRequest:
+        """The request for the topic that has this name now, if it does not say which."""
+        topic = self._broker.image.topics.get(request.topic)
+        if request.topic_id is not None or topic is None:
+            return request
+        return request._replace(topic_id=topic.topic_id)
 
     async def _ask(self, requests: Sequence[FetchRequest], max_wait_ms: int) -> list[FetchResult]:
         return await self._broker.partitions.fetch(
-            [FetchPartition(TopicPartition(r.topic, r.partition), r.offset, r.max_bytes) for r in requests],
+            [
+                FetchPartition(
+                    TopicPartition(r.topic, r.partition),
+                    r.offset,
+                    r.max_bytes,
+                    topic_id=None if r.topic_id is None else r.topic_id.bytes,
+                )
+                for r in requests
+            ],
             max_wait_ms=max_wait_ms,
             min_bytes=self.config.fetch_min_bytes,
             max_bytes=sum(request.max_bytes for request in requests),
@@ -143,9 +171,13 @@ class AsyncReader(AsyncClosing):
 
     async def _record_set(self, request: FetchRequest, result: FetchResult) -> RecordSet:
         topic_partition = TopicPartition(request.topic, request.partition)
+        reason = f"{topic_partition} can't be read at {request.offset}"
+        if result.error == ErrorCode.INCONSISTENT_TOPIC_ID:
+            message = f"{reason}: topic {request.topic} does not have the id {request.topic_id}; it was created again"
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, message)
         if result.error:
-            reason = f"{topic_partition} can't be read at {request.offset}"
             raise RaykaError(ErrorCode(result.error), reason)
+        assert request.topic_id is not None  # what a leader serves is in the image
         data = await self._bytes(topic_partition, result)
         completed_fetch = CompletedFetch(
             topic_partition, request.offset, data, result.aborted_transactions, self.config
@@ -154,7 +186,12 @@ class AsyncReader(AsyncClosing):
         while more := completed_fetch.take(len(data)):
             records += more
         return RecordSet(
-            topic_partition, records, completed_fetch.next_offset, result.high_watermark, result.log_start_offset
+            topic_partition,
+            records,
+            completed_fetch.next_offset,
+            result.high_watermark,
+            result.log_start_offset,
+            request.topic_id,
         )
 
     async def _bytes(self, topic_partition: TopicPartition, result: FetchResult) -> bytes | bytearray:
@@ -182,5 +219,7 @@ def _require_valid(request: FetchRequest) -> None:
         value = getattr(request, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"{name} must be an int, at least {minimum}, not {value!r}")
+    if not isinstance(request.topic_id, uuid.UUID | None):
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"topic_id must be a uuid.UUID, not {request.topic_id!r}")
     if not isinstance(request.topic, str):
         raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic must be a str, not {request.topic!r}")

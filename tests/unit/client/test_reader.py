@@ -74,6 +74,20 @@ def test_a_reader_waits_for_a_new_leader(cluster: Cluster, faults: FaultyPartiti
         reader.fetch("events", 0, 1, timeout_ms=20)
 
 
+def test_a_topic_that_was_created_again_is_not_read_by_old_offsets(cluster: Cluster) -> None:
+    fill(cluster, 10)
+    reader = cluster.reader(retry_backoff_ms=1)
+    before = reader.fetch("events", 0, 5)
+    cluster.admin().delete_topic("events")
+    cluster.admin().create_topic("events")
+    fill(cluster, 10)
+    with pytest.raises(RaykaError, match=f"UNKNOWN_TOPIC_ID: .*{before.topic_id}; it was created again"):
+        reader.fetch("events", 0, before.next_offset, topic_id=before.topic_id, timeout_ms=20)
+    after = reader.fetch("events", 0, 5)
+    assert after.topic_id != before.topic_id
+    assert len(reader.fetch("events", 0, 5, topic_id=after.topic_id).records) == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
