@@ -241,6 +241,11 @@ class UpdateFeatures(ControllerRequest[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadVersion(ControllerRequest[int]):
+    """The version of the newest metadata."""
+
+
+@dataclass(frozen=True, slots=True)
 class AllocateProducerIds(ControllerRequest[ProducerIdBlock]):
     """Producer ids that no other process gets, for the producers that a broker serves."""
 

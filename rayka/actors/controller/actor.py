@@ -37,6 +37,7 @@ from rayka.metadata.commands import (
     CreateTopics,
     DeleteTopics,
     IncrementalAlterConfigs,
+    ReadVersion,
     TopicResult,
     UpdateFeatures,
 )
@@ -331,4 +332,5 @@ _COMMANDS: Mapping[type[ControllerRequest[Any]], Callable[[Controller, Any], Con
     ActorRegistration: Controller.register_actor,
     ActorDied: lambda core, request: core.actor_died(request.name, request.epoch),
     AssignReplicasToDirs: Controller.assign_replicas_to_dirs,
+    ReadVersion: lambda core, request: ControllerResult((), core.image.version),
 }

@@ -26,6 +26,7 @@ from rayka.metadata.commands import (
     IncrementalAlterConfigs,
     NewPartitions,
     NewTopic,
+    ReadVersion,
     TopicResult,
     UpdateFeatures,
 )
@@ -111,6 +112,15 @@ class ControllerClient:
             self._producer_ids = iter(range(block.first, block.first + block.size))
             producer_id = next(self._producer_ids)
         return producer_id
+
+    async def catch_up(self) -> None:
+        """Wait until this process' image is as new as the controller's at the time of the call.
+
+        Raises REQUEST_TIMED_OUT if that takes too long or the controller is away.
+        """
+        version = await self._execute(ReadVersion())
+        if self._watch.image.version < version:
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"metadata of version {version} has not come")
 
     async def _execute(self, request: ControllerRequest[R], timeout_ms: int = 0) -> R:
         timeout_s = timeout_ms / 1000 if timeout_ms > 0 else _DEFAULT_TIMEOUT_S

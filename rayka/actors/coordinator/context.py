@@ -297,7 +297,7 @@ class CoordinatorContext(Generic[C]):
     async def _carry_out_effect(self, effect: Any) -> None:
         """Do one thing outside, and tell the core; again until it is told."""
         request = await self._outside().perform(effect, self._log.partition.leader_epoch)
-        while self._error is None:
+        while request is not None and self._error is None:
             told: asyncio.Future[Any] = self._loop.create_future()
             self._execute(request, _setter(told))
             answer = await told

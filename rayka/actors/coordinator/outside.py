@@ -18,11 +18,11 @@ class Outside(NamedTuple):
     """`verified` asks a transaction coordinator about a request's transaction and the partition that it writes to.
 
     `perform` does what a core asked for in this leader epoch, however long that takes, and returns the request that
-    tells the core. Neither raises.
+    tells the core, or None if the core is to hear nothing. Neither raises.
     """
 
     verified: Callable[[Partition, TransactionalRequest[Any]], Awaitable[Verified]]
-    perform: Callable[[Any, int], Awaitable[Request[Any]]]
+    perform: Callable[[Any, int], Awaitable[Request[Any] | None]]
 
 
 async def _nobody_to_ask(partition: Partition, request: TransactionalRequest[Any]) -> Verified:

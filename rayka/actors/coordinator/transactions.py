@@ -1,7 +1,9 @@
 """Between transaction coordinators and the partitions of their transactions: questions one way, markers the other.
 
 One for each process. Markers are sent until every leader has written them: what has to be retried is retried with
-growing pauses. A partition that the metadata has not known for a while was deleted, and needs none.
+growing pauses. A partition that does not exist in metadata as new as the controller's was deleted, and needs none. If
+a leader knows a newer coordinator or a newer epoch of the producer, this coordinator leaves the transaction as it is,
+as Kafka's does: the newer coordinator ends it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rayka.actors.channel.router import Router
@@ -30,19 +32,29 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
-_DELETED_AFTER_S = 3.0
 _ANSWER_TIMEOUT_S = 10.0
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 _UNREACHABLE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT})
 
 
 class TransactionLinks:
-    """`coordinators` are the ways to transaction coordinators, `partitions` those to leaders."""
+    """`coordinators` are the ways to transaction coordinators, `partitions` those to leaders.
 
-    def __init__(self, coordinators: CoordinatorRouter, partitions: Router, config: Callable[[], BrokerConfig]) -> None:
+    `catch_up` returns when the metadata of this process is as new as the controller's, and raises RaykaError if it
+    can't tell.
+    """
+
+    def __init__(
+        self,
+        coordinators: CoordinatorRouter,
+        partitions: Router,
+        config: Callable[[], BrokerConfig],
+        catch_up: Callable[[], Awaitable[None]],
+    ) -> None:
         self._coordinators = coordinators
         self._partitions = partitions
         self._config = config
+        self._catch_up = catch_up
         self._asking: Counter[tuple[TopicPartition, int]] = Counter()
         self.outside = Outside(self.verified, self.write_markers)
 
@@ -105,10 +117,9 @@ class TransactionLinks:
                 del self._asking[key]
         return error
 
-    async def write_markers(self, markers: TransactionMarkers, coordinator_epoch: int) -> Request[Any]:
-        """Write the markers of a transaction, however long it takes."""
+    async def write_markers(self, markers: TransactionMarkers, coordinator_epoch: int) -> Request[Any] | None:
+        """Write the markers of a transaction, however long it takes. None: it is for a newer coordinator to end it."""
         pending, pause_s = markers.partitions, _FIRST_PAUSE_S
-        unknown_since: dict[TopicPartition, float] = {}
         while pending:
             marker = TxnMarker(
                 markers.producer_id,
@@ -119,32 +130,32 @@ class TransactionLinks:
                 pending,
             )
             errors = dict(zip(pending, await self._partitions.write_txn_marker(marker), strict=True))
-            pending = tuple(self._unwritten(errors, unknown_since))
+            if not _FENCED.isdisjoint(errors.values()):
+                refusals = ", ".join(f"{one}: {error.name}" for one, error in errors.items() if error in _FENCED)
+                logger.error("The markers of %s are refused (%s)", markers.transactional_id, refusals)
+                return None
+            pending = await self._existing(tuple(one for one in pending if errors[one] is not ErrorCode.NONE))
             if pending:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return MarkersWrittenRequest(markers.transactional_id, markers.producer_id, markers.producer_epoch)
 
-    def _unwritten(
-        self, errors: dict[TopicPartition, ErrorCode], unknown_since: dict[TopicPartition, float]
-    ) -> list[TopicPartition]:
-        """The partitions to try again."""
-        now_s = time.monotonic()
-        left = []
-        for partition, error in errors.items():
-            if error is ErrorCode.NONE:
-                continue
-            if error in _FENCED:
-                logger.error("%s refuses the marker of a transaction: %s", partition, error.name)
-                continue
-            is_known = self._partitions.locate(partition) is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if is_known:
-                unknown_since.pop(partition, None)
-            elif now_s - unknown_since.setdefault(partition, now_s) > _DELETED_AFTER_S:
-                logger.warning("%s was deleted; its transaction ends without a marker there", partition)
-                continue
-            left.append(partition)
-        return left
+    async def _existing(self, partitions: tuple[TopicPartition, ...]) -> tuple[TopicPartition, ...]:
+        """Without those that were deleted. Metadata that lags behind may not know a new topic yet, so it catches up."""
+        if not any(self._is_unknown(partition) for partition in partitions):
+            return partitions
+        try:
+            await self._catch_up()
+        except RaykaError as error:
+            logger.warning("Whether partitions of a transaction were deleted is not known yet: %s", error)
+            return partitions
+        deleted = frozenset(filter(self._is_unknown, partitions))
+        for partition in deleted:
+            logger.warning("%s was deleted; its transaction ends without a marker there", partition)
+        return tuple(partition for partition in partitions if partition not in deleted)
+
+    def _is_unknown(self, partition: TopicPartition) -> bool:
+        return self._partitions.locate(partition) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _for_client(error: ErrorCode, support: TransactionSupport) -> ErrorCode:

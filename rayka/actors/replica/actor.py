@@ -155,7 +155,7 @@ class PartitionActor:
     def _link_transactions(self) -> None:
         """Give the partitions a way to the coordinators of their transactions, and those a way to the partitions."""
         view = self._view
-        links = TransactionLinks(view.transactions, view.partitions, lambda: view.config)
+        links = TransactionLinks(view.transactions, view.partitions, lambda: view.config, view.controller.catch_up)
         self._server.verify_with(links.verify)
         for coordinator in self._coordinators.values():
             coordinator.outside = links.outside

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from rayka.actors.coordinator.outside import Outside, Verified
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.coordinator.transactions import TransactionLinks
@@ -27,7 +29,7 @@ from rayka.coordinator.transactions.spec import TRANSACTIONS
 from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
-from rayka.types import TopicPartition, TransactionSupport
+from rayka.types import TopicPartition, TransactionSupport, TxnMarker
 from tests.unit.actors.test_coordinator_log import FewDescriptors, open_partition
 
 ORDERS = TopicPartition("orders", 0)
@@ -118,11 +120,81 @@ class Coordinators:
         return await self.answers[request.producer_epoch]
 
 
+class Leaders:
+    """Leaders that give these answers in turn, and the metadata of this process.
+
+    The first `away` attempts to catch up with the controller fail. The partition exists if `exists`; this process knows
+    it from the start if `is_known`, else since it caught up.
+    """
+
+    def __init__(self, *answers: ErrorCode, is_known: bool = True, exists: bool = True, away: int = 0) -> None:
+        self.answers = iter(answers)
+        self.is_known, self.exists, self.away = is_known, exists, away
+        self.sent: list[TxnMarker] = []
+        self.caught_up = 0
+
+    async def write_txn_marker(self, marker: TxnMarker) -> list[ErrorCode]:
+        self.sent.append(marker)
+        return [next(self.answers) for _ in marker.partitions]
+
+    def locate(self, partition: TopicPartition) -> tuple[str, int] | ErrorCode:
+        return ("leader", 1) if self.is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    async def catch_up(self) -> None:
+        self.caught_up += 1
+        if self.caught_up <= self.away:
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT)
+        self.is_known = self.exists
+
+
+def write_markers(leaders: Leaders) -> Request[Any] | None:
+    """Write the marker of a commit to one partition."""
+    nobody = cast(Any, None)
+    links = TransactionLinks(nobody, cast(Any, leaders), lambda: BrokerConfig.parse({}), leaders.catch_up)
+    markers = TransactionMarkers("t", 5, 1, True, 2, (ORDERS,))
+    return asyncio.run(asyncio.wait_for(links.write_markers(markers, 3), 20))
+
+
+WRITTEN = MarkersWrittenRequest("t", 5, 1)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_a_fenced_coordinator_leaves_the_transaction_to_the_newer_one(error: ErrorCode) -> None:
+    """It must not end a transaction whose markers it could not write."""
+    leaders = Leaders(ErrorCode.NOT_LEADER_OR_FOLLOWER, error)
+    assert write_markers(leaders) is None
+    assert len(leaders.sent) == 2
+
+
+def test_markers_are_sent_until_the_leader_has_written_them() -> None:
+    passing = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR)
+    leaders = Leaders(*passing, ErrorCode.NONE)
+    assert write_markers(leaders) == WRITTEN
+    assert len(leaders.sent) == 4
+    assert leaders.caught_up == 0
+
+
+def test_a_deleted_partition_needs_no_marker() -> None:
+    leaders = Leaders(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, is_known=False, exists=False)
+    assert write_markers(leaders) == WRITTEN
+    assert leaders.caught_up == 1
+
+
+@pytest.mark.parametrize("away", [0, 3])
+def test_a_partition_that_this_process_does_not_know_yet_gets_its_marker(away: int) -> None:
+    """Another process may know a new topic before this one, and the controller may be away for as long as it likes."""
+    unknown = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * (away + 1)
+    leaders = Leaders(*unknown, ErrorCode.NONE, is_known=False, away=away)
+    assert write_markers(leaders) == WRITTEN
+    assert len(leaders.sent) == away + 2
+
+
 def test_a_zombie_that_commits_offsets_takes_nothing_from_its_successor(tmp_path: Path) -> None:
     async def check_both() -> None:
         partition, _ = open_partition(tmp_path)
         coordinators = Coordinators()
-        links = TransactionLinks(cast(Any, coordinators), cast(Any, None), lambda: BrokerConfig.parse({}))
+        nobody = cast(Any, None)
+        links = TransactionLinks(cast(Any, coordinators), nobody, lambda: BrokerConfig.parse({}), nobody)
 
         def ask(epoch: int) -> asyncio.Task[Verified]:
             request = TxnOffsetCommitRequest("g", (), "t", 5, epoch, TransactionSupport.ADD_PARTITIONS)
