@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rayka.client.consumer.records import ConsumerRecord, RecordBatches
     from rayka.client.consumer.sequence import ConsumerRecords
     from rayka.client.group.blocking import GroupConsumer
-    from rayka.client.group.consumer import AsyncGroupConsumer, GroupMetadata
-    from rayka.client.group.coordinator import OffsetAndMetadata
+    from rayka.client.group.consumer import AsyncGroupConsumer
+    from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata, ReadOffsets
     from rayka.client.group.settings import GroupConsumerConfig, GroupConsumerOptions
     from rayka.client.producer.future import BatchMetadata, ProduceFuture, RecordMetadata
     from rayka.client.producer.partitioner import Partitioner, murmur2, random_partition
@@ -43,8 +43,8 @@ _MODULES = {
     "rayka.client.consumer.records": ("ConsumerRecord", "RecordBatches"),
     "rayka.client.consumer.sequence": ("ConsumerRecords",),
     "rayka.client.group.blocking": ("GroupConsumer",),
-    "rayka.client.group.consumer": ("AsyncGroupConsumer", "GroupMetadata"),
-    "rayka.client.group.coordinator": ("OffsetAndMetadata",),
+    "rayka.client.group.consumer": ("AsyncGroupConsumer",),
+    "rayka.client.group.coordinator": ("GroupMetadata", "OffsetAndMetadata", "ReadOffsets"),
     "rayka.client.group.settings": ("GroupConsumerConfig", "GroupConsumerOptions"),
     "rayka.client.producer.future": ("BatchMetadata", "ProduceFuture", "RecordMetadata"),
     "rayka.client.producer.partitioner": ("Partitioner", "murmur2", "random_partition"),
@@ -103,6 +103,7 @@ __all__ = [
     "ProducerConfig",
     "ProducerOptions",
     "RaykaError",
+    "ReadOffsets",
     "Reader",
     "RecordBatches",
     "RecordMetadata",

@@ -11,7 +11,7 @@ from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
-from rayka.client.group.coordinator import OffsetAndMetadata
+from rayka.client.group.coordinator import OffsetAndMetadata, ReadOffsets
 from rayka.client.group.member import RebalanceCallback
 from rayka.client.loop import LoopThread, blocking
 from rayka.types import TopicPartition
@@ -39,6 +39,10 @@ class GroupConsumer(Consumer):
     assign = blocking(AsyncGroupConsumer.assign)
     commit = blocking(AsyncGroupConsumer.commit)
     group_metadata = blocking(AsyncGroupConsumer.group_metadata)
+
+    def read_offsets(self) -> ReadOffsets:
+        """See `AsyncGroupConsumer.read_offsets`."""
+        return self._core.read_offsets()
 
     @overload
     def committed(self, partitions: tuple[str, int]) -> OffsetAndMetadata | None: ...

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from rayka.client.consumer.consumer import AsyncConsumer
 from rayka.client.group.commits import Commits, PreparedCommit
-from rayka.client.group.coordinator import OffsetAndMetadata
+from rayka.client.group.coordinator import GroupCalls, GroupMetadata, OffsetAndMetadata, ReadOffsets
 from rayka.client.group.member import GroupMember
 from rayka.client.loop import at_home
 from rayka.errors import ErrorCode, RaykaError
@@ -18,6 +18,7 @@ from rayka.types import TopicPartition
 class CommittingConsumer(AsyncConsumer):
     """The part of `AsyncGroupConsumer` that commits."""
 
+    _calls: GroupCalls
     _commits: Commits
     _member: GroupMember
 
@@ -40,6 +41,11 @@ class CommittingConsumer(AsyncConsumer):
     def prepare_commit(self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None) -> PreparedCommit:
         """What `commit` of this would commit now. From the thread that polls."""
         return self._commits.prepare(None if offsets is None else self._checked(offsets))
+
+    def read_offsets(self) -> ReadOffsets:
+        """The positions behind all that was given out, as `producer.send_offsets` takes them."""
+        prepared = self._commits.prepare()
+        return ReadOffsets(prepared.offsets, GroupMetadata(self._calls.group_id, *prepared.member))
 
     @at_home
     async def commit_prepared(

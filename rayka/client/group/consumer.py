@@ -14,14 +14,14 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
-from rayka.client.group.coordinator import GroupCalls
+from rayka.client.group.coordinator import GroupCalls, GroupMetadata
 from rayka.client.group.member import LOOK_AGAIN_S, GroupMember, Listener, RebalanceCallback
 from rayka.client.group.membership import ActionKind, Membership
 from rayka.client.group.settings import CONSUMER_PROTOCOL, GroupConsumerConfig
@@ -36,15 +36,6 @@ CLOSE_TIMEOUT_MS = 30_000
 _MIN_WAIT_S = 0.01
 
 T = TypeVar("T")
-
-
-class GroupMetadata(NamedTuple):
-    """Who the consumer is in its group; epoch 0: it is not in it now."""
-
-    group_id: str
-    member_id: str
-    member_epoch: int
-    group_instance_id: str | None
 
 
 class AsyncGroupConsumer(CommittingConsumer):
@@ -161,8 +152,7 @@ class AsyncGroupConsumer(CommittingConsumer):
     @at_home
     async def group_metadata(self) -> GroupMetadata:
         """Who this is in the group."""
-        _, member_id, instance_id, *_ = self._membership.identity
-        return GroupMetadata(self._calls.group_id, member_id, self._membership.member_epoch, instance_id)
+        return self.read_offsets().group
 
     async def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
         """Commit, if that is automatic, and leave the group, in at most `timeout_ms`. Safe to repeat.

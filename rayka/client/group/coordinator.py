@@ -44,6 +44,25 @@ class ConsumerGroupMetadata(NamedTuple):
     instance_id: str | None = None
 
 
+class GroupMetadata(NamedTuple):
+    """Who a consumer is in its group.
+
+    Epoch 0: it is not in it now. -1, without a member id: the program assigns the partitions, so there is no member.
+    """
+
+    group_id: str
+    member_id: str = ""
+    member_epoch: int = -1
+    group_instance_id: str | None = None
+
+
+class ReadOffsets(NamedTuple):
+    """How far a consumer has read, and who it is in its group, both at the same moment."""
+
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    group: GroupMetadata
+
+
 class GroupCalls:
     """The coordinator of one group, for one consumer. Lives in the event loop."""
 

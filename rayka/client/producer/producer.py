@@ -13,8 +13,9 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
+from rayka.client.group.coordinator import GroupMetadata, ReadOffsets
 from rayka.client.loop import AsyncClosing, Closing, LoopThread, Shell, at_home, blocking, blocking_close
 from rayka.client.producer.accumulator import Accumulator
 from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
@@ -22,7 +23,7 @@ from rayka.client.producer.batch import BatchFuture, Headers, ProducerBatch, Rec
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
-from rayka.client.producer.transactions import Transactions
+from rayka.client.producer.transactions import Offsets, Transactions
 from rayka.client.settings import ProducerConfig, ProducerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -40,6 +41,12 @@ ProducerRecord = Any
 _MAX_RECORD_OVERHEAD = max_record_size(None, None)
 _BULK_BATCH_SIZE = 1 << 20
 _NOTHING = (None, None, None)
+
+
+class OffsetsReader(Protocol):
+    """A consumer in a group."""
+
+    def read_offsets(self) -> ReadOffsets: ...
 
 
 class BufferFull(RaykaError, BufferError):
@@ -320,9 +327,20 @@ class AsyncProducer(AsyncClosing):
         await self._its_transactions.end(False)
 
     @at_home
-    async def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
-        """Commit a group's offsets, those of the next records to read, with the transaction."""
-        await self._its_transactions.send_offsets(offsets, group_id)
+    async def send_offsets(self, offsets: Offsets | OffsetsReader, group: str | GroupMetadata | None = None) -> None:
+        """Commit a group's offsets, those of the next records to read, with the transaction.
+
+        `offsets` is a consumer of the group, whose positions are committed as its own (KIP-447), or a mapping; then
+        `group` is what the consumer's `group_metadata` returned or, if the program assigns the partitions itself, the
+        group's id. Raises ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if the group went on without
+        this member: then the transaction is to be aborted, and other members read the records again.
+        """
+        if not isinstance(offsets, Mapping):
+            offsets, group = offsets.read_offsets()
+        if group is None:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "send_offsets needs the group of the offsets")
+        member = GroupMetadata(group) if isinstance(group, str) else group
+        await self._its_transactions.send_offsets(offsets, member)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:

@@ -11,8 +11,9 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata
 from rayka.client.settings import ProducerConfig
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitResponse, TxnOffsetCommitRequest
 from rayka.coordinator.request import Request
@@ -23,6 +24,9 @@ from rayka.gateway.ports import Broker, Groups
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition, TransactionSupport
 
 R = TypeVar("R")
+
+Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
+"""The offsets of the next records to read."""
 
 _FATAL = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 _WAIT_MS = 100
@@ -80,23 +84,30 @@ class Transactions:
             self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
             raise
 
-    async def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
+    async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit offsets of a group with the transaction. Raises the error of the first that is refused."""
         self.check_open()
+        if not offsets:
+            return
         self.has_sent = True
         request = TxnOffsetCommitRequest(
-            group_id,
-            tuple(CommittedOffset(*partition, offset) for partition, offset in offsets.items()),
+            group.group_id,
+            tuple(_committed(*each) for each in offsets.items()),
             self.transactional_id,
             *self.producer,
             transaction_support=TransactionSupport.ADD_PARTITIONS,
+            generation_id=group.member_epoch,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
         )
-        response: OffsetCommitResponse = await self._until_answered(self._broker.groups, group_id, request)
-        error = next((error for error in response.errors if error is not ErrorCode.NONE), ErrorCode.NONE)
-        if error is not ErrorCode.NONE:
-            refused = RaykaError(error, f"Offsets of group {group_id} were refused")
+        try:
+            response: OffsetCommitResponse = await self._until_answered(self._broker.groups, group.group_id, request)
+            for error in response.errors:
+                if error is not ErrorCode.NONE:
+                    raise RaykaError(error, f"Offsets of group {group.group_id} were refused")
+        except RaykaError as refused:
             self.failed(refused)
-            raise refused
+            raise
 
     async def _take_producer(self, request: InitProducerIdRequest | EndTxnRequest) -> None:
         answer: ProducerIdResponse = await self._until_answered(
@@ -135,6 +146,11 @@ class Transactions:
             if time.monotonic() > deadline_s:
                 raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The last answer of the coordinator was {error.name}")
             await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+
+
+def _committed(partition: tuple[str, int], where: int | OffsetAndMetadata) -> CommittedOffset:
+    one = OffsetAndMetadata(where) if isinstance(where, int) else where
+    return CommittedOffset(*partition, one.offset, one.leader_epoch, one.metadata)
 
 
 def _retriable_error(response: Any) -> ErrorCode | None:

@@ -7,7 +7,11 @@ import asyncio
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.group.blocking import GroupConsumer
+from rayka.client.group.coordinator import GroupMetadata
 from rayka.errors import ErrorCode, RaykaError
+from rayka.testing import wait_until
+from rayka.types import TopicPartition
 from tests.unit.client.reading import values
 
 
@@ -85,6 +89,66 @@ def test_the_latest_producer_of_an_id_fences_the_others(cluster: Cluster) -> Non
             zombie.begin_transaction()
         assert refused(again) is ErrorCode.PRODUCER_FENCED
     assert committed(cluster) == [b"successor"]
+
+
+def test_a_consumer_commits_how_far_it_has_read_with_the_transaction(cluster: Cluster) -> None:
+    cluster.admin().create_topic("single", partitions=1)
+    with cluster.producer() as plain:
+        plain.send_many("single", [b"a", b"b"])
+    settings = {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    with (
+        cluster.producer(transactional_id="t") as producer,
+        cluster.consumer("g", ["single"], **settings) as consumer,
+    ):
+        wait_until(lambda: consumer.poll(100) != {}, 20, "the records")
+        with producer.transaction():
+            producer.send("events", b"result")
+            producer.send_offsets(consumer)
+        found = consumer.committed(("single", 0))
+        assert found is not None
+        assert found.offset == 2
+
+
+def test_a_member_that_its_group_went_on_without_commits_nothing(cluster: Cluster) -> None:
+    """Another member reads the same records again, so its results must not count (KIP-447)."""
+    cluster.admin().create_topic("single", partitions=1)
+    offsets = {TopicPartition("single", 0): 1}
+
+    def join(consumer: GroupConsumer) -> GroupMetadata:
+        wait_until(lambda: consumer.poll(20) == {} and consumer.assignment() != set(), 20, "the partition")
+        return consumer.group_metadata()
+
+    with cluster.producer(transactional_id="t") as producer:
+        with cluster.consumer("g", ["single"], enable_auto_commit=False) as consumer:
+            left = join(consumer)
+        with cluster.consumer("g", ["single"], enable_auto_commit=False) as consumer:
+            present = join(consumer)
+            stale = present._replace(member_epoch=present.member_epoch - 1)
+            for member, error in ((left, ErrorCode.UNKNOWN_MEMBER_ID), (stale, ErrorCode.ILLEGAL_GENERATION)):
+                producer.begin_transaction()
+                producer.send("events", b"of a member that is gone")
+                with pytest.raises(RaykaError) as fenced:
+                    producer.send_offsets(offsets, member)
+                assert refused(fenced) is error
+                with pytest.raises(RaykaError) as abortable:
+                    producer.commit_transaction()
+                assert refused(abortable) is ErrorCode.TRANSACTION_ABORTABLE
+                producer.abort_transaction()
+            with producer.transaction():
+                producer.send("events", b"of the present member")
+                producer.send_offsets(offsets, present)
+            found = consumer.committed(("single", 0))
+            assert found is not None
+            assert found.offset == 1
+    assert committed(cluster) == [b"of the present member"]
+
+
+def test_offsets_need_a_group(cluster: Cluster) -> None:
+    with cluster.producer(transactional_id="t") as producer:
+        producer.begin_transaction()
+        with pytest.raises(RaykaError) as nobody:
+            producer.send_offsets({TopicPartition("single", 0): 1})
+        assert refused(nobody) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_record_that_is_refused_lets_the_transaction_only_be_aborted(cluster: Cluster) -> None:
