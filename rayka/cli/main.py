@@ -36,6 +36,7 @@ MODULES = {
         ("configs", "configs", "show and change settings of topics, brokers and groups"),
         ("groups", "groups", "show consumer groups and their lag, move offsets, delete"),
         ("share-groups", "share_groups", "show share groups, their lag and records, move offsets, delete"),
+        ("transactions", "transactions", "show transactions, find those that hang, abort one"),
         ("produce", "produce", "write lines to a topic"),
         ("consume", "consume", "print the records of topics"),
         ("log", "log", "look into log directories on disk"),
@@ -52,6 +53,7 @@ ABSENT = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     ErrorCode.BROKER_NOT_AVAILABLE,
 )
 

@@ -16,6 +16,7 @@ TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
 _BACKOFF_S = 0.05
 _GROUP_KEY = 0
+_TRANSACTION_KEY = 1
 _SHARE_KEY = 2
 _FINAL = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.BROKER_NOT_AVAILABLE)
 """Errors that Kafka calls retriable, and after which a command does not wait for the topic or the broker to appear."""
@@ -73,6 +74,13 @@ class KafkaCluster:
         from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 
         return self._coordinator(entity(FindCoordinatorRequest, _GROUP_KEY, (group_id,)), f"group {group_id}")
+
+    def transaction_coordinator(self, transactional_id: str) -> BrokerNode:
+        """The broker that coordinates the transactions of a transactional id."""
+        from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+
+        request = entity(FindCoordinatorRequest, _TRANSACTION_KEY, (transactional_id,))
+        return self._coordinator(request, f"transactional id {transactional_id}")
 
     def share_coordinator(self, key: str) -> BrokerNode:
         """The broker that coordinates a share-partition, by `group:topicId:partition`."""
