@@ -19,7 +19,7 @@ from rayka.client.kafka.connection import BrokerConnection, entity
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
 from rayka.storage.format.batch import Buffer, iter_headers
-from rayka.types import AbortedTransaction, IsolationLevel
+from rayka.types import AbortedTransaction, IsolationLevel, OffsetSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 _MAX_WAIT = timedelta(milliseconds=500)
 _RETRY_S = 0.1
 _TABLE_BYTES = 32 << 20
-_GONE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-"""Records that are not there any more: deleted by retention, or with their topic."""
+_PATIENCE_S = 5.0
+"""How long a topic has to be missing, or to be another one: a broker may not have heard of it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,10 @@ class RangeFetcher:
         """What was fetched, else the offset from which to ask again."""
         try:
             fetched = asked.result()
-        except (RaykaError, OSError) as error:
+        except RaykaError as error:
             return self._recover(offsets, position, error)
         if _end_of(fetched.records, position) == position:
-            self._wait(offsets, position, "nothing to read")
-            return position
+            return self._wait(offsets, position, _NothingToRead(f"{offsets.topic_partition} has no offset {position}"))
         self._failing_since_s = None
         return fetched
 
@@ -124,36 +123,56 @@ class RangeFetcher:
     def _fetch(self, offsets: OffsetRange, position: int) -> _Fetched:
         return _connections.fetch(self._settings, offsets, position)
 
-    def _recover(self, offsets: OffsetRange, position: int, error: Exception) -> int:
+    def _recover(self, offsets: OffsetRange, position: int, error: RaykaError) -> int:
         """Where to go on after an error. Raises it if it is not one that passes."""
-        code = error.code if isinstance(error, RaykaError) else ErrorCode.NETWORK_EXCEPTION
         _connections.forget(self._settings.bootstrap_servers)
-        if code in _GONE and isinstance(error, _Gone):
-            if self._settings.fail_on_data_loss:
-                raise error
-            logger.warning("%s; going on, because failOnDataLoss is false", error)
-            return min(max(error.next_offset, position), offsets.end_offset)
-        if not code.retriable and code is not ErrorCode.BROKER_NOT_AVAILABLE:
+        if isinstance(error, _Gone) and (error.is_certain or self._failing_s() > _PATIENCE_S):
+            return self._pass_over(error, offsets, position)
+        if not error.code.retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
             raise error
-        self._wait(offsets, position, error)
-        return position
+        return self._wait(offsets, position, error)
 
-    def _wait(self, offsets: OffsetRange, position: int, reason: object) -> None:
+    def _pass_over(self, gone: _Gone, offsets: OffsetRange, position: int) -> int:
+        """The offset behind what is gone. Raises the error unless that may be."""
+        if self._settings.fail_on_data_loss:
+            raise gone
+        logger.warning("%s; going on, because failOnDataLoss is false", gone)
+        return min(max(gone.next_offset, position), offsets.end_offset)
+
+    def _wait(self, offsets: OffsetRange, position: int, error: RaykaError) -> int:
+        """Return `position` a little later. Raises REQUEST_TIMED_OUT when failures have lasted too long; records that
+        the leader does not have even then are gone."""
+        left = offsets.between(position, offsets.end_offset)
+        if self._failing_s() <= self._settings.timeout_s:
+            logger.warning("%s: %s; asking again", left, error)
+            self._sleep(_RETRY_S)
+            return position
+        if isinstance(error, _NothingToRead) and _connections.log_end(self._settings, offsets) <= position:
+            message = f"{left}: the log ends before these offsets, so their records are lost"
+            return self._pass_over(_Gone(ErrorCode.OFFSET_OUT_OF_RANGE, message, offsets.end_offset), offsets, position)
+        raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {error}")
+
+    def _failing_s(self) -> float:
+        """How long failures have lasted, 0 for the first one."""
         now_s = self._clock()
         self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
-        left = offsets.between(position, offsets.end_offset)
-        if now_s - self._failing_since_s > self._settings.timeout_s:
-            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {reason}")
-        logger.warning("%s: %s; asking again", left, reason)
-        self._sleep(_RETRY_S)
+        return now_s - self._failing_since_s
+
+
+class _NothingToRead(RaykaError):
+    """The leader does not have an offset yet."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
 
 class _Gone(RaykaError):
-    """Records were deleted; those from `next_offset` on are left."""
+    """Records were deleted; those from `next_offset` on are left. `is_certain`: the leader itself has told."""
 
-    def __init__(self, code: ErrorCode, message: str, next_offset: int) -> None:
+    def __init__(self, code: ErrorCode, message: str, next_offset: int, *, is_certain: bool = False) -> None:
         super().__init__(code, message)
         self.next_offset = next_offset
+        self.is_certain = is_certain
 
 
 class _Connections:
@@ -214,16 +233,22 @@ class _Connections:
 
     def _out_of_range(self, settings: FetchSettings, offsets: OffsetRange, position: int) -> RaykaError:
         """Why the leader does not have an offset: it was deleted, or the leader has not caught up."""
+        earliest = self._look_up(settings, offsets, OffsetSpec.EARLIEST)
+        if earliest <= position:
+            return _NothingToRead(f"{offsets.topic_partition} has no offset {position}")
+        end = min(earliest, offsets.end_offset)
+        message = f"{offsets.between(position, end)}: the records were deleted before they were read"
+        return _Gone(ErrorCode.OFFSET_OUT_OF_RANGE, message, end, is_certain=True)
+
+    def log_end(self, settings: FetchSettings, offsets: OffsetRange) -> int:
+        """The offset after the last record that may be read."""
+        return self._look_up(settings, offsets, OffsetSpec.LATEST)
+
+    def _look_up(self, settings: FetchSettings, offsets: OffsetRange, spec: OffsetSpec) -> int:
         from rayka.client.kafka.admin import KafkaAdmin
-        from rayka.types import OffsetSpec
 
         at = offsets.topic_partition
-        earliest = KafkaAdmin(self._cluster(settings)).list_offsets([at], OffsetSpec.EARLIEST)[at]
-        if earliest <= position:
-            return RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader of {at} has no offset {position} yet")
-        end = min(earliest, offsets.end_offset)
-        lost = offsets.between(position, end)
-        return _Gone(ErrorCode.OFFSET_OUT_OF_RANGE, f"{lost}: the records were deleted before they were read", end)
+        return KafkaAdmin(self._cluster(settings)).list_offsets([at], spec, settings.isolation)[at]
 
 
 _connections = _Connections()

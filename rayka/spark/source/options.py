@@ -60,6 +60,11 @@ class TopicChoice:
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The topics that are named; none with a pattern."""
+        return frozenset(self.assigned or self.topics)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:

@@ -7,18 +7,20 @@ be another one by then; and a topic that was deleted and created again is notice
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import Bounds
-from rayka.ranges.plan import log_bounds, plan_ranges, split
+from rayka.ranges.plan import OffsetRange, log_bounds, plan_ranges, split
 from rayka.spark.source.batch import fetch_settings, read_split
 from rayka.spark.source.columns import columns_of
 from rayka.spark.source.options import SourceOptions
-from rayka.spark.source.stream_offsets import from_offset, next_ranges, to_offset
+from rayka.spark.source.stream_offsets import Lost, from_offset, next_ranges, raise_or_log, to_offset
 from rayka.spark.source.topics import SourceTopics, ask
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 Offset = dict[str, Any]
 T = TypeVar("T")
+_PATIENCE_S = 3.0
+_RETRY_S = 0.1
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -37,35 +41,39 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns_of(schema)
         self._options = options
         self._settings = fetch_settings(options)
-        self._target: Bounds | None = None
+        self._latest: Bounds | None = None
+        self._is_bounded = False
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Where a new query begins."""
-        ranges = self._ask(lambda topics: plan_ranges(topics.topic_ids(), topics.list_offsets, self._options.starting))
+        starting, nearest = self._options.starting, not self._options.fail_on_data_loss
+        ranges = self._ask(lambda asked: plan_ranges(asked.topic_ids(), asked.list_offsets, starting, nearest=nearest))
         return to_offset(each.between(each.start_offset, each.start_offset) for each in ranges)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """The end of the next batch; `start` itself where there is nothing new.
 
-        Raises RaykaError where records were deleted before they were read, unless failOnDataLoss is false.
+        Raises RaykaError where records were deleted before they were read, unless failOnDataLoss is false. Then the
+        offset behind what was lost is another one, even without records, so that Spark keeps it.
         """
-        bounds = self._bounds() if self._target is None else self._target
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        ranges = next_ranges(from_offset(start), bounds, max_offsets, self._options.fail_on_data_loss)
-        return to_offset(ranges) if any(map(len, ranges)) else start
+        ranges, losses = self._next(from_offset(start), max_offsets)
+        raise_or_log(losses, self._options.fail_on_data_loss)
+        return to_offset(ranges) if losses or any(map(len, ranges)) else start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """maxOffsetsPerTrigger."""
         max_offsets = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if max_offsets is None else ReadMaxRows(max_offsets)
 
-    def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """The ends of the partitions, for the progress of the query."""
-        return to_offset(self._bounds().values())
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        """The ends of the partitions as they were last seen, for the progress of the query."""
+        return None if self._latest is None else to_offset(self._latest.values())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From here on there is nothing new."""
-        self._target = self._bounds()
+        self._is_bounded = True
+        self._latest = self._bounds()
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The splits of the batch that ends at `end`."""
@@ -79,8 +87,35 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The records of a split."""
         return read_split(self._settings, self._columns, self._schema, partition.value)
 
+    def _next(self, last: list[OffsetRange], max_offsets: int | None) -> tuple[list[OffsetRange], list[Lost]]:
+        """See `next_ranges`. A loss that is not certain is believed when it is still there after some seconds."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        if self._latest is None or not self._is_bounded:
+            self._latest = self._bounds()
+        while True:
+            self._require_topics(last, self._latest)
+            ranges, losses = next_ranges(last, self._latest, max_offsets)
+            if all(loss.is_certain for loss in losses) or time.monotonic() >= deadline_s:
+                return ranges, losses
+            time.sleep(_RETRY_S)
+            self._latest = self._bounds()
+
+    def _require_topics(self, last: list[OffsetRange], bounds: Bounds) -> None:
+        """Raise UNKNOWN_TOPIC_OR_PARTITION for a topic that the query asks for, and that it has never seen."""
+        seen = {each.topic for each in (*last, *bounds.values())}
+        for topic in sorted(self._options.choice.names - seen):
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
+
     def _bounds(self) -> Bounds:
-        return self._ask(lambda topics: log_bounds(topics.topic_ids(), topics.list_offsets))
+        """All offsets that there are. A topic that is being deleted has a leader no more, but may still be listed."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return self._ask(lambda asked: log_bounds(asked.topic_ids(existing_only=True), asked.list_offsets))
+            except RaykaError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(_RETRY_S)
 
     def _ask(self, question: Callable[[SourceTopics], T]) -> T:
         return ask(self._settings.bootstrap_servers, self._options, question)

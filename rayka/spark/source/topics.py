@@ -56,13 +56,16 @@ class SourceTopics:
         """Close the connection."""
         self._cluster.__exit__(None, None, None)
 
-    def topic_ids(self) -> TopicIds:
-        """The partitions that there are now, each with its topic's id. Raises UNKNOWN_TOPIC_OR_PARTITION."""
-        found = self._cluster.metadata(self._names()).topics
+    def topic_ids(self, *, existing_only: bool = False) -> TopicIds:
+        """The partitions that there are now, each with its topic's id.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION where one that the query names does not exist, unless `existing_only`.
+        """
+        found = self._existing() if existing_only else self._cluster.metadata(self._names()).topics
         return {
             TopicPartition(topic.name, partition): topic.topic_id or NO_TOPIC_ID
             for topic in map(found.__getitem__, self._chosen(found))
-            for partition in self._partitions(topic)
+            for partition in self._partitions(topic, existing_only)
         }
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int], /) -> Mapping[TopicPartition, int]:
@@ -75,9 +78,18 @@ class SourceTopics:
 
     def _names(self) -> Iterable[str] | None:
         """The topics to ask for, None for all."""
-        if self._choice.pattern is not None:
-            return None
-        return self._choice.topics or self._choice.assigned
+        return None if self._choice.pattern is not None else self._choice.names
+
+    def _existing(self) -> Mapping[str, TopicDescription]:
+        names = self._names()
+        found: dict[str, TopicDescription] = {}
+        for asked in [None] if names is None else [[name] for name in names]:
+            try:
+                found |= self._cluster.metadata(asked).topics
+            except RaykaError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+        return found
 
     def _chosen(self, found: Mapping[str, TopicDescription]) -> list[str]:
         """Their names. A pattern leaves out internal topics, as in Kafka's consumers."""
@@ -86,9 +98,11 @@ class SourceTopics:
         pattern = _compiled(self._choice)
         return sorted(name for name, topic in found.items() if pattern.fullmatch(name) and not topic.is_internal)
 
-    def _partitions(self, topic: TopicDescription) -> Iterable[int]:
+    def _partitions(self, topic: TopicDescription, existing_only: bool) -> Iterable[int]:
         present = {partition.partition for partition in topic.partitions}
         wanted = present if self._choice.assigned is None else set(self._choice.assigned[topic.name])
+        if existing_only:
+            return sorted(wanted & present)
         if missing := sorted(wanted - present):
             message = f"{topic.name} has no partition {missing[0]}; it has {len(present)}"
             raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)

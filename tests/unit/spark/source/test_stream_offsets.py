@@ -9,7 +9,7 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
-from rayka.spark.source.stream_offsets import from_offset, next_ranges, to_offset
+from rayka.spark.source.stream_offsets import from_offset, next_ranges, raise_or_log, to_offset
 
 ID = uuid.UUID(int=7)
 
@@ -42,26 +42,32 @@ def bounds_of(ranges):
 
 
 def test_a_batch_goes_from_the_last_one_to_the_end_and_takes_new_partitions_from_their_beginning():
-    found = next_ranges(read_to(5, 8), topic((0, 9), (2, 8), (0, 4)), None, True)
+    found, losses = next_ranges(read_to(5, 8), topic((0, 9), (2, 8), (0, 4)), None)
     assert bounds_of(found) == [(0, 5, 9), (1, 8, 8), (2, 0, 4)]
+    assert losses == []
 
 
 def test_a_limit_is_divided_by_what_each_partition_has():
-    found = next_ranges(read_to(0, 0), topic((0, 300), (0, 100)), 40, True)
+    found, _ = next_ranges(read_to(0, 0), topic((0, 300), (0, 100)), 40)
     assert bounds_of(found) == [(0, 0, 30), (1, 0, 10)]
 
 
 @pytest.mark.parametrize(
-    ("bounds", "code", "left"),
+    ("bounds", "code", "left", "is_certain"),
     [
-        (topic((7, 9)), ErrorCode.OFFSET_OUT_OF_RANGE, [(0, 7, 9)]),
-        (topic((0, 3), topic_id=uuid.UUID(int=8)), ErrorCode.UNKNOWN_TOPIC_ID, [(0, 0, 3)]),
-        ({}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
+        (topic((7, 9)), ErrorCode.OFFSET_OUT_OF_RANGE, [(0, 7, 9)], True),
+        (topic((0, 3), topic_id=uuid.UUID(int=8)), ErrorCode.UNKNOWN_TOPIC_ID, [(0, 0, 3)], False),
+        ({}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [], False),
+        (topic((0, 3)), ErrorCode.OFFSET_OUT_OF_RANGE, [(0, 3, 3)], False),
+        (topic((0, 9), (2, 4)), ErrorCode.OFFSET_OUT_OF_RANGE, [(0, 5, 9), (1, 2, 4)], True),
     ],
-    ids=["retention", "recreated", "deleted"],
+    ids=["retention", "recreated", "deleted", "truncated", "start of a new partition"],
 )
-def test_lost_records_fail_the_query_unless_that_is_allowed(bounds, code, left):
+def test_lost_records_fail_the_query_unless_that_is_allowed(bounds, code, left, is_certain):
+    found, losses = next_ranges(read_to(5), bounds, None)
+    assert bounds_of(found) == left
+    assert [loss.is_certain for loss in losses] == [is_certain]
     with pytest.raises(RaykaError, match="With failOnDataLoss=false") as failed:
-        next_ranges(read_to(5), bounds, None, True)
+        raise_or_log(losses, True)
     assert failed.value.code is code
-    assert bounds_of(next_ranges(read_to(5), bounds, None, False)) == left
+    raise_or_log(losses, False)
