@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.actors.channel.messages import MessageCodec
 from rayka.coordinator.groups.spec import COMMANDS, GROUPS, QUERIES
 from rayka.coordinator.request import response_type
+from tests.support.scale import examples
 
 CODEC = MessageCodec(GROUPS.message_types())
 TYPES = list(GROUPS.message_types())
@@ -22,6 +23,7 @@ def integers_of_64_bits() -> None:
 
 
 @pytest.mark.parametrize("message_type", TYPES, ids=lambda one: one.__name__)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_messages_come_back_as_they_were_sent(message_type: type[Any], data: st.DataObject) -> None:
     message = data.draw(st.from_type(message_type))

@@ -95,9 +95,9 @@ def test_of_two_fetches_of_one_member_the_first_stops_to_wait(tmp_path: Path) ->
         second = asyncio.ensure_future(fetch())
         async with asyncio.timeout(10):
             assert await first == 0
-        assert not second.done()
-        append(broker, "t", 1)
-        assert await second == 1
+            assert not second.done()
+            append(broker, "t", 1)
+            assert await second == 1
         assert leaders.asked < 2 * FEW
 
     check(tmp_path, body)

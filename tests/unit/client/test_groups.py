@@ -20,6 +20,12 @@ EVENTS = [TopicPartition("events", 0), TopicPartition("events", 1)]
 
 
 @pytest.fixture
+def broker_config() -> dict[str, str]:
+    """A group does not wait for more members."""
+    return {"group.initial.rebalance.delay.ms": "0"}
+
+
+@pytest.fixture
 def admin(cluster: Cluster) -> Admin:
     """The admin of a cluster with ten records in one of two partitions."""
     admin = cluster.admin()

@@ -43,8 +43,10 @@ async def create(broker: LocalBroker, *topics: NewTopic) -> None:
 
 
 def append(broker: LocalBroker, topic: str, *timestamps: int) -> None:
-    """One batch for each timestamp."""
+    """One batch for each timestamp; who waits for records is woken."""
+    topic_partition = TopicPartition(topic, 0)
     for timestamp in timestamps:
         records = memoryview(build_batch([Record(0, timestamp, None, b"v", ())]))
-        request = AppendRequest(TopicPartition(topic, 0), records)
+        request = AppendRequest(topic_partition, records)
         assert broker.partitions.replicas.append(request, AppendParams(1, 1000), 0).result.error == 0
+    broker.partitions.more_bytes(topic_partition)

@@ -100,7 +100,7 @@ def test_sync_must_name_its_protocol(tmp_path: Path) -> None:
 
 def test_a_waiting_join_does_not_delay_other_clients(tmp_path: Path) -> None:
     async def main() -> None:
-        async with connected(tmp_path) as (client, broker):
+        async with connected(tmp_path, {"group.initial.rebalance.delay.ms": "1000"}) as (client, broker):
             waiting = asyncio.ensure_future(ask(client, ApiKey.JOIN_GROUP, 0, **join_values(0)))
             while not broker.groups.core.list_groups(ListGroupsRequest()).groups:
                 await asyncio.sleep(0)

@@ -131,7 +131,6 @@ def test_a_fetch_waits_for_records(tmp_path: Path) -> None:
         waiting = asyncio.ensure_future(member.fetch(wait_ms=20_000))
         await asyncio.sleep(0)
         append(broker, "t", 1)
-        broker.partitions.more_bytes(TopicPartition("t", 0))
         assert records_of(await waiting) == [(0, 0, 1)]
         begun = time.monotonic()
         empty = await member.fetch((0, 0, ACCEPT), wait_ms=200)
