@@ -1,10 +1,13 @@
-"""What holds for every test: Hypothesis's profile and the time a test may take."""
+"""What holds for every test: Hypothesis's profile, the time a test may take, and in which order tests run."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from tests.support import schedule
 from tests.support.scale import IS_LONG, examples
 
 LONG_TIMEOUT_S = 7200
@@ -15,8 +18,18 @@ settings.register_profile("rayka", deadline=None, print_blob=True, max_examples=
 settings.load_profile("rayka")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The pointer to the broker that was started last is this process's, not the user's or another worker's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a long run a test may take two hours."""
+    """Schedule the tests; in a long run one may take two hours."""
+    schedule.arrange(items)
     if IS_LONG:
         for item in items:
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S), append=False)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
@@ -25,6 +26,7 @@ MOST_CPU, MOST_CPU_AT_REST = 0.8, 0.06
 """Cores, of the coordinator's process: 0.3 for 1,700 heartbeats a second, and 0.01 whether there are groups or not."""
 
 
+@pytest.mark.alone
 def test_no_session_expires_under_load_and_empty_groups_use_no_cpu(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SETTINGS) as broker:
         (coordinator,) = broker.find("ray::PartitionActor")

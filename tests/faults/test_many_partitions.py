@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -56,6 +57,7 @@ def read(broker: BrokerProcess, topic: str, count: int) -> dict[int, list[bytes]
     return found
 
 
+@pytest.mark.alone
 def test_a_thousand_partitions_on_one_node(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path).start()
     try:

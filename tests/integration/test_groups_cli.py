@@ -39,12 +39,10 @@ Cli = Callable[..., Outcome]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # the user's own pointer stays
-        configs = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0")
-        with BrokerProcess(tmp_path_factory.mktemp("groups"), configs) as started:
-            yield started
-            ray.shutdown()
+    configs = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0")
+    with BrokerProcess(tmp_path_factory.mktemp("groups"), configs) as started:
+        yield started
+        ray.shutdown()
 
 
 @pytest.fixture

@@ -86,6 +86,7 @@ def test_a_data_directory_that_was_moved_is_served_from_its_new_place(tmp_path: 
         moved.stop()
 
 
+@pytest.mark.alone
 def test_a_killed_gcs_server_starts_again_in_place_and_producers_do_not_notice(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         create_topic(broker.bootstrap, "kept", 4)

@@ -1,0 +1,54 @@
+"""How `./check` hands the tests that start brokers to its two workers.
+
+Tests that share a broker run one after the other on one worker; every other test is handed out by itself. The
+longest come first, so that both workers end at the same time. A test that measures time, memory or processor time is
+marked `alone`: it runs afterwards, with the machine to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+LONGEST_FIRST = (
+    "tests/spark/",
+    "tests/ray_data/",
+    "tests/faults/",
+    "tests/examples/",
+    "tests/integration/",
+    "tests/clients/",
+)
+SHARED_BY_FOLDER = ("tests/spark/",)
+"""One broker and one Spark for the whole folder."""
+NOTHING_SHARED = (
+    "tests/examples/",
+    "tests/faults/test_failing_disk.py",
+    "tests/faults/test_full_disk.py",
+    "tests/faults/test_histories.py",
+    "tests/faults/test_missing_directories.py",
+    "tests/integration/test_supervisor.py",
+)
+"""Files of whose tests each starts what it needs."""
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """Sort the tests, and name for each the group that stays on one worker (`--dist loadgroup`)."""
+    items.sort(key=lambda item: _place(item.nodeid, LONGEST_FIRST))
+    for item in items:
+        if (group := group_of(item.nodeid)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def group_of(nodeid: str) -> str | None:
+    """The tests with which a test shares a broker: those of its file or of its folder; None if it shares none."""
+    if nodeid.startswith(NOTHING_SHARED):
+        return None
+    for folder in SHARED_BY_FOLDER:
+        if nodeid.startswith(folder):
+            return folder
+    return nodeid.partition("::")[0]
+
+
+def _place(nodeid: str, order: Sequence[str]) -> int:
+    return next((place for place, start in enumerate(order) if nodeid.startswith(start)), len(order))
