@@ -131,7 +131,7 @@ class Groups(Protocol):
         """
 
     async def execute(self, request: Request[R]) -> R:
-        """Carry out a request of `coordinator.groups.requests` at its coordinator. A join or sync waits for the group.
+        """Carry out a request of `coordinator.groups` at its coordinator. A join or sync waits for the group.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
         """

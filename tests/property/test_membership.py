@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rayka.client.group.membership import Action, Membership, MemberState, TopicIdPartition
 from rayka.client.group.subscription import Identity, Subscription
-from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError

@@ -10,14 +10,13 @@ from typing import TypeVar
 from rayka.client.admin.group_offsets import Bounds, GroupDescription, GroupMember, OffsetReset, offsets_of
 from rayka.client.consumer.offsets import look_up
 from rayka.client.loop import at_home
+from rayka.coordinator.groups.classic.requests import DescribedMember, DescribeGroupsRequest
 from rayka.coordinator.groups.consumer.protocol import PROTOCOL_TYPE, read_assignment
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupDescribeRequest
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
-    ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
-    DescribedConsumer,
-    DescribedMember,
-    DescribeGroupsRequest,
+    DescribedModernMember,
     FetchedOffset,
     ListedGroup,
     ListGroupsRequest,
@@ -293,7 +292,7 @@ def _listed(group: ListedGroup) -> ListedGroup:
     return group._replace(group_type=group.group_type.capitalize())
 
 
-def _consumer(member: DescribedConsumer) -> GroupMember:
+def _consumer(member: DescribedModernMember) -> GroupMember:
     return GroupMember(
         member.member_id, member.instance_id, member.client_id, member.client_host, _flat(member.assignment),
         epoch=member.member_epoch, target=_flat(member.target_assignment), is_upgraded=bool(member.member_type),

@@ -8,14 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from rayka.coordinator.codec import ZERO_UUID
-from rayka.coordinator.groups.requests import (
-    CommittedOffset,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    OffsetPartition,
-)
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest, OffsetFetchRequest, OffsetPartition
 from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rayka.client.group.subscription import Identity, Subscription
 from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, topic_partitions
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.records import TargetPartitions
-from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 

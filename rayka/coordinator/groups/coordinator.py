@@ -19,21 +19,8 @@ from rayka.coordinator.groups.classic.group import ClassicGroup
 from rayka.coordinator.groups.classic.join import ClassicJoin
 from rayka.coordinator.groups.classic.members import ClassicMembers
 from rayka.coordinator.groups.classic.rebalance import Rebalance
-from rayka.coordinator.groups.consumer.group import ConsumerGroup
-from rayka.coordinator.groups.consumer.members import ConsumerMembers
-from rayka.coordinator.groups.deadlines import Timer, TimerKey
-from rayka.coordinator.groups.expiry import expired_records
-from rayka.coordinator.groups.offset_rules import CommitCheck
-from rayka.coordinator.groups.offsets import NO_PRODUCER_ID
-from rayka.coordinator.groups.records import CoordinatorRecord
-from rayka.coordinator.groups.requests import (
+from rayka.coordinator.groups.classic.requests import (
     UNKNOWN_MEMBER_ID,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -43,6 +30,25 @@ from rayka.coordinator.groups.requests import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     LeftMember,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from rayka.coordinator.groups.consumer.group import ConsumerGroup
+from rayka.coordinator.groups.consumer.members import ConsumerMembers
+from rayka.coordinator.groups.consumer.requests import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from rayka.coordinator.groups.deadlines import Timer, TimerKey
+from rayka.coordinator.groups.expiry import expired_records
+from rayka.coordinator.groups.offset_rules import CommitCheck
+from rayka.coordinator.groups.offsets import NO_PRODUCER_ID
+from rayka.coordinator.groups.records import CoordinatorRecord
+from rayka.coordinator.groups.requests import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetCommitRequest,
@@ -51,8 +57,6 @@ from rayka.coordinator.groups.requests import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
     TxnOffsetCommitRequest,
 )
 from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings, ShareSettings

@@ -6,19 +6,13 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from rayka.coordinator.groups.classic.group import DEAD, STABLE, ClassicGroup, ClassicMember
+from rayka.coordinator.groups.classic.requests import DescribedGroup, DescribedMember
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
 from rayka.coordinator.groups.consumer.member import ConsumerMember
-from rayka.coordinator.groups.requests import (
-    DescribedConsumer,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    DescribedMember,
-    ListedGroup,
-    NamedPartitions,
-)
+from rayka.coordinator.groups.requests import DescribedModernGroup, DescribedModernMember, ListedGroup, NamedPartitions
 from rayka.coordinator.groups.share.assignor import SIMPLE
 from rayka.coordinator.groups.share.group import ShareGroup
-from rayka.coordinator.groups.share.requests import DescribedShareGroup, DescribedShareMember
+from rayka.coordinator.groups.share.member import ShareMember
 from rayka.coordinator.groups.state import Group
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
@@ -52,7 +46,7 @@ def _type_of(group: Group) -> str:
 def describe_classic(group_id: str, group: Group | None) -> DescribedGroup:
     """A classic group; metadata and assignments are included only while it is Stable."""
     if not isinstance(group, ClassicGroup):
-        reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+        reason = _missing(group_id, group, "classic")
         return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason, DEAD.value)
     is_stable = group.state is STABLE
     return DescribedGroup(
@@ -77,60 +71,58 @@ def _described(member: ClassicMember, protocol: str | None, is_stable: bool) -> 
 
 def describe_consumer(
     group_id: str, group: Group | None, default_assignor: str, topics: Topics
-) -> DescribedConsumerGroup:
+) -> DescribedModernGroup:
     """A consumer group."""
     if not isinstance(group, ConsumerGroup):
-        reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
-        return DescribedConsumerGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason)
-    return DescribedConsumerGroup(
-        group_id,
-        group_state=group.state.value,
-        group_epoch=group.epoch,
-        assignment_epoch=group.assignment_epoch,
-        assignor_name=group.preferred_assignor(default_assignor),
-        members=tuple(_described_consumer(group, member, topics) for member in group.members.values()),
-    )
+        return DescribedModernGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, _missing(group_id, group, "consumer"))
+    members = tuple(_described_consumer(group, member, topics) for member in group.members.values())
+    return _described_modern(group, group.preferred_assignor(default_assignor), members)
 
 
-def _described_consumer(group: ConsumerGroup, member: ConsumerMember, topics: Topics) -> DescribedConsumer:
-    return DescribedConsumer(
-        member_id=member.member_id,
+def _described_consumer(group: ConsumerGroup, member: ConsumerMember, topics: Topics) -> DescribedModernMember:
+    return _described_member(member, topics)._replace(
         instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        member_epoch=member.member_epoch,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
         subscribed_topic_regex=member.subscribed_topic_regex or "",
-        assignment=_named(member.assigned, topics),
         target_assignment=_named(group.targets.get(member.member_id, {}), topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )
 
 
-def describe_share(group_id: str, group: Group | None, topics: Topics) -> DescribedShareGroup:
+def describe_share(group_id: str, group: Group | None, topics: Topics) -> DescribedModernGroup:
     """A share group."""
     if not isinstance(group, ShareGroup):
-        reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
-        return DescribedShareGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason, DEAD.value)
-    return DescribedShareGroup(
-        group_id,
+        reason = _missing(group_id, group, "share")
+        return DescribedModernGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, reason, DEAD.value)
+    members = tuple(_described_member(member, topics) for member in group.members.values())
+    return _described_modern(group, SIMPLE, members)
+
+
+def _missing(group_id: str, group: Group | None, kind: str) -> str:
+    return f"Group {group_id} not found." if group is None else f"Group {group_id} is not a {kind} group."
+
+
+def _described_modern(
+    group: ConsumerGroup | ShareGroup, assignor_name: str, members: tuple[DescribedModernMember, ...]
+) -> DescribedModernGroup:
+    return DescribedModernGroup(
+        group.group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name=SIMPLE,
-        members=tuple(
-            DescribedShareMember(
-                member_id=member.member_id,
-                rack_id=member.rack_id,
-                member_epoch=member.member_epoch,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
-                assignment=_named(member.assigned, topics),
-            )
-            for member in group.members.values()
-        ),
+        assignor_name=assignor_name,
+        members=members,
+    )
+
+
+def _described_member(member: ConsumerMember | ShareMember, topics: Topics) -> DescribedModernMember:
+    return DescribedModernMember(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
+        assignment=_named(member.assigned, topics),
     )
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from rayka.coordinator.groups.classic.group import STABLE, ClassicGroup, ClassicMember, voted_protocol
+from rayka.coordinator.groups.classic.requests import Protocol
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
 from rayka.coordinator.groups.consumer.member import ConsumerMember, Partitions
@@ -23,7 +24,6 @@ from rayka.coordinator.groups.records import (
     GroupMetadataValue,
     MemberMetadata,
 )
-from rayka.coordinator.groups.requests import Protocol
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError

@@ -1,6 +1,8 @@
-"""The requests of groups and their responses, free of versions: a handler turns each version into these and back.
+"""The requests of groups of any kind and their responses: offsets, lists of groups, and what protocols share.
 
-Durations and times are in milliseconds. Responses carry an `ErrorCode`, which is NONE if there is no error.
+They are free of versions: a handler turns each version into these and back. `classic/requests.py`,
+`consumer/requests.py` and `share/requests.py` have those of one protocol. Durations and times are in milliseconds.
+Responses carry an `ErrorCode`, which is NONE if there is no error.
 """
 
 from __future__ import annotations
@@ -10,136 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rayka.coordinator.codec import ZERO_UUID
-from rayka.coordinator.groups.records import TargetPartitions
 from rayka.coordinator.request import GroupRequest, GroupsRequest, Request, TransactionalRequest
 from rayka.errors import ErrorCode
 
 NONE = ErrorCode.NONE
-UNKNOWN_MEMBER_ID = ""
-
-
-class Protocol(NamedTuple):
-    """A protocol (for consumers an assignor) that a member supports, with its metadata (their subscription)."""
-
-    name: str
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class JoinGroupResponse:
-    """`members` is for the leader only. A version without null protocol names says "" instead."""
-
-    error: ErrorCode = NONE
-    member_id: str = UNKNOWN_MEMBER_ID
-    generation_id: int = -1
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinGroupMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class JoinGroupRequest(GroupRequest[JoinGroupResponse]):
-    """`new_id` is the unique part of the member id that a new member gets.
-
-    `require_known_member_id`: a new dynamic member must come back with its id first (KIP-394, version 4).
-    `supports_skipping_assignment`: the answer can tell a leader not to assign (KIP-814, version 9).
-    Version 0 has no rebalance timeout: it is the session timeout.
-    """
-
-    group_id: str
-    member_id: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[Protocol, ...]
-    new_id: str
-    group_instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    require_known_member_id: bool = True
-    supports_skipping_assignment: bool = True
-
-
-class JoinGroupMember(NamedTuple):
-    """A member as the leader sees it."""
-
-    member_id: str
-    group_instance_id: str | None
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SyncGroupResponse:
-    """The assignment of the member."""
-
-    error: ErrorCode = NONE
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class SyncGroupRequest(GroupRequest[SyncGroupResponse]):
-    """`assignments` (member id, bytes) come from the leader only."""
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None = None
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignments: tuple[tuple[str, bytes], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatResponse:
-    """REBALANCE_IN_PROGRESS asks the member to join again."""
-
-    error: ErrorCode = NONE
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatRequest(GroupRequest[HeartbeatResponse]):
-    """Renews the session of a classic member."""
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None = None
-
-
-class MemberIdentity(NamedTuple):
-    """A member that leaves; a static one may be named by its instance id alone."""
-
-    member_id: str = UNKNOWN_MEMBER_ID
-    group_instance_id: str | None = None
-    reason: str | None = None
-
-
-class LeftMember(NamedTuple):
-    """The outcome for one member that leaves."""
-
-    member_id: str
-    group_instance_id: str | None
-    error: ErrorCode = NONE
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveGroupResponse:
-    """In the order of the request. Versions 0 to 2 answer with the one member's error."""
-
-    error: ErrorCode = NONE
-    members: tuple[LeftMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveGroupRequest(GroupRequest[LeaveGroupResponse]):
-    """Members that leave. Versions 0 to 2 name one."""
-
-    group_id: str
-    members: tuple[MemberIdentity, ...]
 
 
 class CommittedOffset(NamedTuple):
@@ -295,76 +171,6 @@ class ListGroupsRequest(Request[ListGroupsResponse]):
     types: tuple[str, ...] = ()
 
 
-class DescribedMember(NamedTuple):
-    """A member of a classic group."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-class DescribedGroup(NamedTuple):
-    """A classic group. Before version 6 a group that is not there is Dead, without an error."""
-
-    group_id: str
-    error: ErrorCode = NONE
-    error_message: str | None = None
-    group_state: str = ""
-    protocol_type: str = ""
-    protocol_data: str = ""
-    members: tuple[DescribedMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeGroupsResponse:
-    """In the order of the request."""
-
-    groups: tuple[DescribedGroup, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeGroupsRequest(GroupsRequest[DescribeGroupsResponse]):
-    """Classic groups to describe."""
-
-    group_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupHeartbeatResponse:
-    """`assignment` None: as before."""
-
-    error: ErrorCode = NONE
-    error_message: str | None = None
-    member_id: str | None = None
-    member_epoch: int = 0
-    heartbeat_interval_ms: int = 0
-    assignment: tuple[TargetPartitions, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupHeartbeatRequest(GroupRequest[ConsumerGroupHeartbeatResponse]):
-    """A heartbeat of the consumer protocol. A field that has not changed since the last one is None, the timeout -1.
-
-    `member_id` is never empty: for version 0, whose new members have none, the handler makes one.
-    """
-
-    group_id: str
-    member_id: str
-    member_epoch: int
-    instance_id: str | None = None
-    rack_id: str | None = None
-    rebalance_timeout_ms: int = -1
-    subscribed_topic_names: tuple[str, ...] | None = None
-    subscribed_topic_regex: str | None = None
-    server_assignor: str | None = None
-    topic_partitions: tuple[TargetPartitions, ...] | None = None
-    client_id: str = ""
-    client_host: str = ""
-
-
 class NamedPartitions(NamedTuple):
     """Partitions of one topic."""
 
@@ -373,24 +179,27 @@ class NamedPartitions(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class DescribedConsumer(NamedTuple):
-    """A member of a consumer group. `member_type` is 0 for the classic protocol and 1 for the consumer protocol."""
+class DescribedModernMember(NamedTuple):
+    """A member of a consumer group or share group. A member of a share group has what the groups have in common.
+
+    `member_type` is 0 for the classic protocol and 1 for the consumer protocol.
+    """
 
     member_id: str
-    instance_id: str | None
     rack_id: str | None
     member_epoch: int
     client_id: str
     client_host: str
     subscribed_topic_names: tuple[str, ...]
-    subscribed_topic_regex: str | None
     assignment: tuple[NamedPartitions, ...]
-    target_assignment: tuple[NamedPartitions, ...]
-    member_type: int
+    instance_id: str | None = None
+    subscribed_topic_regex: str | None = None
+    target_assignment: tuple[NamedPartitions, ...] = ()
+    member_type: int = -1
 
 
-class DescribedConsumerGroup(NamedTuple):
-    """A consumer group."""
+class DescribedModernGroup(NamedTuple):
+    """A consumer group or a share group; Kafka's broker calls both modern."""
 
     group_id: str
     error: ErrorCode = NONE
@@ -399,18 +208,4 @@ class DescribedConsumerGroup(NamedTuple):
     group_epoch: int = 0
     assignment_epoch: int = 0
     assignor_name: str = ""
-    members: tuple[DescribedConsumer, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupDescribeResponse:
-    """In the order of the request."""
-
-    groups: tuple[DescribedConsumerGroup, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupDescribeRequest(GroupsRequest[ConsumerGroupDescribeResponse]):
-    """Consumer groups to describe."""
-
-    group_ids: tuple[str, ...]
+    members: tuple[DescribedModernMember, ...] = ()

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rayka.coordinator.groups.coordinator import GroupCoordinator
-from rayka.coordinator.groups.record_formats import decode, encode
-from rayka.coordinator.groups.requests import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
+from rayka.coordinator.groups.classic.requests import (
     DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from rayka.coordinator.groups.coordinator import GroupCoordinator
+from rayka.coordinator.groups.record_formats import decode, encode
+from rayka.coordinator.groups.requests import (
+    DeleteGroupsRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
-    SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
 from rayka.coordinator.groups.settings import GroupSettings

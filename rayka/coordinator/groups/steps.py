@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayka.coordinator.groups.classic.group import ClassicGroup
+from rayka.coordinator.groups.classic.requests import JoinGroupRequest
 from rayka.coordinator.groups.consumer.member import ConsumerMember
 from rayka.coordinator.groups.deadlines import TimerKey
-from rayka.coordinator.groups.requests import JoinGroupRequest
 from rayka.coordinator.timers import TimerChange
 from rayka.errors import ErrorCode
 

@@ -21,18 +21,17 @@ from rayka.actors.channel.socket import ChannelServer, LocalChannel
 from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig, LogConfig
-from rayka.coordinator.groups.record_formats import encode as encode_record
-from rayka.coordinator.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
-from rayka.coordinator.groups.requests import (
+from rayka.coordinator.groups.classic.requests import (
     DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
-    ListGroupsRequest,
-    OffsetFetchRequest,
     Protocol,
     SyncGroupRequest,
 )
+from rayka.coordinator.groups.record_formats import encode as encode_record
+from rayka.coordinator.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
+from rayka.coordinator.groups.requests import ListGroupsRequest, OffsetFetchRequest
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.request import Request
 from rayka.errors import ErrorCode, RaykaError

@@ -13,11 +13,8 @@ from rayka.actors.coordinator.context import CoordinatorContext
 from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig
-from rayka.coordinator.groups.requests import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    ListGroupsRequest,
-)
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.coordinator.groups.requests import ListGroupsRequest
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.topics import Topics

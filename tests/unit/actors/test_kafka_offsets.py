@@ -19,12 +19,11 @@ from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
+from rayka.coordinator.groups.classic.requests import DescribedGroup, DescribeGroupsRequest
 from rayka.coordinator.groups.consumer.protocol import read_assignment
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupDescribeRequest
 from rayka.coordinator.groups.requests import (
-    ConsumerGroupDescribeRequest,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    DescribeGroupsRequest,
+    DescribedModernGroup,
     ListGroupsRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -115,8 +114,8 @@ def describe(ask: Any, *group_ids: str) -> tuple[DescribedGroup, ...]:
     return groups
 
 
-def describe_consumers(ask: Any, *group_ids: str) -> tuple[DescribedConsumerGroup, ...]:
-    groups: tuple[DescribedConsumerGroup, ...] = ask(ConsumerGroupDescribeRequest(group_ids)).groups
+def describe_consumers(ask: Any, *group_ids: str) -> tuple[DescribedModernGroup, ...]:
+    groups: tuple[DescribedModernGroup, ...] = ask(ConsumerGroupDescribeRequest(group_ids)).groups
     return groups
 
 

@@ -9,7 +9,8 @@ import pytest
 from rayka.client.admin.admin import Admin
 from rayka.client.admin.group_offsets import OffsetReset
 from rayka.client.cluster import Cluster
-from rayka.coordinator.groups.requests import JoinGroupRequest, ListedGroup, Protocol
+from rayka.coordinator.groups.classic.requests import JoinGroupRequest, Protocol
+from rayka.coordinator.groups.requests import ListedGroup
 from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.share_groups import ShareGroups

@@ -10,8 +10,8 @@ import pytest
 
 from rayka.client.group.membership import Action, ActionKind, Membership, MemberState, TopicIdPartition
 from rayka.client.group.subscription import Identity, Subscription
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.records import TargetPartitions
-from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 

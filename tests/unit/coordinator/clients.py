@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from rayka.coordinator.groups.classic.requests import Protocol
 from rayka.coordinator.groups.consumer.member import assignment_of, topic_partitions
 from rayka.coordinator.groups.consumer.protocol import (
     Assignment,
@@ -15,12 +16,8 @@ from rayka.coordinator.groups.consumer.protocol import (
     write_assignment,
     write_subscription,
 )
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.records import TargetPartitions
-from rayka.coordinator.groups.requests import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    Protocol,
-)
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.shell import Shell

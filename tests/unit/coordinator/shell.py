@@ -11,14 +11,7 @@ from types import FrameType
 from typing import Any
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.groups.consumer.protocol import Subscription, write_subscription
-from rayka.coordinator.groups.coordinator import GroupCoordinator
-from rayka.coordinator.groups.record_formats import decode, encode
-from rayka.coordinator.groups.records import CoordinatorRecord
-from rayka.coordinator.groups.requests import (
-    CommittedOffset,
-    ConsumerGroupDescribeRequest,
-    DescribedConsumerGroup,
+from rayka.coordinator.groups.classic.requests import (
     DescribedGroup,
     DescribeGroupsRequest,
     HeartbeatRequest,
@@ -27,17 +20,26 @@ from rayka.coordinator.groups.requests import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    MemberIdentity,
+    Protocol,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from rayka.coordinator.groups.consumer.protocol import Subscription, write_subscription
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupDescribeRequest
+from rayka.coordinator.groups.coordinator import GroupCoordinator
+from rayka.coordinator.groups.record_formats import decode, encode
+from rayka.coordinator.groups.records import CoordinatorRecord
+from rayka.coordinator.groups.requests import (
+    CommittedOffset,
+    DescribedModernGroup,
     ListedGroup,
     ListGroupsRequest,
-    MemberIdentity,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetPartition,
-    Protocol,
-    SyncGroupRequest,
-    SyncGroupResponse,
 )
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.groups.spec import COMMANDS
@@ -211,7 +213,7 @@ class Shell:
         """A group as DescribeGroups shows it."""
         return self.core.describe_groups(DescribeGroupsRequest((group_id,))).groups[0]
 
-    def describe(self, group_id: str = "g") -> DescribedConsumerGroup:
+    def describe(self, group_id: str = "g") -> DescribedModernGroup:
         """A group as ConsumerGroupDescribe shows it."""
         return self.core.consumer_group_describe(ConsumerGroupDescribeRequest((group_id,))).groups[0]
 

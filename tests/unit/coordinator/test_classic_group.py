@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayka.coordinator.groups.classic.group import TRANSITIONS, ClassicGroupState
-from rayka.coordinator.groups.requests import JoinGroupResponse, MemberIdentity
+from rayka.coordinator.groups.classic.requests import JoinGroupResponse, MemberIdentity
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.shell import REBALANCE_MS, SESSION_MS, Shell, protocols

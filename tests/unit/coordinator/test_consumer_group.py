@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.coordinator import GroupCoordinator
 from rayka.coordinator.groups.records import ConsumerGroupRegularExpressionKey, TargetPartitions
-from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, OffsetFetchRequest
+from rayka.coordinator.groups.requests import OffsetFetchRequest
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.errors import ErrorCode

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rayka.coordinator.groups.consumer.assignors import AssignorMember, assign_uniform
-from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ConsumerClient, topics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rayka.coordinator.groups.requests import JoinGroupResponse, MemberIdentity
+from rayka.coordinator.groups.classic.requests import JoinGroupResponse, MemberIdentity
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.shell import REBALANCE_MS, Shell, protocols
 

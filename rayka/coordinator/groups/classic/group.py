@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterable, MutableMapping, Sequence
 from typing import NamedTuple
 
+from rayka.coordinator.groups.classic.requests import JoinGroupMember, Protocol
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
 from rayka.coordinator.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue, MemberMetadata
-from rayka.coordinator.groups.requests import JoinGroupMember, Protocol
 from rayka.coordinator.overlay import Overlay
 from rayka.errors import ErrorCode
 

@@ -19,8 +19,8 @@ from rayka.coordinator.groups.classic.group import (
     ClassicMember,
 )
 from rayka.coordinator.groups.classic.rebalance import Rebalance, answer_waiting, joined
+from rayka.coordinator.groups.classic.requests import UNKNOWN_MEMBER_ID, JoinGroupRequest, JoinGroupResponse
 from rayka.coordinator.groups.deadlines import Timer
-from rayka.coordinator.groups.requests import UNKNOWN_MEMBER_ID, JoinGroupRequest, JoinGroupResponse
 from rayka.coordinator.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from rayka.coordinator.groups.steps import ReplaceStaticMember
 from rayka.coordinator.result import Result

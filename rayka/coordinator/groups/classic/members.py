@@ -8,8 +8,7 @@ from rayka.coordinator.clock import Now
 from rayka.coordinator.groups.classic.changes import ClassicChanges
 from rayka.coordinator.groups.classic.group import EMPTY, PREPARING_REBALANCE, STABLE, ClassicGroup
 from rayka.coordinator.groups.classic.rebalance import Rebalance, synced
-from rayka.coordinator.groups.deadlines import Timer, TimerKey
-from rayka.coordinator.groups.requests import (
+from rayka.coordinator.groups.classic.requests import (
     UNKNOWN_MEMBER_ID,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -20,6 +19,7 @@ from rayka.coordinator.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from rayka.coordinator.groups.deadlines import Timer, TimerKey
 from rayka.coordinator.groups.steps import StoreAssignment
 from rayka.coordinator.result import Result
 from rayka.coordinator.timers import TimerQueue

@@ -17,8 +17,8 @@ from rayka.coordinator.groups.classic.group import (
     ClassicGroup,
     ClassicMember,
 )
+from rayka.coordinator.groups.classic.requests import UNKNOWN_MEMBER_ID, JoinGroupResponse, SyncGroupResponse
 from rayka.coordinator.groups.deadlines import InitialDelay, Timer
-from rayka.coordinator.groups.requests import UNKNOWN_MEMBER_ID, JoinGroupResponse, SyncGroupResponse
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.errors import ErrorCode
 

@@ -10,6 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rayka.coordinator.clock import Now
+from rayka.coordinator.groups.classic.requests import (
+    UNKNOWN_MEMBER_ID,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from rayka.coordinator.groups.consumer import protocol as consumer_protocol
 from rayka.coordinator.groups.consumer.group import ConsumerGroup
 from rayka.coordinator.groups.consumer.heartbeat import (
@@ -23,15 +32,6 @@ from rayka.coordinator.groups.consumer.target_assignment import is_due
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
 from rayka.coordinator.groups.deadlines import Timer, TimerKey
 from rayka.coordinator.groups.migration import classic_assignment, classic_metadata, protocols_of
-from rayka.coordinator.groups.requests import (
-    UNKNOWN_MEMBER_ID,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, MigrationPolicy
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics

@@ -15,10 +15,10 @@ from rayka.coordinator.groups.consumer.member import (
     assignment_of,
     topic_partitions,
 )
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.consumer.target_assignment import has_passed
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
 from rayka.coordinator.groups.deadlines import SessionWarning, Timer, TimerKey
-from rayka.coordinator.groups.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics

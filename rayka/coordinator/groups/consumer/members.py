@@ -15,17 +15,8 @@ from rayka.coordinator.groups import migration
 from rayka.coordinator.groups.classic.changes import ClassicChanges
 from rayka.coordinator.groups.classic.group import ClassicGroup
 from rayka.coordinator.groups.classic.rebalance import Rebalance
-from rayka.coordinator.groups.consumer.classic_member import ClassicConsumer
-from rayka.coordinator.groups.consumer.group import ConsumerGroup
-from rayka.coordinator.groups.consumer.heartbeat import ConsumerHeartbeat, check_request
-from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember, MemberState
-from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
-from rayka.coordinator.groups.deadlines import SessionWarning, Timer, TimerKey
-from rayka.coordinator.groups.records import CoordinatorRecord, GroupMetadataKey
-from rayka.coordinator.groups.requests import (
+from rayka.coordinator.groups.classic.requests import (
     UNKNOWN_MEMBER_ID,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -37,6 +28,14 @@ from rayka.coordinator.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from rayka.coordinator.groups.consumer.classic_member import ClassicConsumer
+from rayka.coordinator.groups.consumer.group import ConsumerGroup
+from rayka.coordinator.groups.consumer.heartbeat import ConsumerHeartbeat, check_request
+from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember, MemberState
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
+from rayka.coordinator.groups.deadlines import SessionWarning, Timer, TimerKey
+from rayka.coordinator.groups.records import CoordinatorRecord, GroupMetadataKey
 from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.state import NO_METADATA, Group, GroupState

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rayka.coordinator.groups.records import TargetPartitions
-from rayka.coordinator.groups.requests import NamedPartitions
+from rayka.coordinator.groups.requests import DescribedModernGroup, NamedPartitions
 from rayka.coordinator.request import GroupRequest, GroupsRequest
 from rayka.errors import ErrorCode
 
@@ -87,36 +87,11 @@ class ShareGroupStateDeletedRequest(GroupRequest[ShareGroupStateDeletedResponse]
     topic_ids: tuple[uuid.UUID, ...]
 
 
-class DescribedShareMember(NamedTuple):
-    """A member of a share group."""
-
-    member_id: str
-    rack_id: str | None
-    member_epoch: int
-    client_id: str
-    client_host: str
-    subscribed_topic_names: tuple[str, ...]
-    assignment: tuple[NamedPartitions, ...]
-
-
-class DescribedShareGroup(NamedTuple):
-    """A share group."""
-
-    group_id: str
-    error: ErrorCode = NONE
-    error_message: str | None = None
-    group_state: str = ""
-    group_epoch: int = 0
-    assignment_epoch: int = 0
-    assignor_name: str = ""
-    members: tuple[DescribedShareMember, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class ShareGroupDescribeResponse:
     """In the order of the request."""
 
-    groups: tuple[DescribedShareGroup, ...]
+    groups: tuple[DescribedModernGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)

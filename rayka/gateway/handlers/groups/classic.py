@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from rayka.coordinator.groups.requests import (
+from rayka.coordinator.groups.classic.requests import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayka.coordinator.groups.requests import (
-    DeleteGroupsRequest,
-    DescribedGroup,
-    DescribeGroupsRequest,
-    ListedGroup,
-    ListGroupsRequest,
-)
+from rayka.coordinator.groups.classic.requests import DescribedGroup, DescribeGroupsRequest
+from rayka.coordinator.groups.requests import DeleteGroupsRequest, ListedGroup, ListGroupsRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.groups.find_coordinator import answers_by_group
 from rayka.gateway.handlers.responses import GROUP_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, message_of

@@ -7,20 +7,15 @@ from typing import Any
 
 import pytest
 
+from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.records import TargetPartitions
-from rayka.coordinator.groups.requests import (
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
-    ListedGroup,
-    ListGroupsRequest,
-)
+from rayka.coordinator.groups.requests import DeleteGroupsRequest, DescribedModernGroup, ListedGroup, ListGroupsRequest
 from rayka.coordinator.groups.settings import GroupSettings, ShareGroupSettings
 from rayka.coordinator.groups.share.assignor import assign_simple
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.share.requests import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
-    DescribedShareGroup,
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
@@ -88,9 +83,9 @@ class ShareGroups:
         assert isinstance(group, ShareGroup)
         return group
 
-    def described(self) -> DescribedShareGroup:
+    def described(self) -> DescribedModernGroup:
         """The group as ShareGroupDescribe has it."""
-        described: DescribedShareGroup = self.query(ShareGroupDescribeRequest(("g",))).groups[0]
+        described: DescribedModernGroup = self.query(ShareGroupDescribeRequest(("g",))).groups[0]
         return described
 
     def query(self, request: Any) -> Any:
