@@ -302,11 +302,19 @@ class AsyncProducer(AsyncClosing):
             self._transactions.check_open()
 
     @at_home
+    async def init_transactions(self) -> None:
+        """Become the only producer of this `transactional_id`, and end what an earlier one left open.
+
+        The first transaction does so too. Call this before you look up committed offsets to start from: an earlier
+        producer can't change them any more. Raises INVALID_TXN_STATE if there is no id, and PRODUCER_FENCED.
+        """
+        await self._its_transactions.init()
+
+    @at_home
     async def begin_transaction(self) -> None:
         """Begin a transaction, of which there is one at a time.
 
-        The first one makes this producer the only one of its `transactional_id`, and ends what an earlier one left
-        open. Raises INVALID_TXN_STATE if one is open or there is no id, and PRODUCER_FENCED.
+        Raises INVALID_TXN_STATE if one is open or there is no id, and otherwise as `init_transactions`.
         """
         await self._its_transactions.begin()
 
@@ -447,6 +455,7 @@ class Producer(Shell[AsyncProducer], Closing):
     def _put_all(self, batches: Iterator[ProducerBatch]) -> list[BatchFuture]:
         return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]
 
+    init_transactions = blocking(AsyncProducer.init_transactions)
     begin_transaction = blocking(AsyncProducer.begin_transaction)
     commit_transaction = blocking(AsyncProducer.commit_transaction)
     abort_transaction = blocking(AsyncProducer.abort_transaction)

@@ -56,17 +56,21 @@ class Transactions:
         if self.error is None:
             self.error = error
 
-    async def begin(self) -> None:
-        """Begin a transaction. Raises INVALID_TXN_STATE if one is open, and PRODUCER_FENCED."""
+    async def init(self) -> None:
+        """Become the only producer of the transactional id, unless that is done. Raises PRODUCER_FENCED."""
         if self._fenced is not None:
             raise self._fenced
-        if self.is_open:
-            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "A transaction is open already")
         if self.producer[0] == NO_PRODUCER_ID:
             request = InitProducerIdRequest(
                 self.transactional_id, self._config.transaction_timeout_ms, max_wait_ms=_WAIT_MS
             )
             await self._take_producer(request)
+
+    async def begin(self) -> None:
+        """Begin a transaction. Raises INVALID_TXN_STATE if one is open, and PRODUCER_FENCED."""
+        if self.is_open:
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "A transaction is open already")
+        await self.init()
         self.is_open, self.has_sent, self.error = True, False, None
 
     async def end(self, is_committed: bool) -> None:

@@ -151,6 +151,19 @@ def test_offsets_need_a_group(cluster: Cluster) -> None:
         assert refused(nobody) is ErrorCode.INVALID_REQUEST
 
 
+def test_init_transactions_ends_what_an_earlier_producer_left_open(cluster: Cluster) -> None:
+    with cluster.producer(transactional_id="t") as zombie, cluster.producer(transactional_id="t") as successor:
+        zombie.begin_transaction()
+        zombie.send("events", b"zombie").get(5)
+        successor.init_transactions()
+        with cluster.producer() as plain:
+            plain.send("events", b"after")
+        assert committed(cluster) == [b"after"]
+        with pytest.raises(RaykaError) as fenced:
+            zombie.send_offsets({TopicPartition("events", 0): 1}, "g")
+        assert refused(fenced) is ErrorCode.PRODUCER_FENCED
+
+
 def test_a_record_that_is_refused_lets_the_transaction_only_be_aborted(cluster: Cluster) -> None:
     cluster.admin().create_topic("keyed", configs={"cleanup.policy": "compact"})
     with cluster.producer(transactional_id="t") as producer:
