@@ -13,6 +13,8 @@ from rayka.config.definition import ConfigDef, ConfigType, ConfigValue, UpdateMo
 INT, SHORT, STRING, BOOLEAN = ConfigType.INT, ConfigType.SHORT, ConfigType.STRING, ConfigType.BOOLEAN
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 BY_DURATION = "by_duration:"
+MAX_RETRY_DELAY_MS = 86_400_000
+"""No record waits longer than a day for its next delivery: its log may not keep it for much longer."""
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{0,9})?)S)?)?",
     re.IGNORECASE,
@@ -241,8 +243,10 @@ SHARE_COORDINATOR_CONFIGS: Mapping[str, ConfigDef] = {
 }
 
 
-def _of_group(name: str, kind: ConfigType, default: str, doc: str, lower: int | None = None) -> ConfigDef:
-    return ConfigDef(name, kind, default, doc, lower=lower, update_mode=CLUSTER_WIDE)
+def _of_group(
+    name: str, kind: ConfigType, default: str, doc: str, lower: int | None = None, upper: int | None = None
+) -> ConfigDef:
+    return ConfigDef(name, kind, default, doc, lower=lower, upper=upper, update_mode=CLUSTER_WIDE)
 
 
 SHARE_GROUP_CONFIGS: Mapping[str, ConfigDef] = {
@@ -269,6 +273,23 @@ SHARE_GROUP_CONFIGS: Mapping[str, ConfigDef] = {
             "With read_committed records of aborted transactions are left out.",
             valid_values=("read_committed", "read_uncommitted"),
             update_mode=CLUSTER_WIDE,
+        ),
+        _of_group(
+            "share.retry.backoff.ms",
+            INT,
+            "0",
+            "rayka's own: how long a record waits for its next delivery after it was released the first time. The wait "
+            "doubles with every delivery. With 0 released records are delivered again at once, as in Kafka.",
+            0,
+            MAX_RETRY_DELAY_MS,
+        ),
+        _of_group(
+            "share.retry.backoff.max.ms",
+            INT,
+            "0",
+            "rayka's own: the longest that share.retry.backoff.ms becomes by doubling; with 0 that is a day.",
+            0,
+            MAX_RETRY_DELAY_MS,
         ),
         _of_group("share.renew.acknowledge.enable", BOOLEAN, "true", "Whether consumers may renew their locks."),
         _of_group(

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.in_flight import InFlightBatches
+from rayka.share.in_flight import Headers, InFlightBatches
 from rayka.share.record_state import AcknowledgeType, acknowledge_type
+
+GROUP_BACKOFF: Final = -1
+"""A delay that is left to the settings of the group."""
+MAX_HEADERS_BYTES: Final = 16 << 10
 
 
 class AcknowledgementBatch(NamedTuple):
-    """As in the protocol: one type for all offsets, or one for each."""
+    """As in the protocol: one type for all offsets, or one for each.
+
+    The rest is rayka's own, for programs that reach the leader without the protocol: released records wait for
+    `delay_ms`, and rejected ones take `headers` to the dead-letter queue.
+    """
 
     first_offset: int
     last_offset: int
     acknowledge_types: tuple[int, ...]
+    delay_ms: int = GROUP_BACKOFF
+    headers: Headers = ()
 
 
 class Acknowledgement(NamedTuple):
@@ -25,6 +36,8 @@ class Acknowledgement(NamedTuple):
     first_offset: int
     last_offset: int
     type: AcknowledgeType
+    delay_ms: int = GROUP_BACKOFF
+    headers: Headers = ()
 
 
 def acknowledgements_of(
@@ -40,7 +53,8 @@ def acknowledgements_of(
             runs = [(number, len(list(group))) for number, group in groupby(batch.acknowledge_types)]
         offset = batch.first_offset
         for number, size in runs:
-            found.append(Acknowledgement(offset, offset + size - 1, _type(number, renew_allowed)))
+            kind = _type(number, renew_allowed)
+            found.append(Acknowledgement(offset, offset + size - 1, kind, batch.delay_ms, batch.headers))
             offset += size
     return found
 
@@ -53,7 +67,7 @@ def _type(number: int, renew_allowed: bool) -> AcknowledgeType:
 
 
 def _check(batch: AcknowledgementBatch, previous_offset: int) -> None:
-    first_offset, last_offset, types = batch
+    first_offset, last_offset, types, delay_ms, headers = batch
     if first_offset > last_offset:
         reason = f"first offset {first_offset} is greater than last offset {last_offset}"
     elif first_offset <= previous_offset:
@@ -62,6 +76,14 @@ def _check(batch: AcknowledgementBatch, previous_offset: int) -> None:
         reason = f"no acknowledge type for offsets {first_offset} to {last_offset}"
     elif len(types) not in (1, last_offset - first_offset + 1):
         reason = f"{len(types)} acknowledge types for offsets {first_offset} to {last_offset}"
+    elif not GROUP_BACKOFF <= delay_ms <= MAX_RETRY_DELAY_MS:
+        reason = f"a delay of {delay_ms} ms is not between 0 and {MAX_RETRY_DELAY_MS}"
+    elif delay_ms != GROUP_BACKOFF and set(types) != {AcknowledgeType.RELEASE}:
+        reason = "only records that are released can be delayed"
+    elif headers and set(types) != {AcknowledgeType.REJECT}:
+        reason = "only records that are rejected take headers along"
+    elif sum(len(name) + len(value) for name, value in headers) > MAX_HEADERS_BYTES:
+        reason = f"the headers have more than {MAX_HEADERS_BYTES} bytes"
     else:
         return
     raise RaykaError(ErrorCode.INVALID_REQUEST, f"Invalid acknowledgement batch: {reason}")
@@ -78,8 +100,8 @@ def check_held(
     if acknowledgements and acknowledgements[-1].last_offset >= batches.end_offset:
         reason = f"offset {acknowledgements[-1].last_offset} is past the acquired records"
         raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-    for first_offset, last_offset, _ in acknowledgements:
-        for batch in batches.within(first_offset, last_offset):
+    for said in acknowledgements:
+        for batch in batches.within(said.first_offset, said.last_offset):
             if not batch.is_held_by(member_id, now_ms):
                 reason = f"member {member_id} does not hold offsets {batch.first_offset} to {batch.last_offset}"
                 raise RaykaError(ErrorCode.INVALID_RECORD_STATE, reason)

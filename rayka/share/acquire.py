@@ -141,7 +141,7 @@ class Acquisition:
         In BATCH_OPTIMIZED mode a batch of the log is acquired as a whole where there is room for its first record.
         """
         first_offset = self._batches.end_offset
-        room = self._config.partition_max_record_locks - (first_offset - self._batches.start_offset)
+        room = self._batches.room(self._config.partition_max_record_locks)
         if room <= 0:
             self._is_stopped = True
             return

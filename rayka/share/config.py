@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rayka.config.definition import ConfigValue
-from rayka.config.shares import BY_DURATION, duration_ms
+from rayka.config.shares import BY_DURATION, MAX_RETRY_DELAY_MS, duration_ms
 from rayka.types import IsolationLevel, OffsetSpec
 
 
@@ -37,6 +37,8 @@ class ShareGroupConfig:
     renew_acknowledge_enable: bool = True
     dead_letter_topic: str = ""
     dead_letter_copy_record: bool = False
+    retry_backoff_ms: int = 0
+    retry_backoff_max_ms: int = 0
 
     @classmethod
     def resolve(cls, broker: Mapping[str, ConfigValue], group: Mapping[str, str]) -> ShareGroupConfig:
@@ -55,6 +57,8 @@ class ShareGroupConfig:
             group.get("share.renew.acknowledge.enable", "true").lower() == "true",
             group.get("errors.deadletterqueue.topic.name", ""),
             group.get("errors.deadletterqueue.copy.record.enable", "false").lower() == "true",
+            int(group.get("share.retry.backoff.ms", "0")),
+            int(group.get("share.retry.backoff.max.ms", "0")),
         )
 
     def reset_timestamp(self, now_ms: int) -> int:
@@ -65,6 +69,11 @@ class ShareGroupConfig:
         if reset.startswith(BY_DURATION):
             return max(0, now_ms - duration_ms(reset.removeprefix(BY_DURATION)))
         return OffsetSpec.LATEST
+
+    def retry_delay_ms(self, delivery_count: int) -> int:
+        """How long a record waits that was released after its `delivery_count`th delivery."""
+        longest_ms = self.retry_backoff_max_ms or MAX_RETRY_DELAY_MS
+        return min(self.retry_backoff_ms << max(0, delivery_count - 1), longest_ms)
 
     @property
     def throttled_delivery_count(self) -> int:

@@ -15,8 +15,11 @@ from operator import attrgetter
 from typing import Any
 
 from rayka.share.record_state import TRANSITIONS, RecordState
+from rayka.types import NO_OFFSET
 
+Headers = tuple[tuple[str, bytes], ...]
 NO_MEMBER = ""
+_SPARE_BATCHES = 16
 _FIRST_OFFSET = attrgetter("first_offset")
 
 
@@ -24,8 +27,8 @@ _FIRST_OFFSET = attrgetter("first_offset")
 class InFlightBatch:
     """Records in the same state. `transition` is the change that waits to be persisted, to the `next_` values.
 
-    `lock_expires_ms` counts while they are acquired. `origin_size` is the number of records of the batch that this was
-    split from.
+    `lock_expires_ms` counts while they are acquired. Available ones are delayed unless `available_ms` is 0.
+    `origin_size` is the number of records of the batch that this was split from. `headers` are for their dead letters.
     """
 
     first_offset: int
@@ -38,6 +41,9 @@ class InFlightBatch:
     transition: Any = None
     next_state: RecordState = RecordState.AVAILABLE
     next_delivery_count: int = 0
+    available_ms: int = 0
+    next_available_ms: int = 0
+    headers: Headers = ()
 
     @property
     def size(self) -> int:
@@ -46,7 +52,7 @@ class InFlightBatch:
 
     def is_acquirable(self) -> bool:
         """Whether a member may get these records now."""
-        return self.state is RecordState.AVAILABLE and self.transition is None
+        return self.state is RecordState.AVAILABLE and self.transition is None and not self.available_ms
 
     def is_held_by(self, member_id: str, now_ms: int) -> bool:
         """Whether the member has a lock on them that has not expired, and has not acknowledged them yet."""
@@ -68,7 +74,9 @@ class InFlightBatches:
     def __init__(self, start_offset: int) -> None:
         self.start_offset = start_offset
         self.terminal_count = 0
+        self.last_delayed_offset = NO_OFFSET
         self._batches: list[InFlightBatch] = []
+        self._most_batches = _SPARE_BATCHES
 
     def __iter__(self) -> Iterator[InFlightBatch]:
         return iter(self._batches)
@@ -80,6 +88,16 @@ class InFlightBatches:
     def end_offset(self) -> int:
         """The offset after the last one in flight."""
         return self._batches[-1].last_offset + 1 if self._batches else self.start_offset
+
+    def room(self, limit: int) -> int:
+        """How many more records may be in flight, of `limit`.
+
+        As in Kafka all offsets from the start offset on count. Behind a record that was delayed only those count that
+        are not done, because others must not wait for it.
+        """
+        in_flight = self.end_offset - self.start_offset
+        has_delayed = self.last_delayed_offset >= self.start_offset
+        return limit - (in_flight - self.terminal_count if has_delayed else in_flight)
 
     def append(self, batch: InFlightBatch) -> None:
         """Add a batch that begins at the end offset."""
@@ -129,10 +147,23 @@ class InFlightBatches:
             if not batch.is_done():
                 break
             count += 1
-        if not count:
-            return False
-        self.remove_below(self._batches[count - 1].last_offset + 1)
-        return True
+        if count:
+            self.remove_below(self._batches[count - 1].last_offset + 1)
+        self._join_done()
+        return count > 0
+
+    def _join_done(self) -> None:
+        """Keep the number of batches in proportion to those that are not done, however many follow a delayed record."""
+        if len(self._batches) <= self._most_batches:
+            return
+        joined: list[InFlightBatch] = []
+        for batch in self._batches:
+            if joined and joined[-1].is_done() and batch.is_done():
+                joined[-1].last_offset = batch.last_offset
+            else:
+                joined.append(batch)
+        self._batches = joined
+        self._most_batches = 2 * len(joined) + _SPARE_BATCHES
 
     def _index_of(self, offset: int) -> int:
         """The index of the last batch that begins at or before `offset`, -1 if there is none."""
@@ -153,6 +184,7 @@ class InFlightBatches:
         for batch in self._batches:
             assert batch.first_offset == offset <= batch.last_offset, f"{batch} at {offset}"
             assert batch.state in (RecordState.ACQUIRED, RecordState.ARCHIVING) or batch.transition is None, batch
+            assert batch.state is RecordState.AVAILABLE or not batch.available_ms, batch
             assert (batch.member_id == NO_MEMBER) is (batch.state is not RecordState.ACQUIRED), batch
             offset = batch.last_offset + 1
         terminal = sum(batch.size for batch in self._batches if batch.state.is_terminal)

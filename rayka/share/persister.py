@@ -18,12 +18,16 @@ class SharePartitionKey(NamedTuple):
 
 
 class StateBatch(NamedTuple):
-    """Records of which the same is known. `delivery_state` is the number of a `RecordState`."""
+    """Records of which the same is known. `delivery_state` is the number of a `RecordState`.
+
+    Available records are delivered from `available_ms` on, a time of the leader's clock; 0: at once.
+    """
 
     first_offset: int
     last_offset: int
     delivery_state: int
     delivery_count: int
+    available_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ ARCHIVING and hands them out again, so each one is in the queue at least once (K
 A lock that expires changes the state at once, and the change is persisted with the next write (KIP-932): should that
 fail, a later leader delivers the records as if the lock had never been.
 
+A record that is released may have to wait for its next delivery: by the delay that the member asks for, else by the
+retry backoff of the group. Until then it is passed over. The delay is persisted with the state (rayka's own).
+
 Time is an argument, in milliseconds of a clock that never goes back.
 """
 
@@ -19,13 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.acknowledge import Acknowledgement, check_held
+from rayka.share.acknowledge import GROUP_BACKOFF, Acknowledgement, check_held
 from rayka.share.acquire import AcquiredRecords, AcquireParams, Acquisition, LogBatch
 from rayka.share.config import ShareGroupConfig
-from rayka.share.in_flight import NO_MEMBER, InFlightBatch, InFlightBatches
-from rayka.share.locks import AcquisitionLocks
+from rayka.share.deadlines import Deadlines
+from rayka.share.in_flight import NO_MEMBER, Headers, InFlightBatch, InFlightBatches
 from rayka.share.persister import ShareState, StateBatch, StateUpdate
 from rayka.share.record_state import (
     ACQUIRED,
@@ -53,6 +57,23 @@ class DeadLetters:
     first_offset: int
     last_offset: int
     delivery_count: int
+    headers: Headers = ()
+
+
+class Change(NamedTuple):
+    """What a batch is to become. `headers` are for its dead letters."""
+
+    batch: InFlightBatch
+    state: RecordState
+    delivery_count: int
+    available_ms: int = 0
+    headers: Headers = ()
+
+    @property
+    def state_batch(self) -> StateBatch:
+        """What is persisted of it."""
+        batch = self.batch
+        return StateBatch(batch.first_offset, batch.last_offset, self.state, self.delivery_count, self.available_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +92,10 @@ class SharePartition:
         self._state_epoch = state.state_epoch
         self._batches = _in_flight(state, has_dead_letters=bool(config.dead_letter_topic))
         self._has_dead_letters = bool(config.dead_letter_topic)
-        self._locks = AcquisitionLocks()
+        self._deadlines = Deadlines()
         self._has_available = bool(len(self._batches))
+        for batch in self._batches:
+            self._delay(batch, batch.available_ms)
         self._unpersisted: list[StateBatch] = []
         self._transitions: list[Transition] = []
         self._write: Write | None = None
@@ -106,8 +129,7 @@ class SharePartition:
                 if batch.is_acquirable():
                     return batch.first_offset
             self._has_available = False
-        is_full = self.in_flight_count >= self.config.partition_max_record_locks
-        return None if is_full else self.end_offset
+        return self.end_offset if self._batches.room(self.config.partition_max_record_locks) > 0 else None
 
     def acquire(
         self, fetch_offset: int, log_batches: Iterable[LogBatch], params: AcquireParams, now_ms: int
@@ -122,8 +144,8 @@ class SharePartition:
         finally:  # If the log can't be read further, what was acquired by then comes back when its locks expire.
             self._batches.remove_done()
             for batch in acquisition.acquired:
-                self._locks.add(batch)
-            self._locks.trim(self._batches, len(self._batches))
+                self._deadlines.add(batch)
+            self._deadlines.trim(self._batches, len(self._batches))
         return [
             AcquiredRecords(batch.first_offset, batch.last_offset, batch.delivery_count)
             for batch in acquisition.acquired
@@ -135,19 +157,27 @@ class SharePartition:
         Records below the start offset are left out. Raises INVALID_REQUEST and INVALID_RECORD_STATE for the whole.
         """
         check_held(self._batches, acknowledgements, member_id, now_ms)
-        changes: list[tuple[InFlightBatch, RecordState, int]] = []
-        for first_offset, last_offset, acknowledge_type in acknowledgements:
-            for batch in self._batches.cut_out(first_offset, last_offset):
-                if acknowledge_type is AcknowledgeType.RENEW:
+        changes: list[Change] = []
+        for said in acknowledgements:
+            for batch in self._batches.cut_out(said.first_offset, said.last_offset):
+                if said.type is AcknowledgeType.RENEW:
                     self._renew(batch, now_ms)
                 else:
-                    changes.append((batch, self._state_after(acknowledge_type, batch), batch.delivery_count))
+                    changes.append(self._change(batch, said, now_ms))
         return self._start(changes)
 
     def _renew(self, batch: InFlightBatch, now_ms: int) -> None:
         batch.lock_expires_ms = now_ms + self.config.record_lock_duration_ms
-        self._locks.add(batch)
-        self._locks.trim(self._batches, len(self._batches))
+        self._deadlines.add(batch)
+        self._deadlines.trim(self._batches, len(self._batches))
+
+    def _change(self, batch: InFlightBatch, said: Acknowledgement, now_ms: int) -> Change:
+        state = self._state_after(said.type, batch)
+        if state is not AVAILABLE:
+            return Change(batch, state, batch.delivery_count, headers=said.headers)
+        backoff_ms = self.config.retry_delay_ms(batch.delivery_count)
+        delay_ms = backoff_ms if said.delay_ms == GROUP_BACKOFF else said.delay_ms
+        return Change(batch, state, batch.delivery_count, now_ms + delay_ms if delay_ms else 0)
 
     def _state_after(self, acknowledge_type: AcknowledgeType, batch: InFlightBatch) -> RecordState:
         state = AFTER[acknowledge_type]
@@ -175,42 +205,43 @@ class SharePartition:
         for batch in self._batches:
             if batch.state is ACQUIRED and batch.transition is None and batch.member_id == member_id:
                 state = self._released_state(batch) if were_delivered else AVAILABLE
-                changes.append((batch, state, batch.delivery_count - (0 if were_delivered else 1)))
+                changes.append(Change(batch, state, batch.delivery_count - (0 if were_delivered else 1)))
         return self._start(changes)
 
-    def _start(self, changes: Sequence[tuple[InFlightBatch, RecordState, int]]) -> Transition:
-        state_batches = [
-            StateBatch(batch.first_offset, batch.last_offset, state, delivery_count)
-            for batch, state, delivery_count in changes
-        ]
-        transition = Transition(tuple(state_batches))
-        for batch, state, delivery_count in changes:
+    def _start(self, changes: Sequence[Change]) -> Transition:
+        transition = Transition(tuple(change.state_batch for change in changes))
+        for batch, state, delivery_count, available_ms, headers in changes:
             batch.transition = transition
-            batch.next_state, batch.next_delivery_count = state, delivery_count
+            batch.next_state, batch.next_delivery_count, batch.next_available_ms = state, delivery_count, available_ms
+            batch.headers = headers
         if changes:
             self._transitions.append(transition)
         return transition
 
     def next_deadline(self) -> int | None:
-        """When to call `expire` next; None while no record is locked."""
-        return self._locks.next_deadline(self.start_offset)
+        """When to call `expire` next; None while no record is locked or delayed."""
+        return self._deadlines.next_deadline(self.start_offset)
 
     def expire(self, now_ms: int) -> bool:
-        """Take back the records whose lock has expired; tells whether there were any.
+        """Take back the records whose lock has expired, and end the delays that are over; tells whether there were any.
 
-        Those with a transition are taken back if that fails.
+        Locked records with a transition are taken back if that fails.
         """
         has_expired = False
-        for deadline in self._locks.take_due(now_ms):
+        for deadline in self._deadlines.take_due(now_ms):
             for batch in self._batches.within(deadline.first_offset, deadline.last_offset):
                 if batch.state is ACQUIRED and batch.transition is None and batch.lock_expires_ms <= now_ms:
                     self._take_back(batch)
                     has_expired = True
+                elif 0 < batch.available_ms <= now_ms:
+                    batch.available_ms = 0
+                    self._has_available = has_expired = True
         if has_expired:
             self._batches.remove_done()
         return has_expired
 
     def _take_back(self, batch: InFlightBatch) -> None:
+        batch.headers = ()
         self._set(batch, self._released_state(batch), batch.delivery_count)
         self._unpersisted.append(StateBatch(batch.first_offset, batch.last_offset, batch.state, batch.delivery_count))
 
@@ -221,6 +252,13 @@ class SharePartition:
         batch.delivery_count = delivery_count
         batch.member_id = NO_MEMBER
         self._has_available = self._has_available or state is AVAILABLE
+
+    def _delay(self, batch: InFlightBatch, available_ms: int) -> None:
+        """The batch is not delivered before `available_ms`, unless that is 0."""
+        batch.available_ms = available_ms
+        if available_ms:
+            self._deadlines.add(batch)
+            self._batches.last_delayed_offset = max(self._batches.last_delayed_offset, batch.last_offset)
 
     def begin_write(self) -> Write | None:
         """What to persist now; None if there is nothing, or while a write is under way."""
@@ -256,8 +294,9 @@ class SharePartition:
         batch.transition = None
         if is_committed:
             self._set(batch, batch.next_state, batch.next_delivery_count)
+            self._delay(batch, batch.next_available_ms)
         elif batch.state is ARCHIVING:
-            self._start([(batch, ARCHIVED, batch.delivery_count)])
+            self._start([Change(batch, ARCHIVED, batch.delivery_count)])
         elif batch.lock_expires_ms <= now_ms:
             self._take_back(batch)
 
@@ -269,15 +308,16 @@ class SharePartition:
         self._has_dead_letters = False
         for batch in self._batches:
             if batch.state is ARCHIVING and batch.transition is None:
-                letters.append(DeadLetters(batch.first_offset, batch.last_offset, batch.delivery_count))
-                batch.transition = letters[-1]
+                one = DeadLetters(batch.first_offset, batch.last_offset, batch.delivery_count, batch.headers)
+                letters.append(one)
+                batch.transition = one
         return letters
 
     def dead_lettered(self, letters: DeadLetters) -> Transition:
         """These records are in the dead-letter queue: start to archive them."""
         batches = self._batches.within(letters.first_offset, letters.last_offset)
         return self._start(
-            [(batch, ARCHIVED, batch.delivery_count) for batch in batches if batch.transition is letters]
+            [Change(batch, ARCHIVED, batch.delivery_count) for batch in batches if batch.transition is letters]
         )
 
     def log_start_offset_moved(self, log_start_offset: int) -> None:
@@ -294,7 +334,7 @@ class SharePartition:
         self._batches.validate_state()
         under_way = self._write.transitions if self._write is not None else ()
         transitions = {*self._transitions, *under_way}
-        deadlines = self._locks.deadlines()
+        deadlines = self._deadlines.times()
         for batch in self._batches:
             is_letter = isinstance(batch.transition, DeadLetters) and batch.state is ARCHIVING
             assert batch.transition is None or is_letter or batch.transition in transitions, f"lost: {batch}"
@@ -303,6 +343,7 @@ class SharePartition:
             assert batch.delivery_count <= self.config.delivery_count_limit, batch
             has_lock = batch.state is ACQUIRED and batch.transition is None
             assert not has_lock or batch.lock_expires_ms in deadlines, f"no timer for {batch}"
+            assert not batch.available_ms or batch.available_ms in deadlines, f"no timer for {batch}"
             assert self._has_available or not batch.is_acquirable(), f"{batch} would not be delivered"
         first = next(iter(self._batches), None)
         assert first is None or not first.is_done(), f"start offset behind {first}"
@@ -313,7 +354,7 @@ def _in_flight(state: ShareState, *, has_dead_letters: bool) -> InFlightBatches:
     if state.start_offset < 0:
         raise ValueError(f"start offset {state.start_offset}")
     batches = InFlightBatches(state.start_offset)
-    for first_offset, last_offset, number, delivery_count in sorted(state.state_batches):
+    for first_offset, last_offset, number, delivery_count, available_ms in sorted(state.state_batches):
         if last_offset < state.start_offset:
             continue
         first_offset = max(first_offset, state.start_offset)
@@ -321,8 +362,10 @@ def _in_flight(state: ShareState, *, has_dead_letters: bool) -> InFlightBatches:
             raise ValueError(f"state batch {first_offset} to {last_offset} overlaps with another or is empty")
         if first_offset > batches.end_offset:
             batches.append(InFlightBatch(batches.end_offset, first_offset - 1, AVAILABLE))
+        record_state = _persisted_state(number, has_dead_letters)
+        delayed_to_ms = available_ms if record_state is AVAILABLE else 0
         batches.append(
-            InFlightBatch(first_offset, last_offset, _persisted_state(number, has_dead_letters), delivery_count)
+            InFlightBatch(first_offset, last_offset, record_state, delivery_count, available_ms=delayed_to_ms)
         )
     return batches
 

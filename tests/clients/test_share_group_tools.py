@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
-from confluent_kafka import ShareConsumer
+from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from rayka.testing import wait_until
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.record import Record
-from tests.clients.test_group_tools import Tool, group_id, tool
+from tests.clients.test_group_tools import TOOLS, Tool, group_id, tool
 
 __all__ = ["group_id", "tool"]  # fixtures
 
@@ -57,11 +58,11 @@ def rows(text: str) -> list[list[str]]:
     return [words for words in lines if words[0] not in ("GROUP", "TOPIC") and len(words) > 1]
 
 
-def from_the_beginning(tool: Tool, group_id: str) -> None:
-    """The group starts with the first record."""
+def from_the_beginning(tool: Tool, group_id: str, *configs: str) -> None:
+    """The group starts with the first record; it may have other configs."""
     tool(
         CONFIGS, "--alter", "--entity-type", "groups", "--entity-name", group_id,
-        "--add-config", "share.auto.offset.reset=earliest",
+        "--add-config", ",".join(("share.auto.offset.reset=earliest", *configs)),
     )  # fmt: skip
 
 
@@ -103,3 +104,30 @@ def test_offsets_of_a_share_group_are_reset_and_deleted_and_then_the_group(
     assert "has no offset information" in tool(SHARE_GROUPS, "--describe", "--group", group_id)
     tool(SHARE_GROUPS, "--delete", "--group", group_id)
     assert group_id not in tool(SHARE_GROUPS, "--list").split()
+
+
+def test_kafka_reads_the_state_of_records_that_wait_for_their_retry(
+    tool: Tool, bootstrap: str, group_id: str, topic: str, data_dir: Path
+) -> None:
+    from_the_beginning(tool, group_id, "share.retry.backoff.ms=60000")
+    settings = {"bootstrap.servers": bootstrap, "group.id": group_id, "share.acknowledgement.mode": "explicit"}
+    with closing(ShareConsumer(settings)) as consumer:
+        consumer.subscribe([topic])
+        released: set[tuple[int | None, int | None]] = set()
+
+        def is_released() -> bool:
+            for record in consumer.poll(0.2) or ():
+                assert (record.partition(), record.offset()) not in released, "a record that waits was delivered"
+                released.add((record.partition(), record.offset()))
+                consumer.acknowledge(record, AcknowledgeType.RELEASE)
+            consumer.commit_sync(TIMEOUT_S)
+            return len(released) == 20
+
+        wait_until(is_released, TIMEOUT_S, "20 records are released")
+    files = ",".join(map(str, sorted(data_dir.glob("**/__share_group_state-*/*.log"))))
+    dumped = tool(TOOLS + "DumpLogSegments", "--files", files, "--share-group-state-decoder", server=False)
+    written = [line for line in dumped.splitlines() if f'"groupId":"{group_id}"' in line]
+    for partition in (0, 1):
+        found = [line for line in written if f'"partition":{partition}' in line]
+        assert any('"deliveryState":0,"deliveryCount":1}' in line for line in found), partition
+    assert "Could not" not in dumped

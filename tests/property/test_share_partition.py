@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
+from rayka.share.acknowledge import GROUP_BACKOFF, AcknowledgementBatch, acknowledgements_of
 from rayka.share.acquire import AcquiredRecords, AcquireParams, LogBatch
 from rayka.share.config import AcquireMode, ShareGroupConfig
 from rayka.share.persister import ShareState, StateBatch
@@ -29,9 +29,10 @@ from rayka.share.share_partition import SharePartition, Transition, Write
 from tests.support.scale import examples
 
 CONFIG = ShareGroupConfig(record_lock_duration_ms=100, delivery_count_limit=4, partition_max_record_locks=12)
-MEMBERS = st.sampled_from(["m1", "m2", "m3"])
+MEMBERS = st.sampled_from(["m1", "m2"])
 TYPES = st.sampled_from(list(AcknowledgeType))
 SIZES = st.integers(1, 6)
+DELAYS = st.sampled_from([GROUP_BACKOFF, GROUP_BACKOFF, 0, 30, 250])
 
 
 @dataclass
@@ -42,53 +43,71 @@ class Record:
     delivery_count: int = 0
     member: str = ""
     lock_expires_ms: int = 0
-    changing_to: tuple[RecordState, int] | None = None
+    available_ms: int = 0
+    changing_to: tuple[RecordState, int, int] | None = None
     is_in_write: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a member may get it."""
+        return self.state is AVAILABLE and self.changing_to is None and not self.available_ms
 
 
 class ShareGroup(RuleBasedStateMachine):
     """Members of a group, the leader of a partition, and the durable state behind it."""
 
-    @initialize(start_offset=st.integers(0, 5), has_dead_letters=st.booleans())
-    def begin(self, start_offset: int, has_dead_letters: bool) -> None:
-        self.config = replace(CONFIG, dead_letter_topic="dlq.t" if has_dead_letters else "")
+    @initialize(start_offset=st.integers(0, 5), has_dead_letters=st.booleans(), backoff_ms=st.sampled_from([0, 0, 40]))
+    def begin(self, start_offset: int, has_dead_letters: bool, backoff_ms: int) -> None:
+        self.config = replace(
+            CONFIG, dead_letter_topic="dlq.t" if has_dead_letters else "", retry_backoff_ms=backoff_ms
+        )
+        self.last_delayed = -1
         self.dead_letters: set[int] = set()
         self.now_ms = 0
         self.log: list[LogBatch] = []
         self.log_start_offset = 0
         self.log_end_offset = start_offset
         self.persisted_start = start_offset
-        self.persisted: dict[int, tuple[RecordState, int]] = {}
+        self.persisted: dict[int, tuple[RecordState, int, int]] = {}
         self.accepted: set[int] = set()
         self.write: Write | None = None
         self.load()
+        for size in (3, 1, 5):
+            self.produce(size, 0, True)
 
     def load(self) -> None:
         batches = tuple(
-            StateBatch(offset, offset, state, delivery_count)
-            for offset, (state, delivery_count) in self.persisted.items()
+            StateBatch(offset, offset, state, delivery_count, available_ms)
+            for offset, (state, delivery_count, available_ms) in self.persisted.items()
             if offset >= self.persisted_start
         )
         self.partition = SharePartition(ShareState(1, self.persisted_start, batches), self.config)
         self.partition.log_start_offset_moved(self.log_start_offset)
         self.records = {
-            offset: Record(*self.persisted.get(offset, (AVAILABLE, 0)))
+            offset: Record(state, delivery_count, available_ms=available_ms)
             for offset in range(self.partition.start_offset, self.partition.end_offset)
+            for state, delivery_count, available_ms in [self.persisted.get(offset, (AVAILABLE, 0, 0))]
         }
+        self.last_delayed = max((offset for offset, one in self.records.items() if one.available_ms), default=-1)
         self.write = None
         self.start_offset = self.partition.start_offset
 
     @rule(size=SIZES, gap=st.sampled_from([0, 0, 0, 2]), is_visible=st.sampled_from([True, True, True, False]))
+    def write_to_log(self, size: int, gap: int, is_visible: bool) -> None:
+        self.produce(size, gap, is_visible)
+
     def produce(self, size: int, gap: int, is_visible: bool) -> None:
         first = self.log_end_offset + gap
         self.log_end_offset = first + size
         self.log.append(LogBatch(first, first + size - 1, is_visible))
 
+    @precondition(lambda self: len(self.log) > 3)
     @rule(index=st.integers(0, 9))
     def compact(self, index: int) -> None:
         if index < len(self.log) - 1:
             del self.log[index]
 
+    @precondition(lambda self: len(self.log) > 3)
     @rule(distance=st.integers(1, 8))
     def delete_records(self, distance: int) -> None:
         self.log_start_offset = min(self.log_start_offset + distance, self.log_end_offset)
@@ -110,7 +129,7 @@ class ShareGroup(RuleBasedStateMachine):
             if before == (self.partition.next_fetch_offset(), self.partition.start_offset):
                 break
         else:
-            assert self.partition.in_flight_count >= CONFIG.partition_max_record_locks
+            assert self.in_flight_count() >= CONFIG.partition_max_record_locks
             return
         if not acquired:
             self.check_nothing_left()
@@ -120,13 +139,20 @@ class ShareGroup(RuleBasedStateMachine):
         for batch in self.partition._batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
                 record = self.records.setdefault(offset, Record())
-                if record.state is AVAILABLE and batch.state is ARCHIVED:
+                if record.state is AVAILABLE and batch.is_done():
+                    assert not record.available_ms
                     assert not self.has_record(offset), f"{offset} was archived without a delivery"
                     record.state = ARCHIVED
         for offset in range(self.start_offset, self.partition.start_offset):
             record = self.records.setdefault(offset, Record())
             if record.state is AVAILABLE and not self.has_record(offset):
                 record.state = ARCHIVED
+
+    def in_flight_count(self) -> int:
+        """How many records count as in flight: behind a delayed one those that are done do not."""
+        if self.last_delayed < self.partition.start_offset:
+            return self.partition.in_flight_count
+        return sum(not record.state.is_terminal for record in self.records.values())
 
     def has_record(self, offset: int) -> bool:
         return any(batch.first_offset <= offset <= batch.last_offset and batch.is_visible for batch in self.log)
@@ -138,7 +164,7 @@ class ShareGroup(RuleBasedStateMachine):
                 record = self.records[offset]
                 assert self.has_record(offset)
                 assert offset not in self.accepted
-                assert (record.state, record.changing_to) == (AVAILABLE, None)
+                assert record.is_free
                 record.state, record.member = ACQUIRED, params.member_id
                 record.delivery_count += 1
                 record.lock_expires_ms = self.now_ms + CONFIG.record_lock_duration_ms
@@ -150,38 +176,55 @@ class ShareGroup(RuleBasedStateMachine):
             assert total <= params.max_records
             newest = max(record.last_offset for record in acquired)
             is_new = newest == self.partition.end_offset - 1 and acquired[-1].delivery_count == 1
-            assert not is_new or self.partition.in_flight_count <= CONFIG.partition_max_record_locks + 6
+            assert not is_new or self.in_flight_count() <= CONFIG.partition_max_record_locks + 6
 
     def check_nothing_left(self) -> None:
         """A fetch that finds nothing leaves no record that could be delivered."""
         for offset, record in self.records.items():
-            is_free = record.state is AVAILABLE and record.changing_to is None
-            assert not (is_free and self.has_record(offset)), f"{offset} is not delivered"
-        if self.partition.in_flight_count < CONFIG.partition_max_record_locks:
+            assert not (record.is_free and self.has_record(offset)), f"{offset} is not delivered"
+        if self.in_flight_count() < CONFIG.partition_max_record_locks:
             assert not any(self.has_record(offset) for offset in range(self.partition.end_offset, self.log_end_offset))
 
+    @precondition(lambda self: self.records)
     @rule(member=MEMBERS, data=st.data())
     def acknowledge(self, member: str, data: st.DataObject) -> None:
-        if not self.records:
-            return
         first = data.draw(st.integers(min(self.records), max(self.records)))
         last = data.draw(st.integers(first, max(self.records) + 1))
         counts = st.sampled_from([1, last - first + 1])
         types = data.draw(counts.flatmap(lambda count: st.lists(TYPES, min_size=count, max_size=count)))
         self.say(member, first, last, types)
 
-    @rule(member=MEMBERS, kind=TYPES)
-    def acknowledge_all(self, member: str, kind: AcknowledgeType) -> None:
-        held = [offset for offset, record in self.records.items() if self.is_held(record, member)]
+    def has_locks(self) -> bool:
+        return any(self.is_held(record, record.member) for record in self.records.values())
+
+    @precondition(has_locks)
+    @rule(kind=TYPES, delay_ms=DELAYS, count=SIZES, data=st.data())
+    def acknowledge_held(self, kind: AcknowledgeType, delay_ms: int, count: int, data: st.DataObject) -> None:
+        """A member acknowledges some of its records."""
+        holders = {record.member for record in self.records.values() if self.is_held(record, record.member)}
+        self.say_of_held(data.draw(st.sampled_from(sorted(holders))), kind, delay_ms, count)
+
+    def say_of_held(self, member: str, kind: AcknowledgeType, delay_ms: int, count: int) -> None:
+        held = [offset for offset, record in self.records.items() if self.is_held(record, member)][:count]
         for offset in held:
-            self.say(member, offset, offset, [kind])
+            self.say(member, offset, offset, [kind], delay_ms if kind is AcknowledgeType.RELEASE else GROUP_BACKOFF)
+
+    @rule(member=MEMBERS, size=SIZES, kind=TYPES, delay_ms=DELAYS, pause_ms=st.sampled_from([0, 0, 50]))
+    def work(self, member: str, size: int, kind: AcknowledgeType, delay_ms: int, pause_ms: int) -> None:
+        """All that a record needs in one rule: Hypothesis leaves half of the rules out of a run."""
+        self.fetch(member, size, size, AcquireMode.RECORD_LIMIT)
+        self.pause(pause_ms)
+        self.say_of_held(member, kind, delay_ms, size)
+        self.write_state(True)
 
     def is_held(self, record: Record, member: str) -> bool:
         live = record.lock_expires_ms > self.now_ms
         return record.state is ACQUIRED and record.changing_to is None and record.member == member and live
 
-    def say(self, member: str, first: int, last: int, types: list[AcknowledgeType]) -> None:
-        batch = AcknowledgementBatch(first, last, tuple(types))
+    def say(
+        self, member: str, first: int, last: int, types: list[AcknowledgeType], delay_ms: int = GROUP_BACKOFF
+    ) -> None:
+        batch = AcknowledgementBatch(first, last, tuple(types), delay_ms)
         is_past = last >= self.partition.end_offset
         if is_past or not all(self.is_held(self.records[o], member) for o in range(first, last + 1)):
             with pytest.raises(RaykaError) as refused:
@@ -197,7 +240,15 @@ class ShareGroup(RuleBasedStateMachine):
             if kind is AcknowledgeType.RENEW:
                 record.lock_expires_ms = self.now_ms + CONFIG.record_lock_duration_ms
             else:
-                record.changing_to = self.after(kind, record.delivery_count), record.delivery_count
+                state = self.after(kind, record.delivery_count)
+                available_ms = self.available_ms(record, delay_ms) if state is AVAILABLE else 0
+                record.changing_to = state, record.delivery_count, available_ms
+
+    def available_ms(self, record: Record, delay_ms: int) -> int:
+        """When a released record is delivered again; 0 is at once."""
+        if delay_ms == GROUP_BACKOFF:
+            delay_ms = self.config.retry_backoff_ms * 2 ** (record.delivery_count - 1)
+        return self.now_ms + delay_ms if delay_ms else 0
 
     def after(self, kind: AcknowledgeType, delivery_count: int) -> RecordState:
         state = AFTER[kind]
@@ -212,9 +263,20 @@ class ShareGroup(RuleBasedStateMachine):
         for record in self.records.values():
             if record.state is ACQUIRED and record.member == member and record.changing_to is None:
                 state = self.after(AcknowledgeType.RELEASE, record.delivery_count) if were_delivered else AVAILABLE
-                record.changing_to = state, record.delivery_count - (not were_delivered)
+                record.changing_to = state, record.delivery_count - (not were_delivered), 0
 
-    @rule()
+    @rule(is_durable=st.none() | st.sampled_from([True, True, False]))
+    def write_state(self, is_durable: bool | None) -> None:
+        """Begin a write, unless one is under way, and end it at once unless its outcome comes later."""
+        self.begin_write()
+        if is_durable is not None:
+            self.end_write(is_durable)
+
+    @precondition(lambda self: self.write is not None)
+    @rule(is_durable=st.sampled_from([True, True, False]))
+    def answer_write(self, is_durable: bool) -> None:
+        self.end_write(is_durable)
+
     def begin_write(self) -> None:
         write = self.partition.begin_write()
         if write is not None:
@@ -223,7 +285,6 @@ class ShareGroup(RuleBasedStateMachine):
             for record in self.records.values():
                 record.is_in_write = record.changing_to is not None
 
-    @rule(is_durable=st.sampled_from([True, True, False]))
     def end_write(self, is_durable: bool) -> None:
         if self.write is None:
             return
@@ -239,6 +300,7 @@ class ShareGroup(RuleBasedStateMachine):
                     record.changing_to = change
                 elif is_durable:
                     self.change(record, *change)
+                    self.last_delayed = max(self.last_delayed, offset if record.available_ms else -1)
                     if record.state is ACKNOWLEDGED:
                         self.accepted.add(offset)
                 elif record.lock_expires_ms <= self.now_ms:
@@ -249,14 +311,15 @@ class ShareGroup(RuleBasedStateMachine):
         """The share coordinator combines batches: what was delivered more often, or then is further on, wins."""
         assert write.update.start_offset >= self.persisted_start
         self.persisted_start = write.update.start_offset
-        for first, last, state, delivery_count in write.update.state_batches:
+        for first, last, state, delivery_count, available_ms in write.update.state_batches:
             for offset in range(first, last + 1):
-                new = RecordState(state), delivery_count
+                new = RecordState(state), delivery_count, available_ms
                 old = self.persisted.get(offset, new)
-                self.persisted[offset] = max(old, new, key=lambda value: (value[1], value[0]))
+                self.persisted[offset] = max(old, new, key=lambda value: (value[1], value[0], value[2]))
 
-    def change(self, record: Record, state: RecordState, delivery_count: int) -> None:
+    def change(self, record: Record, state: RecordState, delivery_count: int, available_ms: int = 0) -> None:
         record.state, record.delivery_count, record.member = state, delivery_count, ""
+        record.available_ms = available_ms
 
     def take_back(self, record: Record) -> None:
         self.change(record, self.after(AcknowledgeType.RELEASE, record.delivery_count), record.delivery_count)
@@ -270,12 +333,16 @@ class ShareGroup(RuleBasedStateMachine):
             for record in self.records.values()
             if record.state is ACQUIRED and record.changing_to is None and record.lock_expires_ms <= self.now_ms
         ]
-        assert not due or (deadline is not None and deadline <= self.now_ms)
-        assert self.partition.expire(self.now_ms) is bool(due)
+        delayed = [record for record in self.records.values() if 0 < record.available_ms <= self.now_ms]
+        assert not (due or delayed) or (deadline is not None and deadline <= self.now_ms)
+        assert self.partition.expire(self.now_ms) is bool(due or delayed)
         for record in due:
             self.take_back(record)
+        for record in delayed:
+            record.available_ms = 0
         self.forget()
 
+    @precondition(lambda self: any(record.state is ARCHIVING for record in self.records.values()))
     @rule()
     def write_dead_letters(self) -> None:
         for letters in self.partition.take_dead_letters():
@@ -284,7 +351,7 @@ class ShareGroup(RuleBasedStateMachine):
                 record = self.records[offset]
                 assert record.state is ARCHIVING
                 assert record.delivery_count == letters.delivery_count
-                record.changing_to = ARCHIVED, record.delivery_count
+                record.changing_to = ARCHIVED, record.delivery_count, 0
                 self.dead_letters.add(offset)
 
     @rule()
@@ -309,15 +376,19 @@ class ShareGroup(RuleBasedStateMachine):
         for batch in partition._batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
                 record = self.records[offset]
-                assert (batch.state, batch.delivery_count, batch.member_id) == (
+                done += (record.changing_to or (record.state,))[0].is_terminal
+                if batch.is_done():  # Neighbours that are done are joined, whatever became of them.
+                    assert record.state.is_terminal
+                    assert record.changing_to is None
+                    continue
+                assert (batch.state, batch.delivery_count, batch.member_id, batch.available_ms) == (
                     record.state,
                     record.delivery_count,
                     record.member,
+                    record.available_ms,
                 )
-                is_changing = isinstance(batch.transition, Transition)
-                changing_to = (batch.next_state, batch.next_delivery_count) if is_changing else None
-                assert changing_to == record.changing_to
-                done += (record.changing_to or (record.state, 0))[0].is_terminal
+                changing_to = (batch.next_state, batch.next_delivery_count, batch.next_available_ms)
+                assert (changing_to if isinstance(batch.transition, Transition) else None) == record.changing_to
         assert len(self.records) == partition.in_flight_count
         assert partition.delivery_complete_count == done
 

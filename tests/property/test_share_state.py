@@ -20,11 +20,12 @@ from tests.unit.coordinator.shares.shell import TOPIC_ID, ShareShell
 
 OFFSETS = 24
 BATCHES = st.builds(
-    lambda first, size, state, count: StateBatch(first, first + size, state, count),
+    lambda first, size, state, count, at: StateBatch(first, first + size, state, count, 0 if state else at),
     st.integers(0, OFFSETS),
     st.integers(0, 8),
     st.sampled_from((0, 2, 3, 4)),
     st.integers(1, 5),
+    st.sampled_from((0, 0, 1_700_000_000_000, 1_800_000_000_000)),
 )
 STEPS = st.one_of(
     st.tuples(st.just("write"), st.lists(BATCHES, max_size=4), st.integers(-1, OFFSETS)),
@@ -35,12 +36,12 @@ STEPS = st.one_of(
     st.tuples(st.just("wait")),
 )
 
-Strength = tuple[int, int]
+Strength = tuple[int, int, int]
 
 
 @dataclass
 class Model:
-    """What must be read: the state of each offset as (delivery count, delivery state)."""
+    """What must be read: the state of each offset as (delivery count, delivery state, delay)."""
 
     state_epoch: int = 1
     leader_epoch: int = 0
@@ -58,7 +59,7 @@ def strongest(known: dict[int, Strength], batches: tuple[StateBatch, ...], start
     offsets = dict(known)
     for batch in batches:
         for offset in range(batch.first_offset, batch.last_offset + 1):
-            strength = (batch.delivery_count, batch.delivery_state)
+            strength = (batch.delivery_count, batch.delivery_state, batch.available_at)
             offsets[offset] = max(offsets.get(offset, strength), strength)
     return {offset: strength for offset, strength in offsets.items() if offset >= start_offset}
 

@@ -1,8 +1,9 @@
 """Writing records that a share group has given up to its dead-letter topic (KIP-1191).
 
 The records of one source partition go to one partition of the topic, with headers that say where they come from; their
-keys and values go along if the group wants that. A topic is refused whose name begins with `__` or lacks
-`errors.deadletterqueue.topic.name.prefix`, and an existing one that has not `errors.deadletterqueue.group.enable`.
+keys and values go along if the group wants that, and what the member said when it rejected them goes along as long as
+this leader lives. A topic is refused whose name begins with `__` or lacks `errors.deadletterqueue.topic.name.prefix`,
+and an existing one that has not `errors.deadletterqueue.group.enable`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _BATCH_RECORDS: Final = 500
 _READ_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 256 << 10
 _ALL_ACKS: Final = -1
-_OWN_HEADERS: Final = 6
+_KAFKA_HEADERS: Final = 6
+_MESSAGE: Final = "__dlq.errors.message"
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -96,7 +98,7 @@ def _smaller(records: list[Record]) -> list[list[Record]]:
     if middle:
         return [records[:middle], records[middle:]]
     (record,) = records
-    bare = record._replace(key=None, value=None, headers=record.headers[-_OWN_HEADERS:])
+    bare = record._replace(key=None, value=None, headers=record.headers[-_KAFKA_HEADERS:])
     return [] if bare == record else [[bare]]
 
 
@@ -127,13 +129,16 @@ def _size(record: Record) -> int:
 def _record(group_id: str, source: Partition, letters: DeadLetters, offset: int, original: Record | None) -> Record:
     """One dead letter. An original that the log does not have any more is left out."""
     topic, partition = source.topic_partition
+    said = dict(letters.headers)
+    message = said.pop(_MESSAGE, b"The record was rejected, or was delivered as often as the group allows.")
     headers = (
+        *said.items(),
         ("__dlq.errors.topic", topic.encode()),
         ("__dlq.errors.partition", str(partition).encode()),
         ("__dlq.errors.offset", str(offset).encode()),
         ("__dlq.errors.group", group_id.encode()),
         ("__dlq.errors.delivery.count", str(letters.delivery_count).encode()),
-        ("__dlq.errors.message", b"The record was rejected, or was delivered as often as the group allows."),
+        (_MESSAGE, message),
     )
     now_ms = time.time_ns() // 1_000_000
     if original is None:

@@ -121,6 +121,7 @@ class LeadSharePartition:
             raise RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from error
         core.log_start_offset_moved(self.partition.log.log_start_offset)
         self._core = core
+        self._schedule()
         self._write_dead_letters()
 
     async def _begin(self, state: ShareState, config: ShareGroupConfig) -> ShareState:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Protocol, TypeVar
 
+from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.coordinator.request import Request
 from rayka.coordinator.shares.requests import (
     ReadShareGroupStateRequest,
@@ -33,7 +35,10 @@ class Coordinators(Protocol):
 
 
 class CoordinatorPersister:
-    """Implements `Persister`. While a coordinator is away it tries again, about three seconds in all."""
+    """Implements `Persister`. While a coordinator is away it tries again, about three seconds in all.
+
+    Delays are kept by the time of day, since the next leader may be another process with another monotonic clock.
+    """
 
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
@@ -41,12 +46,20 @@ class CoordinatorPersister:
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
         """As `Persister.read`."""
         answer = await self._ask(ReadShareGroupStateRequest(*key, leader_epoch))
-        batches = tuple(StateBatch(*batch) for batch in answer.state_batches)
+        ahead_ms = _ahead_ms()
+        batches = tuple(
+            StateBatch(*batch)._replace(available_ms=_local_ms(batch.available_at, ahead_ms))
+            for batch in answer.state_batches
+        )
         return ShareState(answer.state_epoch, answer.start_offset, batches)
 
     async def write(self, key: SharePartitionKey, leader_epoch: int, update: StateUpdate) -> None:
         """As `Persister.write`."""
-        batches = tuple(DurableBatch(*batch) for batch in update.state_batches)
+        ahead_ms = _ahead_ms()
+        batches = tuple(
+            DurableBatch(*batch)._replace(available_at=batch.available_ms + ahead_ms if batch.available_ms else 0)
+            for batch in update.state_batches
+        )
         await self._ask(
             WriteShareGroupStateRequest(
                 *key,
@@ -71,3 +84,17 @@ class CoordinatorPersister:
                 raise error
             await asyncio.sleep(_FIRST_PAUSE_S * 2**attempt)
         raise AssertionError
+
+
+def _ahead_ms() -> int:
+    """By how much the time of day is ahead of the monotonic clock."""
+    return (time.time_ns() - time.monotonic_ns()) // 1_000_000
+
+
+def _local_ms(available_at: int, ahead_ms: int) -> int:
+    """A durable time by the monotonic clock; 0 if it has passed. A clock that was put back adds no more than a day."""
+    if not available_at:
+        return 0
+    now_ms = time.monotonic_ns() // 1_000_000
+    delay_ms = available_at - ahead_ms - now_ms
+    return now_ms + min(delay_ms, MAX_RETRY_DELAY_MS) if delay_ms > 0 else 0

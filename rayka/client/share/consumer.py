@@ -1,7 +1,8 @@
 """The share consumer: records one by one, under a lock, from partitions that others read too (KIP-932).
 
 In implicit mode the records of a poll are accepted by the next one. In explicit mode the program acknowledges each
-record, before it polls again: it accepts, releases (another delivery), or rejects it.
+record, before it polls again: it accepts, releases (another delivery), or rejects it. Delays of released records and
+the reasons of rejected ones are not in Kafka's protocol; they reach the leader because this consumer does not use it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,17 @@ from typing import Final, Self
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import LoopThread
 from rayka.client.share.member import ShareMember
-from rayka.client.share.records import ShareRecord, acknowledgement_batches, acquired_records
+from rayka.client.share.records import (
+    RecordAcknowledgement,
+    ShareRecord,
+    acknowledgement_batches,
+    acquired_records,
+    rejection_headers,
+)
+from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
+from rayka.share.acknowledge import GROUP_BACKOFF
 from rayka.share.record_state import AcknowledgeType
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.storage.log.reader import SegmentReader
@@ -32,6 +41,11 @@ _MAX_BYTES: Final = 50 << 20
 _MODES: Final = ("implicit", "explicit")
 
 CommitResults = dict[TopicPartition, RaykaError | None]
+Said = Mapping[TopicPartition, Mapping[int, RecordAcknowledgement]]
+"""Acknowledgements by partition and offset."""
+_ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
+_GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
+_RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 
 
 class AsyncShareConsumer:
@@ -59,7 +73,7 @@ class AsyncShareConsumer:
         self._loop = asyncio.get_running_loop()
         self._reader = SegmentReader()
         self._held: set[tuple[TopicPartition, int]] = set()
-        self._said: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+        self._said: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         self._topic_ids: dict[TopicPartition, bytes] = {}
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
@@ -83,7 +97,7 @@ class AsyncShareConsumer:
             reason = f"Acknowledge each record before the next poll: {len(self._held)} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
         for topic_partition, offset in self._held:
-            self._said[topic_partition][offset] = AcknowledgeType.ACCEPT
+            self._said[topic_partition][offset] = _ACCEPTED
         self._held.clear()
 
     async def _fetch(self, wait_s: float) -> list[ShareRecord]:
@@ -106,12 +120,12 @@ class AsyncShareConsumer:
         except TimeoutError:
             return
 
-    def _take_said(self) -> dict[TopicPartition, dict[int, int]]:
+    def _take_said(self) -> Said:
         said, self._said = self._said, defaultdict(dict)
         return dict(said)
 
     async def _ask(
-        self, fetched: Iterable[TopicPartition], said: Mapping[TopicPartition, Mapping[int, int]], wait_s: float = 0.0
+        self, fetched: Iterable[TopicPartition], said: Said, wait_s: float = 0.0
     ) -> dict[TopicPartition, ShareFetchResult]:
         fetched = set(fetched)
         partitions = [
@@ -131,7 +145,7 @@ class AsyncShareConsumer:
             max_bytes=_MAX_BYTES,
             max_records=self._max_poll_records if fetched else 0,
             batch_size=self._max_poll_records,
-            is_renew_ack=any(AcknowledgeType.RENEW in types.values() for types in said.values()),
+            is_renew_ack=any(_RENEWED in of_partition.values() for of_partition in said.values()),
         )
         _, results = await self._broker.share_leaders.fetch(params, partitions)
         answered = {partition.topic_partition: result for partition, result in zip(partitions, results, strict=True)}
@@ -150,7 +164,7 @@ class AsyncShareConsumer:
         for first_offset, last_offset, _ in result.acquired:
             for offset in range(first_offset, last_offset + 1):
                 if offset not in found:
-                    self._said[partition][offset] = AcknowledgeType.GAP
+                    self._said[partition][offset] = _GAP
         self._held |= {(partition, offset) for offset in found}
         return records
 
@@ -159,6 +173,35 @@ class AsyncShareConsumer:
 
         Raises INVALID_RECORD_STATE for a record that is not of the last poll or was acknowledged before.
         """
+        self._say(record, RecordAcknowledgement(kind))
+
+    def accept(self, record: ShareRecord) -> None:
+        """The record is done. As `acknowledge`."""
+        self._say(record, _ACCEPTED)
+
+    def release(self, record: ShareRecord, delay_ms: int | None = None) -> None:
+        """Deliver the record again, to anybody, unless this was its last delivery. As `acknowledge`.
+
+        It waits for `delay_ms`, at most a day, and without that for the retry backoff of the group. Others do not wait
+        for it. Raises INVALID_REQUEST for another delay.
+        """
+        if delay_ms is None:
+            delay_ms = GROUP_BACKOFF
+        elif not 0 <= delay_ms <= MAX_RETRY_DELAY_MS:
+            reason = f"Invalid value {delay_ms} for delay_ms: it must be between 0 and {MAX_RETRY_DELAY_MS}"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+        self._say(record, RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
+
+    def reject(self, record: ShareRecord, reason: str | BaseException | None = None) -> None:
+        """Never deliver the record again. As `acknowledge`.
+
+        If the group has a dead-letter topic, the record goes there, with the reason in the header
+        `__dlq.errors.message`. The class and the traceback of an exception are in `__dlq.errors.exception.class.name`
+        and `__dlq.errors.exception.stacktrace`.
+        """
+        self._say(record, RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(reason)))
+
+    def _say(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
         held = record.topic_partition, record.offset
         if held not in self._held:
             raise RaykaError(
@@ -166,7 +209,7 @@ class AsyncShareConsumer:
                 f"Offset {record.offset} is not of the last poll, or was acknowledged already",
             )
         self._held.discard(held)
-        self._said[record.topic_partition][record.offset] = kind
+        self._said[record.topic_partition][record.offset] = acknowledgement
 
     async def commit(self) -> CommitResults:
         """Send the acknowledgements and wait until they are durable: an error or None for each partition.
@@ -179,12 +222,12 @@ class AsyncShareConsumer:
 
     async def renew(self, record: ShareRecord) -> None:
         """Hold a record for the whole lock duration again. Raises what the leader answers."""
-        said = {record.topic_partition: {record.offset: int(AcknowledgeType.RENEW)}}
+        said = {record.topic_partition: {record.offset: _RENEWED}}
         for error in (await self._acknowledge(said)).values():
             if error is not None:
                 raise error
 
-    async def _acknowledge(self, said: Mapping[TopicPartition, Mapping[int, int]]) -> CommitResults:
+    async def _acknowledge(self, said: Said) -> CommitResults:
         if not said:
             return {}
         results = await self._ask((), said)
@@ -223,6 +266,18 @@ class ShareConsumer:
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
         """See `AsyncShareConsumer.acknowledge`."""
         self._core.acknowledge(record, kind)
+
+    def accept(self, record: ShareRecord) -> None:
+        """See `AsyncShareConsumer.accept`."""
+        self._core.accept(record)
+
+    def release(self, record: ShareRecord, delay_ms: int | None = None) -> None:
+        """See `AsyncShareConsumer.release`."""
+        self._core.release(record, delay_ms)
+
+    def reject(self, record: ShareRecord, reason: str | BaseException | None = None) -> None:
+        """See `AsyncShareConsumer.reject`."""
+        self._core.reject(record, reason)
 
     def commit(self) -> CommitResults:
         """See `AsyncShareConsumer.commit`."""

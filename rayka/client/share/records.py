@@ -1,15 +1,20 @@
-"""The records that a share consumer holds."""
+"""The records that a share consumer holds, and what it says of them."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from rayka.share.acknowledge import AcknowledgementBatch
+from rayka.share.acknowledge import GROUP_BACKOFF, AcknowledgementBatch
 from rayka.share.acquire import AcquiredRecords
+from rayka.share.in_flight import Headers
 from rayka.storage.format.records import read_records
 from rayka.types import TopicPartition
+
+_MESSAGE_BYTES: Final = 2 << 10
+_STACKTRACE_BYTES: Final = 12 << 10
 
 
 class ShareRecord(NamedTuple):
@@ -54,12 +59,37 @@ def acquired_records(
             )
 
 
-def acknowledgement_batches(types: Mapping[int, int]) -> tuple[AcknowledgementBatch, ...]:
+class RecordAcknowledgement(NamedTuple):
+    """What a program says of one record. `type` is the number of an `AcknowledgeType`."""
+
+    type: int
+    delay_ms: int = GROUP_BACKOFF
+    headers: Headers = ()
+
+
+def acknowledgement_batches(said: Mapping[int, RecordAcknowledgement]) -> tuple[AcknowledgementBatch, ...]:
     """Acknowledgements by offset as the protocol has them: runs of offsets, each with its types."""
     batches = []
-    numbered = enumerate(sorted(types))
-    for _, group in groupby(numbered, key=lambda pair: pair[1] - pair[0]):
-        offsets = [offset for _, offset in group]
-        said = tuple(types[offset] for offset in offsets)
-        batches.append(AcknowledgementBatch(offsets[0], offsets[-1], said[:1] if len(set(said)) == 1 else said))
+    numbered = enumerate(sorted(said.items()))
+    for (_, *rest), group in groupby(numbered, key=lambda pair: (pair[1][0] - pair[0], *pair[1][1][1:])):
+        run = [one for _, one in group]
+        types = tuple(acknowledgement.type for _, acknowledgement in run)
+        batches.append(AcknowledgementBatch(run[0][0], run[-1][0], types[:1] if len(set(types)) == 1 else types, *rest))
     return tuple(batches)
+
+
+def rejection_headers(reason: str | BaseException | None) -> Headers:
+    """The headers of a dead letter that tell why: the message, and for an exception its class and its traceback."""
+    if reason is None:
+        return ()
+    message = reason if isinstance(reason, str) else repr(reason)
+    headers = (("__dlq.errors.message", message.encode()[:_MESSAGE_BYTES]),)
+    if isinstance(reason, str):
+        return headers
+    name = f"{type(reason).__module__}.{type(reason).__qualname__}"
+    stacktrace = "".join(traceback.format_exception(reason)).encode()[-_STACKTRACE_BYTES:]
+    return (
+        *headers,
+        ("__dlq.errors.exception.class.name", name.encode()),
+        ("__dlq.errors.exception.stacktrace", stacktrace),
+    )

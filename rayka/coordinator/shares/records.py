@@ -1,6 +1,8 @@
 """The records of `__share_group_state`: a snapshot of a share-partition, and updates that apply to the last snapshot.
 
-Source: the message definitions of Kafka's share-coordinator module, 4.4.
+Source: the message definitions of Kafka's share-coordinator module, 4.4. A record that is delayed has rayka's own
+tagged field in its state batch (KIP-482). Readers skip tagged fields they do not know, so Kafka reads these records too
+and delivers without the delay; without delays they are Kafka's, byte for byte.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ _INT16 = struct.Struct(">h")
 _SNAPSHOT = 0
 _UPDATE = 1
 _KEYS_REMEMBERED = 10_000
+_AVAILABLE_AT_TAG = 10_000
+"""Far from the tags that Kafka gives out, which count from 0."""
 
 
 class ShareSnapshotKey(NamedTuple):
@@ -89,6 +93,7 @@ _BATCHES = Array(
         Field("last_offset", INT64),
         Field("delivery_state", INT8),
         Field("delivery_count", INT16),
+        Field("available_at", INT64, tag=_AVAILABLE_AT_TAG, default=0),
     )
 )
 _COUNT = Field("delivery_complete_count", INT32, tag=0, default=UNINITIALIZED_COUNT)

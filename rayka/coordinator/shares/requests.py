@@ -29,13 +29,15 @@ NO_EPOCH = -1
 class StateBatch(NamedTuple):
     """Records from `first_offset` to `last_offset` inclusive, all in one state and delivered as often.
 
-    `delivery_state` is the id of a record state: 0 available, 2 acknowledged, 3 archiving, 4 archived.
+    `delivery_state` is the id of a record state: 0 available, 2 acknowledged, 3 archiving, 4 archived. Available
+    records are delivered from `available_at` on, in milliseconds since the epoch; 0: at once (rayka's own).
     """
 
     first_offset: int
     last_offset: int
     delivery_state: int
     delivery_count: int
+    available_at: int = 0
 
 
 class StateRequest(Request[R], Generic[R]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rayka.coordinator.shares.batches import Batches, combine
+from rayka.coordinator.shares.batches import Batches, combine, join_terminal
 from rayka.coordinator.shares.keys import SharePartitionKey
 from rayka.coordinator.shares.records import (
     ShareRecord,
@@ -15,6 +15,8 @@ from rayka.coordinator.shares.records import (
 )
 from rayka.coordinator.shares.requests import WriteShareGroupStateRequest
 
+_MOST_BATCHES = 5000
+"""More than these come together only behind a delayed record. A snapshot must fit into one record of the log."""
 NO_EPOCH = 0
 """The leader epoch of a share-partition that no leader has read yet."""
 
@@ -65,7 +67,8 @@ class ShareState:
         )
 
     def snapshot(self, now_ms: int, create_timestamp: int) -> ShareSnapshotValue:
-        """The next snapshot of this state."""
+        """The next snapshot of this state. Very many batches are joined, where all their records are done."""
+        batches = self.state_batches
         return ShareSnapshotValue(
             snapshot_epoch=self.snapshot_epoch + 1,
             state_epoch=self.state_epoch,
@@ -73,7 +76,7 @@ class ShareState:
             start_offset=self.start_offset,
             create_timestamp=create_timestamp,
             write_timestamp=now_ms,
-            state_batches=self.state_batches,
+            state_batches=batches if len(batches) <= _MOST_BATCHES else join_terminal(batches),
             delivery_complete_count=self.delivery_complete_count,
         )
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.share.consumer import ShareConsumer
-from rayka.client.share.records import ShareRecord, acknowledgement_batches
+from rayka.client.share.records import RecordAcknowledgement, ShareRecord, acknowledgement_batches
 from rayka.errors import ErrorCode, RaykaError
-from rayka.metadata.commands import ConfigAlteration, ConfigOperation
 from rayka.metadata.records import ConfigResource, ResourceType
+from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.record_state import AcknowledgeType
+from rayka.types import TopicPartition
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
@@ -33,12 +35,12 @@ def broker_config() -> dict[str, str]:
 def cluster(cluster: Cluster) -> Cluster:
     """A cluster with a topic of one partition, which the group `workers` reads from the beginning."""
     cluster.admin().create_topic("tasks", partitions=1)
-    change = ConfigAlteration(
-        ConfigResource(ResourceType.GROUP, "workers"), (ConfigOperation("share.auto.offset.reset", 0, "earliest"),)
-    )
-    connection = cluster._connection
-    connection.loop.run(connection.broker.controller.incremental_alter_configs([change], False))
+    configure(cluster, **{"share.auto.offset.reset": "earliest"})
     return cluster
+
+
+def configure(cluster: Cluster, **configs: str) -> None:
+    cluster.admin().alter_configs(ConfigResource(ResourceType.GROUP, "workers"), configs)
 
 
 def write(cluster: Cluster, count: int) -> list[bytes]:
@@ -130,6 +132,81 @@ def test_an_acknowledgement_that_comes_too_late_is_reported(cluster: Cluster) ->
         assert error is None or error.code is ErrorCode.INVALID_RECORD_STATE
 
 
+def test_a_delayed_record_holds_up_no_other_and_its_delay_outlives_the_leader(cluster: Cluster) -> None:
+    write(cluster, 4)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        first, second, *others = take(consumer, 4)
+        before = time.monotonic()
+        consumer.release(first, delay_ms=1500)
+        consumer.release(second)
+        for record in others:
+            consumer.accept(record)
+        assert list(consumer.commit().values()) == [None]
+        forget_leaders(cluster)
+        assert [record.offset for record in take(consumer, 1, ACCEPT)] == [second.offset]
+        (late,) = take(consumer, 1, ACCEPT)
+        assert (late.offset, late.delivery_count) == (first.offset, 2)
+        assert time.monotonic() - before >= 1.45
+
+
+def forget_leaders(cluster: Cluster) -> None:
+    """Another leader would begin like this: with what is durable."""
+    connection = cluster._connection
+
+    async def release() -> None:
+        connection.broker.share_leaders.partitions.released(TopicPartition("tasks", 0))  # type: ignore[attr-defined]
+
+    connection.loop.run(release())
+
+
+def test_released_records_wait_for_the_backoff_of_the_group(cluster: Cluster) -> None:
+    configure(cluster, **{"share.retry.backoff.ms": "400"})
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        for delivery_count, wait_s in ((1, 0.0), (2, 0.4), (3, 0.8)):
+            before = time.monotonic()
+            assert [record.delivery_count for record in take(consumer, 1, RELEASE)] == [delivery_count]
+            assert time.monotonic() - before >= wait_s - 0.05
+            consumer.commit()
+
+
+def test_a_dead_letter_has_the_traceback_of_what_went_wrong(cluster: Cluster) -> None:
+    cluster.admin().create_topic("dlq.tasks", partitions=1, configs={"errors.deadletterqueue.group.enable": "true"})
+    configure(cluster, **{"errors.deadletterqueue.topic.name": "dlq.tasks"})
+    write(cluster, 3)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        first, second, third = take(consumer, 3)
+        try:
+            int(first.value or b"", base=99)
+        except ValueError as error:
+            consumer.reject(first, error)
+        consumer.reject(second, "not for us")
+        consumer.reject(third)
+        consumer.commit()
+    letters: list[dict[str, bytes | None]] = []
+    with cluster.consumer(auto_offset_reset="earliest") as reader:
+        reader.assign([TopicPartition("dlq.tasks", 0)])
+        end = time.monotonic() + 20
+        while len(letters) < 3:
+            assert time.monotonic() < end
+            polled = reader.poll(timeout_ms=500).values()
+            letters += [dict(record.headers) for records in polled for record in records]
+    assert [letter["__dlq.errors.offset"] for letter in letters] == [b"0", b"1", b"2"]
+    assert letters[0]["__dlq.errors.exception.class.name"] == b"builtins.ValueError"
+    assert b"int(first.value" in (letters[0]["__dlq.errors.exception.stacktrace"] or b"")
+    assert letters[1]["__dlq.errors.message"] == b"not for us"
+    assert "__dlq.errors.exception.stacktrace" not in letters[2]
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 86_400_001])
+def test_a_delay_out_of_bounds_is_refused(cluster: Cluster, delay_ms: int) -> None:
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        (record,) = take(consumer, 1)
+        with pytest.raises(RaykaError, match="delay_ms"):
+            consumer.release(record, delay_ms=delay_ms)
+
+
 def test_records_must_be_acknowledged_before_the_next_poll_and_only_once(cluster: Cluster) -> None:
     write(cluster, 1)
     with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
@@ -155,10 +232,12 @@ def test_a_name_in_place_of_a_list_of_topics_is_refused(cluster: Cluster) -> Non
     ("types", "batches"),
     [
         ({}, []),
-        ({3: 1, 1: 1, 2: 1}, [(1, 3, (1,))]),
-        ({1: 1, 2: 2}, [(1, 2, (1, 2))]),
-        ({1: 1, 3: 1}, [(1, 1, (1,)), (3, 3, (1,))]),
+        ({3: (1,), 1: (1,), 2: (1,)}, [(1, 3, (1,))]),
+        ({1: (1,), 2: (2,)}, [(1, 2, (1, 2))]),
+        ({1: (1,), 3: (1,)}, [(1, 1, (1,)), (3, 3, (1,))]),
+        ({1: (2, 9), 2: (2, 9), 3: (2,), 4: (1,)}, [(1, 2, (2,), 9), (3, 4, (2, 1))]),
     ],
 )
-def test_acknowledgements_are_sent_as_runs_of_offsets(types: dict[int, int], batches: list[object]) -> None:
-    assert [tuple(batch) for batch in acknowledgement_batches(types)] == batches
+def test_acknowledgements_are_sent_as_runs_of_offsets(types: dict[int, tuple[int, ...]], batches: list[Any]) -> None:
+    said = {offset: RecordAcknowledgement(*one) for offset, one in types.items()}
+    assert acknowledgement_batches(said) == tuple(AcknowledgementBatch(*batch) for batch in batches)

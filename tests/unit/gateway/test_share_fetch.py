@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rayka.actors.share import partitions as partitions_module
-from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
+from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest, StateBatch
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import ConfigAlteration, ConfigOperation, NewTopic
@@ -119,7 +119,7 @@ def test_records_are_acquired_and_acknowledged_with_the_next_fetch(tmp_path: Pat
         append(broker, "t", 4)
         assert records_of(await member.fetch((0, 2, ACCEPT))) == [(3, 3, 1)]
         (state,) = broker.shares.core.states.values()
-        assert [tuple(batch) for batch in state.state_batches] == [(0, 2, 2, 1)]
+        assert state.state_batches == (StateBatch(0, 2, 2, 1),)
 
     check(tmp_path, body)
 
@@ -481,6 +481,6 @@ def test_dead_letters_are_written_after_the_last_member_has_left(tmp_path: Path)
         await until(lambda: not leaders)
         assert len(dead_letters(broker)) == 1
         (state,) = broker.shares.core.states.values()
-        assert [tuple(batch) for batch in state.state_batches] == [(0, 0, 4, 1)]
+        assert state.state_batches == (StateBatch(0, 0, 4, 1),)
 
     check(tmp_path, body)

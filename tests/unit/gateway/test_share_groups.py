@@ -232,9 +232,9 @@ def test_state_is_initialized_written_read_and_deleted(version: int, tmp_path: P
         assert (await state(client, *write, **values, state_batches=(batch,))).error_code == 0
         found = await state(client, *read, leader_epoch=1)
         assert (found.error_code, found.state_epoch, found.start_offset) == (0, 2, 5)
-        assert [(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count) for b in found.state_batches] == [
-            batch
-        ]
+        (read_back,) = found.state_batches
+        assert (read_back.first_offset, read_back.last_offset) == (batch.first_offset, batch.last_offset)
+        assert (read_back.delivery_state, read_back.delivery_count) == (batch.delivery_state, batch.delivery_count)
         summary_key = (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, "ReadStateSummaryData", topic_id)
         summary = await state(client, *summary_key, leader_epoch=-1)
         assert (summary.error_code, summary.state_epoch, summary.start_offset) == (0, 2, 5)

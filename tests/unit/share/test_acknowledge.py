@@ -208,7 +208,7 @@ def test_deadlines_of_locks_stay_few() -> None:
     for _ in range(1000):
         group.now_ms += 1
         group.say(RENEW, 0, 9)
-    assert len(group.partition._locks) < 100
+    assert len(group.partition._deadlines) < 100
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,15 @@ async def _result(call: Call, partition: int, request: StateRequest[Any]) -> Any
         error, message = refused.code, refused.message
     if error != ErrorCode.NONE:
         values["state_batches"] = ()
-    values["state_batches"] = tuple(types.StateBatch(**batch._asdict()) for batch in values["state_batches"])
+    values["state_batches"] = tuple(
+        types.StateBatch(
+            first_offset=batch.first_offset,
+            last_offset=batch.last_offset,
+            delivery_state=batch.delivery_state,
+            delivery_count=batch.delivery_count,
+        )
+        for batch in values["state_batches"]
+    )
     return types.PartitionResult(
         partition=partition, error_code=error, error_message=message_of(error, message), **values
     )

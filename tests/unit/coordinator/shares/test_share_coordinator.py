@@ -13,6 +13,7 @@ from rayka.coordinator.shares.requests import (
     StateBatch,
     WriteShareGroupStateRequest,
 )
+from rayka.coordinator.shares.settings import ShareCoordinatorSettings
 from rayka.coordinator.topics import TopicMetadata
 from rayka.errors import ErrorCode, RaykaError
 from tests.unit.coordinator.shares.shell import TOPIC_ID, ShareShell
@@ -203,3 +204,15 @@ def test_coordinator_keys_are_those_of_kafka() -> None:
 def test_keys_that_name_no_share_partition_are_refused(key: str) -> None:
     with pytest.raises(RaykaError, match="groupId:topicId:partition"):
         parse_coordinator_key(key)
+
+
+def test_a_snapshot_of_very_many_batches_joins_those_that_are_done() -> None:
+    shell = ShareShell(ShareCoordinatorSettings(updates_per_snapshot=1))
+    shell.initialize()
+    delayed = StateBatch(0, 0, AVAILABLE, 1, 1_800_000_000_000)
+    done = [StateBatch(n, n, (ACKNOWLEDGED, ARCHIVED)[n % 2], 1 + n % 3) for n in range(1, 6001)]
+    shell.write(delayed, *done)
+    assert len(shell.read().state_batches) > 5000
+    shell.write(StateBatch(6001, 6001, ACKNOWLEDGED, 1))
+    assert shell.read().state_batches == (delayed, StateBatch(1, 6001, ARCHIVED, 3))
+    assert shell.loaded().durable() == shell.core.durable()

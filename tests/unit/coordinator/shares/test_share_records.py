@@ -45,6 +45,20 @@ def test_a_log_of_kafka_loads() -> None:
     assert {state.snapshot_epoch for state in states.values()} == {2}
 
 
+def test_a_reader_that_does_not_know_delays_reads_the_rest() -> None:
+    """Kafka skips tagged fields that it does not know, and so does our codec."""
+    delayed = StateBatch(5, 9, 0, 2, 1_700_000_000_000)
+    value = ShareUpdateValue(1, 2, 5, (delayed, StateBatch(10, 10, 2, 1)), 1)
+    record = ShareRecord(ShareUpdateKey("g", ZERO_UUID, 0), value)
+    key, encoded = encode(record)
+    assert decode(key, encoded) == record
+    assert encoded is not None
+    without = encode(record._replace(value=value._replace(state_batches=(delayed._replace(available_at=0),) * 2)))
+    tagged_field = bytes.fromhex("01 904e 08") + (1_700_000_000_000).to_bytes(8)
+    assert tagged_field in encoded
+    assert tagged_field not in (without[1] or b"")
+
+
 def test_records_from_the_future_are_refused() -> None:
     key, value = encode(ShareRecord(ShareUpdateKey("g", ZERO_UUID, 0), ShareUpdateValue(0, 0, 0)))
     assert value is not None
