@@ -11,6 +11,7 @@ from rayka.config.topic import ARRAY_MAX, TOPIC_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
 
 DAY_MS = 86_400_000
+_AS_THE_LOG = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,21 @@ class LogConfig:
     def segment_size(self) -> int:
         """The size in bytes at which a segment rolls."""
         return self.segment_bytes if self.internal_segment_bytes is None else self.internal_segment_bytes
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether closed segments are copied to the remote store, and local ones deleted when they are there."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def effective_local_retention_ms(self) -> int:
+        """`local.retention.ms`, where -2 stands for `retention.ms`."""
+        return self.retention_ms if self.local_retention_ms == _AS_THE_LOG else self.local_retention_ms
+
+    @property
+    def effective_local_retention_bytes(self) -> int:
+        """`local.retention.bytes`, where -2 stands for `retention.bytes`."""
+        return self.retention_bytes if self.local_retention_bytes == _AS_THE_LOG else self.local_retention_bytes
 
     @property
     def longest_segment_ms(self) -> int:

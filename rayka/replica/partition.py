@@ -39,6 +39,8 @@ from rayka.types import (
 
 ALL_ACKS = -1
 _DELETE = "delete"
+_WITH_OFFSETS = frozenset((ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
+"""Errors of a fetch whose answer tells the offsets of the log."""
 
 Answer = TypeVar("Answer")
 
@@ -206,29 +208,50 @@ class Partition:
         aborted = log.aborted_transactions(request.fetch_offset, file_slice) if committed else None
         return FetchResult(0, log.high_watermark, log.last_stable_offset, log.log_start_offset, aborted, file_slice)
 
-    def find_offset(self, query: OffsetQuery, isolation: IsolationLevel) -> OffsetAnswer:
-        """Answer a ListOffsets query. Raises RaykaError."""
+    def find_offset(self, query: OffsetQuery, isolation: IsolationLevel, *, is_local: bool = False) -> OffsetAnswer:
+        """Answer a ListOffsets query. Raises RaykaError.
+
+        OFFSET_MOVED_TO_TIERED_STORAGE says that the remote store is to be asked for a timestamp first; with `is_local`
+        that was done.
+        """
         self._check_epoch(query.current_leader_epoch)
         log = self.log
         if query.max_offsets is not None:
             return OffsetAnswer(0, offsets=log.offsets_of_segments(query.timestamp, query.max_offsets))
         end = log.last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else log.high_watermark
         match query.timestamp:
-            case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
-                return OffsetAnswer(0, log.log_start_offset, NO_TIMESTAMP, log.epoch_of(log.log_start_offset))
+            case OffsetSpec.EARLIEST:
+                return self._offset_at(log.log_start_offset)
+            case OffsetSpec.EARLIEST_LOCAL:
+                return self._offset_at(log.local_log_start_offset)
             case OffsetSpec.LATEST:
                 return OffsetAnswer(0, end, NO_TIMESTAMP, self.leader_epoch)
-            case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
-                return OffsetAnswer(0)
+            case OffsetSpec.LATEST_TIERED:
+                return self._offset_at(log.copied_offset) if log.config.remote_storage_enable else OffsetAnswer(0)
+            case OffsetSpec.EARLIEST_PENDING_UPLOAD:
+                return self._earliest_pending_upload()
             case OffsetSpec.MAX_TIMESTAMP:
                 found = log.max_timestamp()
             case timestamp if timestamp >= 0:
+                if log.log_start_offset < log.local_log_start_offset and not is_local:
+                    raise RaykaError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, f"{query} may be in the remote store")
                 found = log.offset_for_timestamp(timestamp)
             case unknown:
                 raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, f"unsupported ListOffsets timestamp {unknown}")
         if found is None or found.offset >= end:
             return OffsetAnswer(0)
         return OffsetAnswer(0, found.offset, found.timestamp, log.epoch_of(found.offset))
+
+    def _offset_at(self, offset: int) -> OffsetAnswer:
+        return OffsetAnswer(0, offset, NO_TIMESTAMP, self.log.epoch_of(offset))
+
+    def _earliest_pending_upload(self) -> OffsetAnswer:
+        """The first offset that is not in the remote store; -1 while it is not known what is there (KIP-1023)."""
+        log = self.log
+        is_unknown = log.copied_offset < 0 and log.log_start_offset < log.local_log_start_offset
+        if is_unknown or not log.config.remote_storage_enable:
+            return OffsetAnswer(0)
+        return self._offset_at(max(log.copied_offset + 1, log.log_start_offset))
 
     def epoch_end_offset(self, query: EpochQuery) -> EpochEndOffset:
         """Where an epoch ended (KIP-101). Raises RaykaError."""
@@ -360,7 +383,7 @@ class Replicas:
 
     def _refused(self, request: FetchPartition, error: RaykaError) -> FetchResult:
         partition = self._partitions.get(request.topic_partition)
-        if partition is None or error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+        if partition is None or error.code not in _WITH_OFFSETS:
             return FetchResult(int(error.code))
         log = partition.log
         return FetchResult(int(error.code), log.high_watermark, log.last_stable_offset, log.log_start_offset)

@@ -190,8 +190,13 @@ class OffsetIndex(AbstractIndex):
 
     def offset_above(self, position: int) -> int | None:
         """The offset of the first entry at or above `position`; None if all are below."""
+        entry = self.first_at(position)
+        return None if entry is None else entry.offset
+
+    def first_at(self, position: int) -> OffsetPosition | None:
+        """The first entry at or above `position`; None if all are below."""
         slot = self._slot(position - 1, field=1) + 1
-        return self.entry(slot)[0] + self.base_offset if slot < self.entries else None
+        return self._position_of(self.entry(slot)) if slot < self.entries else None
 
     def last_entry(self) -> OffsetPosition:
         """The last entry, or the start of the segment."""

@@ -35,7 +35,7 @@ from rayka.storage.producers.entry import ProducerEntry
 from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS, ProducerState
 from rayka.storage.producers.verification import Verification
-from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer, OffsetSpec, TopicPartition
+from rayka.types import NO_OFFSET, AbortedTransaction, FileSlice, OffsetAnswer, OffsetSpec, TopicPartition
 
 
 class Log:
@@ -59,7 +59,11 @@ class Log:
         self.topic_id = topic_id
         self.config = config
         self.log_start_offset = loaded.log_start_offset
-        self.high_watermark = loaded.log_start_offset
+        self.local_log_start_offset = max(loaded.log_start_offset, loaded.segments.all[0].base_offset)
+        """The first offset that is here; between the log start offset and this one records are in the remote store."""
+        self.copied_offset = NO_OFFSET
+        """The last offset that is known to be in the remote store (KIP-405), -1 if none is."""
+        self.high_watermark = self.local_log_start_offset
         self._files = files
         self._jitter_ms = jitter_ms
         self._disk = disk or DiskState(directory)
@@ -79,7 +83,7 @@ class Log:
             loaded.log_end_offset,
             jitter_ms,
         )
-        self._high_watermark_place = self._local.place_of(self.log_start_offset)
+        self._high_watermark_place = self._local.place_of(self.high_watermark)
         self._flushed_ms = self._now_ms = now_ms
         self._appender = Appender(topic_partition, config, self._local, self._producers, self._epochs)
 
@@ -203,6 +207,11 @@ class Log:
         """The leader epoch in which `offset` was written, -1 if unknown."""
         return self._epochs.epoch_of(offset)
 
+    @property
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """Every leader epoch that the log knows, with its start offset."""
+        return tuple(self._epochs.entries)
+
     def epoch_end_offset(self, epoch: int) -> EpochEntry:
         """The largest epoch not above `epoch` and its exclusive end offset, (-1, -1) if unknown (KIP-101)."""
         return self._epochs.end_offset(epoch, self.log_end_offset)
@@ -269,11 +278,12 @@ class Log:
         """The bytes from the batch that has `offset` on, below `upper_bound_offset`; None if there are none.
 
         At most `max_bytes`, cut wherever that falls, but the whole first batch if `min_one_message`. A slice
-        lies in one segment. Raises OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
+        lies in one segment. Raises OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, and
+        OFFSET_MOVED_TO_TIERED_STORAGE below the local log start offset.
         """
         if self._disk.error is not None:
             self._disk.check_readable()
-        if not self.log_start_offset <= offset < upper_bound_offset:
+        if not self.local_log_start_offset <= offset < upper_bound_offset:
             self._check_range(offset)
             if offset == self.high_watermark:
                 self._local.remember(offset, self._high_watermark_place)
@@ -292,11 +302,16 @@ class Log:
                 f"Offset {offset} is out of range for {self.topic_partition}, which has offsets from"
                 f" {self.log_start_offset} to {self.log_end_offset}",
             )
+        if offset < self.local_log_start_offset:
+            raise RaykaError(
+                ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+                f"Offset {offset} of {self.topic_partition} is in the remote store alone",
+            )
 
     @storing
     def offset_for_timestamp(self, timestamp: int) -> OffsetAnswer | None:
         """The first record at or after `timestamp` (milliseconds), None if all are before."""
-        return offset_for_timestamp(self._segments, timestamp, self.log_start_offset)
+        return offset_for_timestamp(self._segments, timestamp, self.local_log_start_offset)
 
     @storing
     def offsets_of_segments(self, timestamp: int, max_offsets: int) -> tuple[int, ...]:
@@ -310,7 +325,7 @@ class Log:
     @storing
     def max_timestamp(self) -> OffsetAnswer | None:
         """The record with the largest timestamp, None if no record has one (KIP-734)."""
-        return offset_of_max_timestamp(self._segments, self.log_start_offset)
+        return offset_of_max_timestamp(self._segments, self.local_log_start_offset)
 
     @storing
     def aborted_transactions(self, fetch_offset: int, records: FileSlice | None) -> tuple[AbortedTransaction, ...]:
@@ -327,6 +342,17 @@ class Log:
             if aborted.last_stable_offset >= upper_bound:
                 break  # every later one begins above that
         return tuple(sorted(found, key=lambda aborted: aborted.first_offset))
+
+    @storing
+    def aborted_before(self, end_offset: int) -> tuple[AbortedTxn, ...]:
+        """Of the transactions that were aborted in the local segments, those that began before `end_offset`."""
+        found = []
+        for aborted in self._aborted_from(self.local_log_start_offset):
+            if aborted.first_offset < end_offset:
+                found.append(aborted)
+            if aborted.last_stable_offset >= end_offset:
+                break
+        return tuple(found)
 
     def _aborted_from(self, offset: int) -> Iterator[AbortedTxn]:
         for segment in self._segments.from_offset(offset):
@@ -352,6 +378,13 @@ class Log:
         if offset > self.log_start_offset:
             self._epochs.truncate_from_start(offset)
             self.log_start_offset = offset
+            self.local_log_start_offset = max(self.local_log_start_offset, offset)
+
+    @storing
+    def take_up_remote(self, log_start_offset: int, copied_offset: int) -> None:
+        """Take note of what is in the remote store: the first offset that can be read there, and the last one."""
+        self._advance_log_start_offset(log_start_offset)
+        self.copied_offset = copied_offset
 
     @storing
     def deletable_segments(self, now_ms: int) -> tuple[Segment, ...]:
@@ -363,6 +396,7 @@ class Log:
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
             log_end_offset=self.log_end_offset,
+            copied_offset=self.copied_offset,
         )
 
     @storing
@@ -388,7 +422,10 @@ class Log:
         if not segments:
             return None
         following = self._segments.all[len(segments)]
-        self._advance_log_start_offset(following.base_offset)
+        if self.config.is_copied:
+            self.local_log_start_offset = max(self.local_log_start_offset, following.base_offset)
+        else:
+            self._advance_log_start_offset(following.base_offset)
         deletion = self._local.delete_segments(segments, now_ms)
         snapshots = self._producers.forget_snapshots(segment.base_offset for segment in segments)
         if self._high_watermark_place[0] in segments:
@@ -431,6 +468,11 @@ class Log:
         """Bring the epoch checkpoint up to the log start offset. Any thread may call it."""
         self._epochs.write()
 
+    def snapshot_path(self, offset: int) -> str:
+        """The file with the producers' state below `offset`, empty if none was written."""
+        is_there = offset in self._producers.snapshots and not self._producers.is_unwritten(offset)
+        return self._producers.snapshot_path(offset) if is_there else ""
+
     @property
     def has_unwritten_snapshots(self) -> bool:
         """Whether `write_snapshots` has something to do."""
@@ -456,6 +498,7 @@ class Log:
         end_offset = self._local.log_end_offset
         self._epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.local_log_start_offset = min(self.local_log_start_offset, end_offset)
         ProducerReplay(self._producers, self._segments, end_offset, self._now_ms).finish(self._segments)
         if self.high_watermark >= end_offset:
             self.high_watermark = end_offset
@@ -570,7 +613,9 @@ class Log:
         """Check what must hold between any two calls; reads a few KB. Raises AssertionError, KAFKA_STORAGE_ERROR."""
         start, end = self.log_start_offset, self.log_end_offset
         assert start <= self.last_stable_offset <= self.high_watermark <= end, (start, self.high_watermark, end)
-        assert self._segments.all[0].base_offset <= start, (self._segments.all[0].base_offset, start)
+        local_start = self.local_log_start_offset
+        assert start <= local_start <= end, (start, local_start, end)
+        assert self._segments.all[0].base_offset <= local_start, (self._segments.all[0].base_offset, local_start)
         self._local.validate_state()
         self._epochs.validate_state(end)
         self._producers.validate_state(end)

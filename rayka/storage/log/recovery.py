@@ -272,7 +272,9 @@ class LogLoader:
     def _settle_offsets(self) -> tuple[int, int]:
         if not self._segments.all:
             self._start_at(self._last_run.log_start_offset)
-        start_offset = max(self._last_run.log_start_offset, self._segments.all[0].base_offset)
+        start_offset = self._last_run.log_start_offset
+        if not self._config.remote_storage_enable:  # else what is below the first segment is in the remote store
+            start_offset = max(start_offset, self._segments.all[0].base_offset)
         end_offset = self._end_offset()
         if start_offset > end_offset:
             for segment in self._segments:

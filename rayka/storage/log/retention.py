@@ -1,6 +1,8 @@
 """Which segments of a log may be deleted: by time, by size, and below the log start offset.
 
-Segments go from the oldest on and never past the high watermark; an empty active segment stays.
+Segments go from the oldest on and never past the high watermark; an empty active segment stays. With tiered storage
+`local.retention.ms` and `local.retention.bytes` count, and only copied segments go (KIP-405); the limits of the whole
+log are applied in the remote store, by `rayka.storage.remote.retention`.
 Source: the log storage engine document and `retention.ms`, `retention.bytes`, `cleanup.policy`.
 """
 
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from rayka.config.log import LogConfig
 from rayka.storage.log.segment import Segment
+from rayka.types import NO_OFFSET
 
 Predicate = Callable[[Segment, int], bool]
 """(segment, its exclusive end offset) -> whether it may go."""
@@ -23,24 +26,28 @@ def deletable(
     log_start_offset: int,
     high_watermark: int,
     log_end_offset: int,
+    copied_offset: int = NO_OFFSET,
 ) -> tuple[Segment, ...]:
     """The oldest segments that some rule allows to be deleted."""
+    is_copied = config.is_copied
     rules = [_below(log_start_offset, segments[-1])]
     if "delete" in config.cleanup_policy:
         rules += [
-            _older_than(config.retention_ms, now_ms),
-            _beyond(config.retention_bytes, sum(segment.size for segment in segments)),
+            _older_than(config.effective_local_retention_ms if is_copied else config.retention_ms, now_ms),
+            _beyond(
+                config.effective_local_retention_bytes if is_copied else config.retention_bytes,
+                sum(segment.size for segment in segments),
+            ),
         ]
-    candidates = list(_candidates(segments, high_watermark, log_end_offset))
+    limit = min(high_watermark, max(copied_offset + 1, log_start_offset)) if is_copied else high_watermark
+    candidates = list(_candidates(segments, limit, log_end_offset))
     return max((_prefix(candidates, rule) for rule in rules), key=len)
 
 
-def _candidates(
-    segments: tuple[Segment, ...], high_watermark: int, log_end_offset: int
-) -> Iterator[tuple[Segment, int]]:
+def _candidates(segments: tuple[Segment, ...], limit: int, log_end_offset: int) -> Iterator[tuple[Segment, int]]:
     ends = [*(following.base_offset for following in segments[1:]), log_end_offset]
     for segment, end_offset in zip(segments, ends, strict=True):
-        if high_watermark < end_offset or (segment is segments[-1] and not segment.size):
+        if limit < end_offset or (segment is segments[-1] and not segment.size):
             return
         yield segment, end_offset
 

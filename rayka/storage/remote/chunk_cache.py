@@ -1,0 +1,94 @@
+"""Parts of objects in the remote store as local files, so that readers get them like parts of local segments.
+
+The files are removed least recently used first. One that was handed out stays readable through an open descriptor; a
+reader that comes too late to open it asks again. All methods may be called in any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from rayka.storage.files import RealFiles
+from rayka.storage.remote.store import RemoteStore
+
+_LONGEST_LOAD_S = 300.0
+
+
+class Chunk(NamedTuple):
+    """A file with the bytes of an object from `start` up to `end`."""
+
+    path: str
+    inode: int
+    start: int
+    end: int
+
+
+class ChunkCache:
+    """`throttle` is told how many bytes are about to be fetched. What a run before has left is removed."""
+
+    def __init__(
+        self, files: RealFiles, path: str, store: RemoteStore, max_bytes: int, throttle: Callable[[int], None]
+    ) -> None:
+        self.size = 0
+        self._files = files
+        self._path = path
+        self._store = store
+        self._max_bytes = max_bytes
+        self._throttle = throttle
+        self._lock = threading.Lock()
+        self._chunks: OrderedDict[tuple[str, int], Chunk] = OrderedDict()
+        self._loading: dict[tuple[str, int], Future[Chunk]] = {}
+        if files.exists(path):
+            files.remove_directory(path)
+        files.make_directory(path)
+
+    def load(self, name: str, start: int, end: int) -> Chunk:
+        """The chunk of an object, fetched if it is not here; who wants the same one waits for it. Raises OSError."""
+        key = (name, start)
+        with self._lock:
+            chunk = self._chunks.get(key)
+            if chunk is not None:
+                self._chunks.move_to_end(key)
+                return chunk
+            loading = self._loading.get(key)
+            is_mine = loading is None
+            loading = self._loading.setdefault(key, Future())
+        if is_mine:
+            self._fetch(key, end, loading)
+        return loading.result(_LONGEST_LOAD_S)
+
+    def _fetch(self, key: tuple[str, int], end: int, loading: Future[Chunk]) -> None:
+        removed: list[Chunk] = []
+        try:
+            chunk = self._write(key, end)
+        except BaseException as error:
+            with self._lock:
+                del self._loading[key]
+            loading.set_exception(error)
+            return
+        with self._lock:
+            self._chunks[key] = chunk
+            self.size += chunk.end - chunk.start
+            del self._loading[key]
+            while self.size > self._max_bytes and len(self._chunks) > 1:
+                _, oldest = self._chunks.popitem(last=False)
+                self.size -= oldest.end - oldest.start
+                removed.append(oldest)
+        loading.set_result(chunk)
+        for oldest in removed:
+            self._files.remove_if_present(oldest.path)
+
+    def _write(self, key: tuple[str, int], end: int) -> Chunk:
+        name, start = key
+        self._throttle(end - start)
+        data = self._store.get(name, start, end - start)
+        if len(data) != end - start:
+            raise OSError(f"{name} has fewer than {end} bytes in the remote store")
+        path = os.path.join(self._path, f"{name.replace('/', '_')[-200:]}.{start:020d}")
+        self._files.write_file(path, data)
+        return Chunk(path, self._files.status(path).inode, start, end)

@@ -1,0 +1,62 @@
+"""A directory as the remote store: a network file system, a larger disk, or a place for tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from rayka.storage.files import RealFiles
+
+_PART_SUFFIX = ".part"
+
+
+class DirectoryStore:
+    """`RemoteStore` in a directory. An object is flushed before it gets its name."""
+
+    def __init__(self, files: RealFiles, path: str) -> None:
+        self._files = files
+        self._path = os.path.abspath(path)
+
+    def put(self, name: str, pieces: Iterable[bytes]) -> None:
+        """See `RemoteStore.put`."""
+        path = self._of(name)
+        directory = os.path.dirname(path)
+        self._files.make_directory(directory)
+        descriptor = self._files.open(path + _PART_SUFFIX, create=True)
+        try:
+            size = 0
+            for piece in pieces:
+                self._files.write_fully(descriptor, piece, size)
+                size += len(piece)
+            self._files.truncate(descriptor, size)
+            self._files.sync(descriptor)
+        finally:
+            self._files.close(descriptor)
+        self._files.rename(path + _PART_SUFFIX, path)
+        while len(directory) >= len(self._path):
+            self._files.sync_path(directory)
+            directory = os.path.dirname(directory)
+
+    def get(self, name: str, position: int, size: int) -> bytes:
+        """See `RemoteStore.get`."""
+        descriptor = self._files.open(self._of(name), read_only=True)
+        try:
+            return self._files.read(descriptor, size, position)
+        finally:
+            self._files.close(descriptor)
+
+    def delete(self, name: str) -> None:
+        """See `RemoteStore.delete`."""
+        for suffix in ("", _PART_SUFFIX):
+            self._files.remove_if_present(self._of(name) + suffix)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """See `RemoteStore.list`; an object that is only a part counts too."""
+        for directory, _, names in os.walk(self._path):
+            for name in sorted(names):
+                found = os.path.relpath(os.path.join(directory, name), self._path)
+                if found.startswith(prefix):
+                    yield found
+
+    def _of(self, name: str) -> str:
+        return os.path.join(self._path, name)

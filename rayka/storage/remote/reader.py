@@ -1,0 +1,175 @@
+"""Reading records that are in the remote store alone: by offset, by time, and the transactions aborted in them.
+
+A read answers with a slice of a local file, as that of a local segment does. All methods may be called in any thread,
+wait for the store, and raise OSError; FileNotFoundError stands for a segment that was deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rayka.storage.files import RealFiles
+from rayka.storage.log.search import offset_for_timestamp
+from rayka.storage.log.segment import BatchPosition
+from rayka.storage.log.segments import Segments
+from rayka.storage.log.transaction_index import AbortedTxn
+from rayka.storage.remote.chunk_cache import Chunk, ChunkCache
+from rayka.storage.remote.remote_segment import RemoteSegment
+from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
+from rayka.storage.remote.store import RemoteStore
+from rayka.types import FileSlice, OffsetAnswer
+
+
+class ReaderLimits(NamedTuple):
+    """Sizes in bytes: of what is fetched at once, of the cache of that, and of the cache of indexes."""
+
+    chunk_bytes: int
+    chunk_cache_bytes: int
+    index_cache_bytes: int
+
+
+class NextChunk(NamedTuple):
+    """Where a reader will go on that reads everything."""
+
+    segment: RemoteLogSegmentMetadata
+    position: int
+
+
+class RemoteRead(NamedTuple):
+    """Records from the offset that was asked for, all below `end_offset`; None if there are none at or above it."""
+
+    records: FileSlice | None = None
+    end_offset: int = 0
+    following: NextChunk | None = None
+
+
+class RemoteLogReader:
+    """Keeps chunks and indexes under `path`, which is emptied at the start."""
+
+    def __init__(
+        self, files: RealFiles, path: str, store: RemoteStore, limits: ReaderLimits, throttle: Callable[[int], None]
+    ) -> None:
+        self._files = files
+        self._store = store
+        self._limits = limits
+        self._chunks = ChunkCache(files, os.path.join(path, "chunks"), store, limits.chunk_cache_bytes, throttle)
+        self._index_path = os.path.join(path, "indexes")
+        self._segments: OrderedDict[str, RemoteSegment] = OrderedDict()
+        self._lock = threading.Lock()
+        if files.exists(self._index_path):
+            files.remove_directory(self._index_path)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of chunks that are kept."""
+        return self._chunks.size
+
+    def read(
+        self, segments: Sequence[RemoteLogSegmentMetadata], offset: int, max_bytes: int, min_one_message: bool
+    ) -> RemoteRead:
+        """Up to `max_bytes` of the records from `offset` on, of the first of these segments that has any.
+
+        A slice lies in one chunk. With `min_one_message` it has the first batch whole, however large that is.
+        """
+        for number, metadata in enumerate(segments):
+            segment = self._open(metadata)
+            found = segment.find(offset)
+            if found is None:
+                continue
+            chunk = segment.chunk_at(found.position)
+            size = _size(found, chunk, max_bytes, min_one_message)
+            end_position = found.position + size
+            above = segment.offset_index.offset_above(end_position)
+            end_offset = metadata.end_offset + 1 if above is None else above
+            following = _next_chunk(segments[number:], chunk)
+            records = FileSlice(chunk.path, found.position - chunk.start, size, chunk.inode) if size else None
+            return RemoteRead(records, end_offset, following)
+        return RemoteRead()
+
+    def prefetch(self, following: NextChunk) -> NextChunk | None:
+        """Fetch a chunk that will be read soon; the one after it, None at the end of the segment."""
+        chunk = self._open(following.segment).chunk_at(following.position)
+        return _next_chunk([following.segment], chunk)
+
+    def aborted_transactions(
+        self, segments: Sequence[RemoteLogSegmentMetadata], offset: int, end_offset: int
+    ) -> tuple[list[AbortedTxn], bool]:
+        """The aborted transactions that a reader from `offset` to `end_offset` may meet, as far as these segments say,
+        and whether the segments after them have no more."""
+        found: list[AbortedTxn] = []
+        for metadata in segments:
+            if metadata.is_transaction_index_empty:
+                continue
+            for aborted in self._open(metadata).transaction_index.ending_from(offset):
+                if aborted.first_offset < end_offset:
+                    found.append(aborted)
+                if aborted.last_stable_offset >= end_offset:
+                    return found, True
+        return found, False
+
+    def offset_for_timestamp(
+        self, segments: Sequence[RemoteLogSegmentMetadata], timestamp: int, log_start_offset: int
+    ) -> OffsetAnswer | None:
+        """The first record at or after `timestamp` (milliseconds) in these segments, None if all are before."""
+        for metadata in segments:
+            if metadata.max_timestamp >= timestamp:
+                segment = Segments((self._open(metadata),))
+                found = offset_for_timestamp(segment, timestamp, log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """The segment is deleted: drop its indexes."""
+        with self._lock:
+            self._segments.pop(metadata.segment_id.hex, None)
+        directory = os.path.join(self._index_path, metadata.segment_id.hex)
+        if self._files.exists(directory):
+            self._files.remove_directory(directory)
+
+    def _open(self, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
+        """The segment with its indexes. Two threads may fetch the same indexes at the same time."""
+        key = metadata.segment_id.hex
+        with self._lock:
+            segment = self._segments.get(key)
+            if segment is not None:
+                self._segments.move_to_end(key)
+                return segment
+        directory = os.path.join(self._index_path, key)
+        self._files.make_directory(directory)
+        segment = RemoteSegment(self._files, directory, metadata, self._chunks, self._limits.chunk_bytes)
+        segment.load_indexes(self._store)
+        with self._lock:
+            self._segments[key] = segment
+            gone = self._surplus()
+        for name in gone:
+            self._files.remove_directory(os.path.join(self._index_path, name))
+        return segment
+
+    def _surplus(self) -> list[str]:
+        size = sum(segment.index_bytes for segment in self._segments.values())
+        gone = []
+        while size > self._limits.index_cache_bytes and len(self._segments) > 1:
+            name, oldest = self._segments.popitem(last=False)
+            size -= oldest.index_bytes
+            gone.append(name)
+        return gone
+
+
+def _size(found: BatchPosition, chunk: Chunk, max_bytes: int, min_one_message: bool) -> int:
+    first = found.header.size_in_bytes
+    size = min(max(max_bytes, 0), chunk.end - found.position)
+    if size >= first:
+        return size
+    return first if min_one_message else 0
+
+
+def _next_chunk(segments: Sequence[RemoteLogSegmentMetadata], chunk: Chunk) -> NextChunk | None:
+    """What comes after a chunk of the first of these segments."""
+    if chunk.end < segments[0].size:
+        return NextChunk(segments[0], chunk.end)
+    return NextChunk(segments[1], 0) if len(segments) > 1 else None

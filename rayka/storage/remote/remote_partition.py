@@ -1,0 +1,125 @@
+"""What `__remote_log_metadata` says of one partition: its segments in the store, by state and by leader epoch.
+
+State changes by `replay` alone, after a crash as in normal work. An event that can't follow the present state is
+ignored: a retry may write it twice, and one that was given up may come late.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from rayka.storage.log.leader_epochs import EpochEntry
+from rayka.storage.remote.segment_metadata import (
+    PARTITION_TRANSITIONS,
+    SEGMENT_TRANSITIONS,
+    RemoteLogMetadataEvent,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+)
+from rayka.types import NO_OFFSET
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+class RemotePartition:
+    """The segments of one partition that may be in the store. Those whose deletion has finished are forgotten."""
+
+    def __init__(self, partition: TopicIdPartition) -> None:
+        self.partition = partition
+        self.delete_state: RemotePartitionDeleteState | None = None
+        self._segments: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}
+        self._lineage: tuple[tuple[EpochEntry, ...], tuple[RemoteLogSegmentMetadata, ...]] | None = None
+
+    def replay(self, event: RemoteLogMetadataEvent) -> None:
+        """Apply an event of the log."""
+        self._lineage = None
+        if isinstance(event, RemoteLogSegmentMetadata):
+            if event.segment_id not in self._segments:
+                self._segments[event.segment_id] = event
+        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
+            self._update(event)
+        elif event.state in PARTITION_TRANSITIONS[self.delete_state]:
+            self.delete_state = event.state
+
+    def _update(self, event: RemoteLogSegmentMetadataUpdate) -> None:
+        segment = self._segments.get(event.segment_id)
+        if segment is None or event.state not in SEGMENT_TRANSITIONS[segment.state]:
+            return
+        if event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            del self._segments[event.segment_id]
+        else:
+            custom = segment.custom_metadata if event.custom_metadata is None else event.custom_metadata
+            self._segments[event.segment_id] = segment._replace(
+                state=event.state, event_timestamp_ms=event.event_timestamp_ms, custom_metadata=custom
+            )
+
+    @property
+    def segments(self) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """All segments of which something may be in the store, by start offset."""
+        return tuple(sorted(self._segments.values(), key=lambda segment: (segment.start_offset, -segment.end_offset)))
+
+    def get(self, segment_id: uuid.UUID) -> RemoteLogSegmentMetadata | None:
+        """A segment of which something may be in the store."""
+        return self._segments.get(segment_id)
+
+    def lineage(self, epochs: Sequence[EpochEntry]) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """The complete segments of a log that has these leader epochs, in the order of their offsets.
+
+        Segments of a leader whose records the log does not have are left out, and so are copies of the same records.
+        """
+        key = tuple(epochs)
+        if self._lineage is None or self._lineage[0] != key:
+            finished = [each for each in self.segments if each.state is FINISHED and _is_of(each, key)]
+            self._lineage = key, tuple(_without_copies(finished))
+        return self._lineage[1]
+
+    def highest_offset(self, epochs: Sequence[EpochEntry]) -> int:
+        """The last offset of the log that is in the store, -1 if none is."""
+        lineage = self.lineage(epochs)
+        return lineage[-1].end_offset if lineage else NO_OFFSET
+
+    def from_offset(self, epochs: Sequence[EpochEntry], offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """The segments of the log that have offsets at or above `offset`."""
+        lineage = self.lineage(epochs)
+        return lineage[bisect_left(lineage, offset, key=lambda segment: segment.end_offset) :]
+
+    def find(self, epochs: Sequence[EpochEntry], epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The segment that has `offset` as it was written in leader epoch `epoch`."""
+        found = self.from_offset(epochs, offset)[:1]
+        return next((each for each in found if _has(each, epoch, offset)), None)
+
+    def validate_state(self) -> None:
+        """Raises AssertionError if a lineage has overlaps or a segment is kept whose deletion has finished."""
+        states = {segment.state for segment in self._segments.values()}
+        assert RemoteLogSegmentState.DELETE_SEGMENT_FINISHED not in states
+        for _, lineage in [self._lineage] if self._lineage is not None else []:
+            assert all(one.end_offset < two.end_offset for one, two in pairwise(lineage)), lineage
+
+
+def _has(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:
+    return any(epoch == each and first <= offset <= last for each, first, last in segment.epoch_ranges)
+
+
+def _is_of(segment: RemoteLogSegmentMetadata, epochs: tuple[EpochEntry, ...]) -> bool:
+    """Whether the log wrote each epoch of a segment at least up to where the segment has it.
+
+    The log may have forgotten the beginning of an epoch, and whole epochs before its first.
+    """
+    starts = dict(epochs)
+    ends = {one.epoch: two.start_offset for one, two in pairwise(epochs)}
+    kept = [each for each in segment.epoch_ranges if epochs and each[0] >= epochs[0].epoch]
+    return bool(kept) and all(epoch in starts and last < ends.get(epoch, last + 1) for epoch, _, last in kept)
+
+
+def _without_copies(segments: Sequence[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
+    end_offset = NO_OFFSET
+    for segment in segments:
+        if segment.end_offset > end_offset:
+            end_offset = segment.end_offset
+            yield segment

@@ -1,0 +1,97 @@
+"""Which segments in the remote store are to be deleted, and where the log starts then (KIP-405).
+
+Local retention is `rayka.storage.log.retention`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from rayka.config.log import LogConfig
+from rayka.storage.log.leader_epochs import EpochEntry
+from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
+from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
+
+
+class LocalState(NamedTuple):
+    """What retention must know of the log. `local_bytes` are those of segments that are not in the store."""
+
+    epochs: Sequence[EpochEntry]
+    log_start_offset: int
+    log_end_offset: int
+    local_bytes: int
+
+
+class Expired(NamedTuple):
+    """The log start offset goes up first, then the segments are deleted: readers are not led to what is gone."""
+
+    log_start_offset: int
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+
+
+def expired(
+    remote: RemotePartition, config: LogConfig, now_ms: int, local: LocalState, copying: Collection[uuid.UUID] = ()
+) -> Expired:
+    """What is to be deleted, except for the segments that are being copied right now."""
+    lineage = remote.lineage(local.epochs)
+    gone = _expired_prefix(lineage, config, now_ms, local)
+    end_offset = gone[-1].end_offset + 1 if gone else local.log_start_offset
+    left_over = [
+        segment
+        for segment in remote.segments
+        if segment not in gone and segment.segment_id not in copying and _is_left_over(segment, lineage, local)
+    ]
+    return Expired(max(local.log_start_offset, end_offset), (*gone, *left_over))
+
+
+def _expired_prefix(
+    lineage: Sequence[RemoteLogSegmentMetadata], config: LogConfig, now_ms: int, local: LocalState
+) -> tuple[RemoteLogSegmentMetadata, ...]:
+    """The oldest segments, as many as the rule takes that takes most."""
+    rules: list[Callable[[RemoteLogSegmentMetadata], bool]] = [
+        lambda segment: segment.end_offset < local.log_start_offset,
+        lambda segment: 0 <= config.retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0,
+    ]
+    if config.retention_bytes >= 0:
+        surplus = local.local_bytes + sum(segment.size for segment in lineage) - config.retention_bytes
+        rules.append(_beyond(surplus))
+    return max((_prefix(lineage, rule) for rule in rules), key=len)
+
+
+def _beyond(surplus: int) -> Callable[[RemoteLogSegmentMetadata], bool]:
+    def may_go(segment: RemoteLogSegmentMetadata) -> bool:
+        nonlocal surplus
+        surplus -= segment.size
+        return surplus >= 0
+
+    return may_go
+
+
+def _prefix(
+    lineage: Sequence[RemoteLogSegmentMetadata], may_go: Callable[[RemoteLogSegmentMetadata], bool]
+) -> tuple[RemoteLogSegmentMetadata, ...]:
+    count = next((number for number, segment in enumerate(lineage) if not may_go(segment)), len(lineage))
+    return tuple(lineage[:count])
+
+
+def _is_left_over(
+    segment: RemoteLogSegmentMetadata, lineage: Sequence[RemoteLogSegmentMetadata], local: LocalState
+) -> bool:
+    """Whether a copy or a deletion of the segment was not finished, or nobody can read it.
+
+    That is a second copy of the same records, and a segment of leader epochs from before the log's first one. A log
+    that ends before the segment has lost records: then the segment stays for an operator to look at.
+    """
+    if segment.state is not FINISHED:
+        return True
+    if segment in lineage or local.log_end_offset <= segment.end_offset:
+        return False
+    first_epoch = local.epochs[0].epoch if local.epochs else 0
+    is_copy = any(_covers(other, segment) for other in lineage)
+    return is_copy or all(entry.epoch < first_epoch for entry in segment.leader_epochs)
+
+
+def _covers(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    return one.start_offset <= other.start_offset and other.end_offset <= one.end_offset

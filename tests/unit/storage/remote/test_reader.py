@@ -1,0 +1,172 @@
+"""Reading what is in the remote store alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rayka.config import LogConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
+from rayka.storage.format.records import Record, build_batch
+from rayka.storage.remote.copy_plan import copyable_segments
+from rayka.storage.remote.reader import NextChunk
+from rayka.types import AbortedTransaction
+from tests.support.logs import NOW_MS, batch
+from tests.support.tiered import TieredLog
+
+CONFIG = LogConfig(
+    remote_storage_enable=True, internal_segment_bytes=1_000, index_interval_bytes=100, retention_ms=-1,
+    local_retention_bytes=1_500,
+)  # fmt: skip
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> TieredLog:
+    """A log of 200 records of which the first ones are in the store alone."""
+    tiered = TieredLog(tmp_path, CONFIG)
+    tiered.append(200)
+    tiered.copy()
+    tiered.log.delete_old_segments(NOW_MS)
+    assert 100 < tiered.log.local_log_start_offset <= tiered.log.copied_offset + 1 < 200
+    return tiered
+
+
+def test_a_log_is_read_from_its_start(tiered: TieredLog) -> None:
+    assert tiered.log.log_start_offset == 0
+    assert list(tiered.read_all()) == [(offset, offset) for offset in range(200)]
+
+
+def test_a_closed_segment_that_is_not_copied_stays(tmp_path: Path) -> None:
+    tiered = TieredLog(tmp_path, CONFIG)
+    tiered.append(200)
+
+    assert tiered.log.delete_old_segments(NOW_MS) is None
+    assert tiered.log.local_log_start_offset == 0
+
+
+def test_local_retention_counts_as_retention_when_copies_are_disabled(tiered: TieredLog) -> None:
+    tiered.log.configure(replace(CONFIG, remote_log_copy_disable=True, retention_bytes=900))
+    tiered.log.delete_old_segments(NOW_MS)
+
+    assert tiered.log.log_start_offset == tiered.log.local_log_start_offset > 150
+
+
+def test_an_offset_below_the_local_log_start_is_in_the_store(tiered: TieredLog) -> None:
+    with pytest.raises(RaykaError) as refused:
+        tiered.log.read(0, 100, 200)
+    assert refused.value.code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+
+
+def test_chunks_are_fetched_once_and_the_cache_is_bounded(tiered: TieredLog) -> None:
+    first = tiered.remote.lineage(tiered.log.leader_epochs)
+    found = tiered.reader.read(first, 0, 10_000, True)
+    assert found.records is not None
+    assert tiered.reader.cached_bytes == found.records.size
+    tiered.store.delete(next(iter(tiered.store.list(""))).rpartition(".")[0] + ".log")
+
+    assert tiered.reader.read(first, 0, 10_000, True).records == found.records
+    list_of_chunks = tiered.path / "cache" / "chunks"
+    for segment in first[1:]:
+        following: NextChunk | None = NextChunk(segment, 0)
+        while following is not None:
+            following = tiered.reader.prefetch(following)
+    assert sum(path.stat().st_size for path in list_of_chunks.iterdir()) == tiered.reader.cached_bytes <= 2_000
+
+
+def test_a_first_batch_that_is_larger_than_asked_for_is_whole(tiered: TieredLog) -> None:
+    segments = tiered.remote.lineage(tiered.log.leader_epochs)
+
+    whole = tiered.reader.read(segments, 0, 1, True).records
+
+    assert whole is not None
+    assert [record.offset for record in tiered.read(0, 1)] == [0]
+    assert tiered.reader.read(segments, 0, 1, False).records is None
+
+
+def test_a_failing_store_fails_the_read_and_not_the_next_one(
+    tiered: TieredLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, position: int, size: int) -> bytes:
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiered.store, "get", refuse)
+        with pytest.raises(OSError, match="away"):
+            tiered.read(0)
+
+    assert next(record.offset for record in tiered.read(0)) == 0
+
+
+@pytest.mark.parametrize("offset", [0, 1, 17, 99])
+def test_the_first_record_at_a_time_is_found(tiered: TieredLog, offset: int) -> None:
+    segments = tiered.remote.lineage(tiered.log.leader_epochs)
+
+    found = tiered.reader.offset_for_timestamp(segments, NOW_MS + offset, 0)
+
+    assert found is not None
+    assert (found.offset, found.timestamp) == (offset, NOW_MS + offset)
+    assert tiered.reader.offset_for_timestamp(segments, NOW_MS + 1_000, 0) is None
+
+
+def test_transactions_that_were_aborted_in_any_segment_are_told(tmp_path: Path) -> None:
+    tiered = TieredLog(tmp_path, CONFIG)
+    log = tiered.log
+    tiered.append(5)
+    transactional = batch(b"0 x", producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log.append_as_leader(transactional, 0, NOW_MS, verification=log.begin_verification(9, 0, 0, NOW_MS))
+    tiered.append(60)
+    marker = build_end_transaction_marker(
+        ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=0, now_ms=NOW_MS
+    )
+    log.append_as_leader(marker, 2, NOW_MS, origin_is_client=False)
+    tiered.append(60)
+    tiered.copy()
+    log.delete_old_segments(NOW_MS)
+    segments = tiered.remote.lineage(log.leader_epochs)
+
+    found, is_complete = tiered.reader.aborted_transactions(segments, 3, 20)
+
+    assert [AbortedTransaction(each.producer_id, each.first_offset) for each in found] == [(9, 5)]
+    assert is_complete
+    assert tiered.reader.aborted_transactions(segments, 3, 5)[0] == []
+
+
+def test_a_copy_waits_as_long_as_its_lag_asks_for(tmp_path: Path) -> None:
+    tiered = TieredLog(tmp_path, CONFIG)
+    tiered.append(100)
+    tiered.log.flush()
+
+    def copied(now_ms: int, **lag: int) -> int:
+        config = LogConfig(remote_storage_enable=True, **lag)
+        return len(list(copyable_segments(tiered.log.segments, config, now_ms, copied_offset=-1, safe_offset=100)))
+
+    everything = copied(NOW_MS)
+    assert everything == len(tiered.log.segments) - 1
+    assert copied(NOW_MS, remote_copy_lag_ms=1_000) == 0
+    assert copied(NOW_MS + 2_000, remote_copy_lag_ms=1_000) == everything
+    assert copied(NOW_MS, remote_copy_lag_ms=10_000, remote_copy_lag_bytes=3_000) == everything - 3
+    assert copied(NOW_MS, remote_copy_lag_ms=-1, local_retention_ms=-1, local_retention_bytes=-1) == everything
+
+
+def test_nothing_above_the_last_stable_offset_is_copied(tmp_path: Path) -> None:
+    tiered = TieredLog(tmp_path, CONFIG)
+    tiered.append(50)
+    tiered.log.flush()
+    plan = copyable_segments(tiered.log.segments, CONFIG, NOW_MS, copied_offset=-1, safe_offset=20)
+
+    assert [end for _, end in plan] == [each.base_offset for each in tiered.log.segments if 0 < each.base_offset <= 20]
+
+
+def test_batches_that_are_larger_than_a_chunk_are_read(tmp_path: Path) -> None:
+    tiered = TieredLog(tmp_path, CONFIG, chunk_bytes=100)
+    for number in range(30):
+        value = b"%d " % number + bytes(350)
+        tiered.log.append_as_leader(build_batch([Record(0, NOW_MS, b"k", value)]), 0, NOW_MS)
+    tiered.log.update_high_watermark(30)
+    tiered.copy()
+    tiered.log.delete_old_segments(NOW_MS)
+
+    assert list(tiered.read_all()) == [(offset, offset) for offset in range(30)]
