@@ -69,6 +69,10 @@ class Partitions(Protocol):
     def process_of(self, topic_partition: TopicPartition) -> str | None:
         """Where another process of this node, which leads the partition, takes connections; None if there is none."""
 
+    def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
+        """The path of the leader's local channel and the leader epoch; None unless the leader is another process of
+        this node. From any thread."""
+
     async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
         """Find offsets by timestamp or by `OffsetSpec`."""
 

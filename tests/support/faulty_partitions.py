@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayka.errors import ErrorCode
-from rayka.types import AppendParams, AppendRequest, AppendResult, FetchPartition, FetchResult
+from rayka.types import AppendParams, AppendRequest, AppendResult, FetchPartition, FetchResult, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class FaultyPartitions:
         self.on_fetch: Callable[[FetchPartition], ErrorCode | None] = lambda _: None
         self.last_fetch: Future[list[FetchResult]] | None = None
         self._stalled: list[AppendRequest] | None = None
+        self.channel: tuple[str, int] | None = None
+
+    def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
+        return self.channel
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._partitions, name)

@@ -145,6 +145,9 @@ class LocalPartitions:
     def process_of(self, topic_partition: TopicPartition) -> str | None:
         return None
 
+    def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
+        return None
+
     async def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
         return self.replicas.list_offsets(queries, isolation)
 

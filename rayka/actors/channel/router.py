@@ -193,11 +193,24 @@ class Router:
             self._processes[topic_partition] = self._find_process(topic_partition)
         return self._processes[topic_partition]
 
+    def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
+        """The path of the leader's local channel and the leader epoch, if the leader is another process of this node.
+
+        From any thread.
+        """
+        found = self._neighbour(topic_partition)
+        return None if found is None else (socket_path(self._socket_dir, *found[:2]), found[2])
+
     def _find_process(self, topic_partition: TopicPartition) -> str | None:
+        found = self._neighbour(topic_partition)
+        return None if found is None else handover_path(self._socket_dir, *found[:2])
+
+    def _neighbour(self, topic_partition: TopicPartition) -> tuple[str, int, int] | None:
+        """The leader's actor, if it is in another process of this node, with the epochs of its start and as leader."""
         found = self.locate(topic_partition)
         if isinstance(found, ErrorCode) or found[0] in self._own or not self.is_local(found[0]):
             return None
-        return handover_path(self._socket_dir, found[0], self._image().actors[found[0]].epoch)
+        return found[0], self._epoch_of(found[0]), found[1]
 
     def _refresh_routes(self) -> None:
         """Forget the ways under an older image."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rayka.actors.channel.requests import (
@@ -26,6 +27,7 @@ from rayka.actors.channel.requests import (
 )
 from rayka.actors.replica.server import ReplicaServer
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.server.busy_poll import BusyPoll
 from rayka.share.requests import ShareFetchResult
 from rayka.storage.log.reader import SegmentReader
 from rayka.types import AppendRequest, FetchResult, FileSlice
@@ -93,6 +95,7 @@ class FrameService:
 
     def __init__(self, server: ReplicaServer) -> None:
         self._server = server
+        self._busy_poll = BusyPoll(asyncio.get_running_loop().call_soon)
         self._reader = SegmentReader()
         self._fetches: dict[Hashable, Hashable] = {}
         self._dispatch: dict[type, Callable[[ReceivedRequest], None]] = {
@@ -116,7 +119,12 @@ class FrameService:
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"{size} bytes for {topic_partition} are not there")
             requests.append(AppendRequest(topic_partition, request.payload[start : start + size], leader_epoch))
             start += size
-        self._server.append(requests, params, request.answer)
+        self._busy_poll.request_came(start)
+        self._server.append(requests, params, partial(self._answer_append, request))
+
+    def _answer_append(self, request: ReceivedRequest, value: Any) -> None:
+        request.answer(value)
+        self._busy_poll.answered()
 
     def _fetch(self, request: ReceivedRequest) -> None:
         name = request.key

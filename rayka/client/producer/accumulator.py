@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from time import time_ns
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING
 
 from rayka.client.producer.batch import Headers, ProducerBatch, RecordFuture
 from rayka.client.settings import ProducerConfig
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
+if TYPE_CHECKING:
+    from rayka.client.producer.direct_sender import DirectAppend
+
+SEQUENCE_MASK = 2**31 - 1
+_MOST_BYTES_ALONE = 65_536
+_KNOWN_FOR_S = 60.0
+"""How long after an acknowledgement a leader surely knows the producer (`producer.id.expiration.ms` is a day)."""
 _PLAIN_OVERHEAD = 3 + 1 + 6 + 3 + 1 + 3 + 1
 """The most bytes beside the value, if that is below 512 KB, of a record without key, headers and given timestamp."""
 _new = object.__new__  # to call a class with an `__init__` of its own would take as long as all the rest of `send`
@@ -24,19 +32,24 @@ _new = object.__new__  # to call a class with an `__init__` of its own would tak
 class PartitionQueue:
     """One partition's batches in order: in flight, ready, and the one that is filling.
 
-    `filling` and `ready` are the accumulator's, under its lock; the rest is the sender's, in the loop.
+    `filling`, `ready`, `is_in_flight` and `direct` are the accumulator's, under its lock; the rest is the sender's, in
+    the loop, or that of the thread whose append is `direct`: then nothing else is under way. `is_in_flight`: a batch
+    was taken, and it is not known that all are done.
     `closed_bytes` counts what was ever in batches that are full or taken. `outstanding` counts requests without an
     answer. `has_sequence_gap`: a batch with a sequence was given up.
     `is_muted`: batches have to be sent again before any other. Until `known_until_s` (monotonic) the leader knows
-    the producer.
+    the producer. `is_waited_for`: a thread waited for the outcome of the last record.
     """
 
     __slots__ = (
         "closed_bytes",
+        "direct",
         "filling",
         "has_sequence_gap",
         "in_flight",
+        "is_in_flight",
         "is_muted",
+        "is_waited_for",
         "known_until_s",
         "next_sequence",
         "outstanding",
@@ -51,6 +64,9 @@ class PartitionQueue:
         self.topic_partition = topic_partition
         self.filling: ProducerBatch | None = None
         self.ready: deque[ProducerBatch] = deque()
+        self.is_in_flight = False
+        self.direct: DirectAppend | None = None
+        self.is_waited_for = False
         self.closed_bytes = 0
         self.in_flight: list[ProducerBatch] = []
         self.outstanding = 0
@@ -74,6 +90,22 @@ class PartitionQueue:
         if batch is not None:
             self.closed_bytes += batch.size
         return batch
+
+    def waiting(self) -> list[ProducerBatch]:
+        """The batches that the loop has not taken."""
+        direct = () if self.direct is None else (self.direct.batch,)
+        return [*direct, *self.ready, *(() if self.filling is None else (self.filling,))]
+
+    def number(self, batch: ProducerBatch) -> bytearray | memoryview:
+        """Encode the batch, with the producer's next sequences if it has an id."""
+        buffer = batch.build(self.producer_id, self.producer_epoch, self.next_sequence)
+        if self.producer_id != NO_PRODUCER_ID:
+            self.next_sequence = (self.next_sequence + batch.record_count) & SEQUENCE_MASK
+        return buffer
+
+    def acknowledged(self) -> None:
+        """The leader has answered, so it knows the producer."""
+        self.known_until_s = monotonic() + _KNOWN_FOR_S
 
     def drop_done(self) -> None:
         """Remove the batches that are done from the front of the window in flight."""
@@ -185,19 +217,63 @@ class Accumulator:
     def take(self, queue: PartitionQueue, filled_before_s: float) -> ProducerBatch | None:
         """The next batch to send: a closed one, else the one that is filling if it is older than that."""
         with self._lock:
-            if queue.ready:
-                return queue.ready.popleft()
             batch = queue.filling
-            if batch is None or batch.created_s > filled_before_s:
+            if queue.direct is not None or (not queue.ready and (batch is None or batch.created_s > filled_before_s)):
                 return None
-            return queue.close_filling()
+            queue.is_in_flight = True
+            return queue.ready.popleft() if queue.ready else queue.close_filling()
+
+    def take_alone(self, append: DirectAppend) -> bool:
+        """Give the batch that is filling to the append of a thread, if it is small and nothing is before it."""
+        queue = append.queue
+        with self._lock:
+            filling = queue.filling
+            if queue.is_in_flight or queue.ready or filling is None or filling.size > _MOST_BYTES_ALONE:
+                return False
+            queue.close_filling()
+            queue.is_in_flight, queue.direct, append.batch = True, append, filling
+            return True
+
+    def claim(self, append: DirectAppend) -> bool:
+        """Let a thread handle the answer to an append, unless another one or the loop does."""
+        with self._lock:
+            is_free = append.queue.direct is append and not append.is_claimed
+            append.is_claimed = True
+            return is_free
+
+    def claim_for_loop(self, queue: PartitionQueue) -> DirectAppend | None:
+        """The append of a thread, which becomes the loop's; None if there is none, or the thread handles its answer."""
+        with self._lock:
+            append = queue.direct
+            if append is None or append.is_claimed:
+                if append is not None:
+                    append.is_wanted = True
+                return None
+            append.is_claimed, queue.direct = True, None
+            return append
+
+    def unclaim(self, append: DirectAppend) -> bool:
+        """Let others handle the answer; whether the loop wants to."""
+        with self._lock:
+            append.is_claimed = False
+            return append.is_wanted
+
+    def release_alone(self, append: DirectAppend) -> bool:
+        """Give back the memory of a thread's append that is done; whether the loop waits for that."""
+        with self._lock:
+            self._used -= append.batch.reserved
+            append.queue.is_in_flight, append.queue.direct = False, None
+            return append.is_wanted
+
+    def rest(self, queue: PartitionQueue) -> None:
+        """No batch of the queue is in flight."""
+        with self._lock:
+            queue.is_in_flight = False
 
     def waiting(self) -> list[ProducerBatch]:
-        """The batches of all partitions that were not taken yet."""
+        """The batches of all partitions that the loop has not taken yet."""
         with self._lock:
-            return [
-                batch for queue in self._queues.values() for batch in (*queue.ready, queue.filling) if batch is not None
-            ]
+            return [batch for queue in self._queues.values() for batch in queue.waiting()]
 
     def expire(self, queue: PartitionQueue, created_before_s: float) -> list[ProducerBatch]:
         """Take out the batches that are older than that."""
@@ -213,11 +289,10 @@ class Accumulator:
     def clear(self) -> list[ProducerBatch]:
         """Take out all batches."""
         with self._lock:
-            cleared = [batch for queue in self._queues.values() for batch in queue.ready]
+            cleared = [batch for queue in self._queues.values() for batch in queue.waiting()]
             for queue in self._queues.values():
                 queue.ready.clear()
-                filling = queue.close_filling()
-                cleared += [] if filling is None else [filling]
+                queue.close_filling()
             return cleared
 
     def release(self, batch: ProducerBatch) -> None:

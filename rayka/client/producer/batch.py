@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from rayka.client.compiled import Compiled
 from rayka.client.producer.future import BatchMetadata, Completion, ProduceFuture, RecordMetadata
@@ -15,9 +15,14 @@ from rayka.storage.format.builder import append_records
 from rayka.storage.format.records import seal_batch
 from rayka.types import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
 
+if TYPE_CHECKING:
+    from rayka.client.producer.direct_sender import DirectAppend
+
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
 
+APPENDED = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+"""The answers to an append after which the batch is in the log."""
 NS = 1_000_000
 """Nanoseconds in a millisecond."""
 _RESERVE_BYTES = 16_384
@@ -33,7 +38,8 @@ class ProducerBatch(Completion):
 
     `size` is the most that its records can take, and it is closed before that is more than `limit`. `reserved` is what
     counts as used memory; it grows in steps, ahead of `size`, so that most records need not change it. `keys` and
-    `headers` may be shorter than the other columns: the records behind their ends have none.
+    `headers` may be shorter than the other columns: the records behind their ends have none. `is_waited`: a thread
+    waited for the outcome. `direct` is set once a thread has sent the batch itself.
     """
 
     __slots__ = (
@@ -42,8 +48,10 @@ class ProducerBatch(Completion):
         "buffer",
         "codec",
         "created_s",
+        "direct",
         "error_message",
         "headers",
+        "is_waited",
         "keys",
         "last_error",
         "level",
@@ -73,6 +81,8 @@ class ProducerBatch(Completion):
         self.attempts = 0
         self.last_error = ErrorCode.NONE
         self.error_message: str | None = None
+        self.is_waited = False
+        self.direct: DirectAppend | None = None
 
     @classmethod
     def of_buffer(
@@ -88,6 +98,22 @@ class ProducerBatch(Completion):
     def is_empty(self) -> bool:
         """Whether there is no record in it."""
         return not self.values and not self.record_count
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """As `Completion.wait`; if a thread has sent the batch, this one reads the answer."""
+        self.is_waited = True
+        began_s = time.monotonic()
+        if self.direct is not None and not self.done:
+            self.direct.wait(timeout_s)
+        if self.done:
+            return True
+        return super().wait(None if timeout_s is None else max(timeout_s - (time.monotonic() - began_s), 0))
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """As `Completion.when_done`; the event loop sees to it."""
+        super().when_done(callback)
+        if self.direct is not None and not self.done:
+            self.direct.hand_over()
 
     def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> int:
         """Append a record of at most `size` bytes, and return its index."""

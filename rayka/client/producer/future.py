@@ -110,7 +110,8 @@ def _call(callback: Callable[[], object]) -> None:
 class ProduceFuture(Generic[T]):
     """The outcome of a send, for threads (`get`), event loops (`await`) and callbacks.
 
-    Callbacks run in the client's own thread: they must be short and must not block.
+    Callbacks run in the client's own thread, or in one that waits for the outcome. They must be short and must not
+    block.
     """
 
     __slots__ = ("_completion",)

@@ -163,6 +163,10 @@ class AsyncProducer(AsyncClosing):
             unsent = f"{self._accumulator.used_bytes} bytes are not sent after {timeout_ms} ms"
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, unsent) from None
 
+    def flush_here(self, timeout_ms: float | None) -> bool:
+        """Wait in this thread for what it has sent itself; whether everything sent so far has an outcome."""
+        return self._sender.flush_here(None if timeout_ms is None else timeout_ms / 1000)
+
     @at_home
     async def close(self, *, timeout_ms: float | None = None) -> None:
         """Flush, for at most `timeout_ms`, and take no more records; what is left then fails. Safe to repeat."""
@@ -473,7 +477,11 @@ class Producer(Shell[AsyncProducer], Closing):
                 self.abort_transaction()
             raise
 
-    flush = blocking(AsyncProducer.flush)
+    def flush(self, *, timeout_ms: float | None = None) -> None:
+        """As `AsyncProducer.flush`."""
+        if self._loop.is_current or not self._core.flush_here(timeout_ms):
+            self._loop.run(self._core.flush(timeout_ms=timeout_ms))
+
     close = blocking_close(AsyncProducer.close)
 
     def partitions_for(self, topic: str) -> set[int]:

@@ -22,8 +22,9 @@ import time
 from collections import deque
 from functools import partial
 
-from rayka.client.producer.accumulator import Accumulator, PartitionQueue
-from rayka.client.producer.batch import ProducerBatch
+from rayka.client.producer.accumulator import SEQUENCE_MASK, Accumulator, PartitionQueue
+from rayka.client.producer.batch import APPENDED, ProducerBatch
+from rayka.client.producer.direct_sender import DirectAppend, DirectSender
 from rayka.client.producer.transactions import Transactions
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -33,21 +34,18 @@ from rayka.types import NO_PRODUCER_ID, AppendParams, AppendRequest, AppendResul
 
 logger = logging.getLogger(__name__)
 
-_APPENDED = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _OUT_OF_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
 _HIGHEST_EPOCH = 2**15 - 1
-_SEQUENCE_MASK = 2**31 - 1
 _FOREVER = float("inf")
 _CLOCK_TICK_S = 0.0006
 """How much too early uvloop's timers, which count in milliseconds, may be."""
-_KNOWN_FOR_S = 60.0
-"""How long after an acknowledgement a leader surely knows the producer (`producer.id.expiration.ms` is a day)."""
 _NOT_APPENDED = AppendResult(ErrorCode.NONE)
 _LOST = AppendResult(ErrorCode.NETWORK_EXCEPTION)
 
 
 class Sender:
-    """One producer's way to the partitions. Lives in the event loop; only `wake` is for other threads."""
+    """One producer's way to the partitions. Lives in the event loop; only `wake`, `take_over` and `flush_here` are for
+    other threads."""
 
     def __init__(
         self,
@@ -70,9 +68,17 @@ class Sender:
         self._unfinished: set[ProducerBatch] = set()
         self._room: list[asyncio.Future[None]] = []
         self._is_closed = False
+        self._direct: DirectSender | None = None
+        if config.is_idempotent and transactions is None and not config.linger_ms:
+            self._direct = DirectSender(broker, accumulator, config, loop, self)
 
     def wake(self, queue: PartitionQueue) -> None:
         """A queue has something new to send. From any thread."""
+        if not (queue.is_waited_for and self._direct is not None and self._direct.send(queue)):
+            self.take_over(queue)
+
+    def take_over(self, queue: PartitionQueue) -> None:
+        """As `LoopSide.take_over`."""
         self._woken.append(queue)
         if not self._is_awake:
             self._is_awake = True
@@ -88,6 +94,19 @@ class Sender:
                 await batch.done_in(self._loop)
         finally:
             self._flushing -= 1
+
+    def flush_here(self, timeout_s: float | None) -> bool:
+        """Wait for what threads have sent; whether everything sent so far has an outcome. From any thread."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for queue in self._accumulator.queues():
+            append = queue.direct
+            if append is not None:
+                append.batch.wait(None if deadline_s is None else max(deadline_s - time.monotonic(), 0))
+        if not self._accumulator.used_bytes and not self._unfinished:
+            return True
+        for batch in self._pending():
+            batch.is_waited = True
+        return False
 
     async def room(self) -> None:
         """Wait until a batch is done; batches that linger are sent meanwhile."""
@@ -105,6 +124,8 @@ class Sender:
     def abandon(self, error: RaykaError) -> None:
         """Fail everything that is not done and send no more."""
         self._is_closed = True
+        if self._direct is not None:
+            self._direct.close()
         if self._allocating is not None:
             self._allocating.cancel()
         for batch in (*self._unfinished, *self._accumulator.clear()):
@@ -113,8 +134,8 @@ class Sender:
             queue.in_flight.clear()
 
     def _pending(self) -> list[ProducerBatch]:
-        """Every batch that is not done, in flight or not."""
-        return [*self._unfinished, *self._accumulator.waiting()]
+        """Every batch that is not done, in flight or not. From any thread."""
+        return [*self._accumulator.waiting(), *self._unfinished]
 
     def _drain(self) -> None:
         self._is_awake = False
@@ -124,6 +145,9 @@ class Sender:
 
     def _send_from(self, queue: PartitionQueue) -> None:
         """Send what is ready, as far as the number in flight allows."""
+        if queue.direct is not None:
+            self._take_over(queue)
+            return
         if queue.is_muted or self._is_closed or not self._has_producer_id(queue):
             return
         while len(queue.in_flight) < self._window(queue):
@@ -141,6 +165,29 @@ class Sender:
             self._assign_sequence(queue, batch)
             queue.in_flight.append(batch)
             self._transmit(queue, batch)
+
+    def _take_over(self, queue: PartitionQueue) -> None:
+        """Wait here for the answer to what a thread has sent, unless the thread does: then it wakes the queue."""
+        assert self._direct is not None
+        append = self._accumulator.claim_for_loop(queue)
+        if append is not None:
+            self._hold(append)
+            self._direct.watch(append)
+
+    def _hold(self, append: DirectAppend) -> None:
+        """The batch of a thread becomes one in flight, the only one until the leader has answered."""
+        queue = append.queue
+        queue.direct, queue.is_waited_for = None, False
+        queue.known_until_s = 0.0
+        queue.in_flight = [append.batch]
+        queue.outstanding += 1
+        self._unfinished.add(append.batch)
+
+    def answered_directly(self, append: DirectAppend, result: AppendResult) -> None:
+        """As `LoopSide.answered_directly`."""
+        if append.queue.direct is append:
+            self._hold(append)
+        self._take_answer(append.queue, append.batch, result)
 
     def _window(self, queue: PartitionQueue) -> int:
         is_known = not self._config.is_idempotent or queue.known_until_s > time.monotonic()
@@ -162,12 +209,9 @@ class Sender:
         self._send_from(queue)
 
     def _assign_sequence(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        batch.build(queue.producer_id, queue.producer_epoch, queue.next_sequence)
-        if self._config.is_idempotent:
-            queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
+        buffer = queue.number(batch)
         if self._transactions is not None:
-            assert batch.buffer is not None
-            stamp_transactional(batch.buffer)
+            stamp_transactional(buffer)
             self._transactions.has_sent = True
 
     def _transmit(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -189,13 +233,16 @@ class Sender:
     def _answered(
         self, queue: PartitionQueue, batch: ProducerBatch, future: asyncio.Future[list[AppendResult]]
     ) -> None:
+        self._take_answer(queue, batch, _LOST if future.cancelled() or future.exception() else future.result()[0])
+
+    def _take_answer(self, queue: PartitionQueue, batch: ProducerBatch, result: AppendResult) -> None:
         queue.outstanding -= 1
         if self._is_closed:
             return
-        result = _LOST if future.cancelled() or future.exception() else future.result()[0]
-        if result.error in _APPENDED:
+        if result.error in APPENDED:
             queue.has_sequence_gap = False
-            queue.known_until_s = time.monotonic() + _KNOWN_FOR_S
+            queue.acknowledged()
+            queue.is_waited_for = batch.is_waited and batch.record_count == 1
             self._finish(batch, result)
             queue.drop_done()
         else:
@@ -204,6 +251,8 @@ class Sender:
             queue.is_muted = True
         if not queue.is_muted:
             self._send_from(queue)
+            if not queue.in_flight:
+                self._accumulator.rest(queue)
         elif not queue.outstanding:
             self._settle(queue)
 
@@ -303,7 +352,7 @@ class Sender:
         for batch in queue.in_flight:
             assert batch.buffer is not None
             stamp_producer(batch.buffer, 0, producer_id, producer_epoch, queue.next_sequence)
-            queue.next_sequence = (queue.next_sequence + batch.record_count) & _SEQUENCE_MASK
+            queue.next_sequence = (queue.next_sequence + batch.record_count) & SEQUENCE_MASK
 
     def _back_off(self, queue: PartitionQueue, head: ProducerBatch) -> None:
         logger.debug("%s: %s, sending again", queue.topic_partition, head.last_error.name)
@@ -323,10 +372,10 @@ class Sender:
     def _finish(
         self, batch: ProducerBatch, result: AppendResult = _NOT_APPENDED, error: RaykaError | None = None
     ) -> None:
-        self._unfinished.discard(batch)
         batch.finish()
         self._accumulator.release(batch)
         batch.complete(result.base_offset, result.log_append_time_ms, error)
+        self._unfinished.discard(batch)
         waiters, self._room = self._room, []
         for waiter in waiters:
             if not waiter.done():

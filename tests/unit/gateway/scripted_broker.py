@@ -46,6 +46,9 @@ class ScriptedPartitions:
     def process_of(self, topic_partition: TopicPartition) -> str | None:
         return None
 
+    def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
+        return None
+
     async def list_offsets(self, queries: Any, isolation: Any) -> list[OffsetAnswer]:
         self.offsets_asked += 1
         return [OffsetAnswer(0, 42) for _ in queries]

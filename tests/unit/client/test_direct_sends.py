@@ -1,0 +1,225 @@
+"""A program that waits for each record: its thread writes to the leader's channel itself, and nothing else changes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.client.producer.batch import RecordFuture
+from rayka.client.producer.producer import Producer
+from rayka.errors import ErrorCode, RaykaError
+from rayka.testing import wait_until
+from tests.support.client_connection import LocalConnection
+from tests.support.faulty_channel import FaultyChannel
+from tests.support.faulty_partitions import NO_LEADER, PASS, REFUSED, TEMPORARY, Fault, FaultyPartitions
+from tests.unit.client.reading import read_all, values
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def channel(connection: LocalConnection, cluster: Cluster, tmp_path: Path) -> Iterator[FaultyChannel]:
+    """The channel of the leader of the topic `events`."""
+    channel = FaultyChannel(connection, tmp_path)
+    channel.open()
+    cluster.admin().create_topic("events", partitions=1)
+    yield channel
+    channel.close()
+
+
+@pytest.fixture
+def producer(cluster: Cluster, channel: FaultyChannel) -> Producer:
+    """A producer whose program has waited for records, so that the next one goes by the channel."""
+    return waiting_producer(cluster, channel)
+
+
+def waiting_producer(cluster: Cluster, channel: FaultyChannel, **config: object) -> Producer:
+    producer = cluster.producer(**{"retry_backoff_ms": 1, **config})
+    before = channel.appends
+    while channel.appends == before:
+        producer.send("events", b"first").get(WAIT_S)
+    return producer
+
+
+def ended(future: RecordFuture) -> RecordFuture:
+    """Block for the outcome, whatever it is."""
+    with contextlib.suppress(RaykaError):
+        future.get(WAIT_S)
+    assert future.is_done
+    return future
+
+
+def numbered(cluster: Cluster) -> list[bytes]:
+    """The values in the log, without those that made the program one that waits."""
+    return [value for value in values(cluster, "events") if value != b"first"]
+
+
+def test_each_record_goes_by_the_channel(cluster: Cluster, channel: FaultyChannel, producer: Producer) -> None:
+    before = channel.appends
+    futures = [ended(producer.send("events", b"%06d" % number)) for number in range(100)]
+    assert channel.appends == before + 100
+    records = {record.value: record.offset for record in read_all(cluster, "events")}
+    assert [records[b"%06d" % number] for number in range(100)] == [future.get().offset for future in futures]
+
+
+def test_flush_waits_for_a_record_that_went_by_the_channel(
+    cluster: Cluster, channel: FaultyChannel, producer: Producer
+) -> None:
+    before = channel.appends
+    for number in range(100):
+        future = producer.send("events", b"%06d" % number)
+        producer.flush()
+        assert future.succeeded()
+    assert channel.appends == before + 100
+
+
+def test_a_program_that_flushes_each_record_takes_the_channel(cluster: Cluster, channel: FaultyChannel) -> None:
+    def send_and_flush() -> bool:
+        producer.send("events", b"record")
+        producer.flush()
+        return channel.appends > 0
+
+    with cluster.producer() as producer:
+        wait_until(send_and_flush, WAIT_S, "an append by the channel")
+
+
+@pytest.mark.parametrize("fault", [*TEMPORARY, NO_LEADER], ids=str)
+def test_one_fault(cluster: Cluster, producer: Producer, faults: FaultyPartitions, fault: Fault) -> None:
+    faults.fail_appends(PASS, PASS, fault)
+    futures = [ended(producer.send("events", b"%06d" % number)) for number in range(20)]
+    assert all(future.succeeded() for future in futures)
+    assert numbered(cluster) == [b"%06d" % number for number in range(20)]
+
+
+def test_a_refused_record_fails_alone(cluster: Cluster, producer: Producer, faults: FaultyPartitions) -> None:
+    faults.fail_appends(PASS, REFUSED)
+    futures = [ended(producer.send("events", b"%06d" % number)) for number in range(10)]
+    assert [number for number, future in enumerate(futures) if future.failed()] == [1]
+    assert numbered(cluster) == [b"%06d" % number for number in range(10) if number != 1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_mixture_of_calls_and_faults(
+    cluster: Cluster, channel: FaultyChannel, producer: Producer, faults: FaultyPartitions, seed: int
+) -> None:
+    """Two threads that wait for some records, flush after others and go on after the rest."""
+    before = channel.appends
+    faults.fail_at_random(seed, share=0.1, faults=(*TEMPORARY, REFUSED))
+    sent: list[list[RecordFuture]] = [[], []]
+
+    def work(thread: int) -> None:
+        chance = random.Random(f"{seed} {thread}")
+        for number in range(150):
+            future = producer.send("events", b"%d %06d" % (thread, number))
+            sent[thread].append(future)
+            chance.choice([ended, ended, lambda _: producer.flush(), lambda _: None])(future)
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    producer.flush(timeout_ms=30_000)
+    assert channel.appends > before
+    records = [record for record in read_all(cluster, "events") if record.value != b"first"]
+    for number, futures in enumerate(sent):
+        assert all(future.is_done for future in futures)
+        expected = [b"%d %06d" % (number, index) for index, future in enumerate(futures) if future.succeeded()]
+        of_thread = [record for record in records if record.value.startswith(b"%d " % number)]
+        assert [record.value for record in of_thread] == expected
+        assert [record.offset for record in of_thread] == [each.get().offset for each in futures if each.succeeded()]
+
+
+def test_the_loop_sees_to_what_nobody_waits_for(channel: FaultyChannel, producer: Producer) -> None:
+    before = channel.appends
+    future = producer.send("events", b"alone")
+    wait_until(future.done, WAIT_S, "the outcome")
+    assert future.succeeded()
+    assert channel.appends == before + 1
+
+
+def test_callbacks_are_called_for_a_record_that_went_by_the_channel(channel: FaultyChannel, producer: Producer) -> None:
+    before = channel.appends
+    offsets: list[int] = []
+    producer.send("events", b"record").add_callback(lambda metadata: offsets.append(metadata.offset))
+    wait_until(lambda: bool(offsets), WAIT_S, "the callback")
+    assert channel.appends == before + 1
+
+
+def test_another_thread_may_wait_for_the_record(channel: FaultyChannel, producer: Producer) -> None:
+    before = channel.appends
+    futures = [producer.send("events", b"record")]
+    thread = threading.Thread(target=futures[0].get)
+    thread.start()
+    thread.join(WAIT_S)
+    assert futures[0].succeeded()
+    assert channel.appends == before + 1
+
+
+def test_after_a_leader_that_hangs_up_records_take_the_usual_way(
+    cluster: Cluster, channel: FaultyChannel, producer: Producer
+) -> None:
+    channel.close()
+    before = channel.appends
+    futures = [ended(producer.send("events", b"%06d" % number)) for number in range(10)]
+    assert all(future.succeeded() for future in futures)
+    assert channel.appends == before
+    assert numbered(cluster) == [b"%06d" % number for number in range(10)]
+
+
+def test_when_the_leader_is_back_records_go_by_the_channel_again(
+    cluster: Cluster, channel: FaultyChannel, producer: Producer
+) -> None:
+    channel.close()
+    ended(producer.send("events", b"away"))
+    channel.open()
+    cluster.admin().create_topic("others", partitions=1)  # as with each start of a leader, the image changes
+    before = channel.appends
+    for _ in range(10):
+        ended(producer.send("events", b"back"))
+    assert channel.appends > before
+
+
+def test_get_gives_up_in_time_and_the_record_arrives_later(
+    cluster: Cluster, channel: FaultyChannel, connection: LocalConnection, faults: FaultyPartitions
+) -> None:
+    producer = waiting_producer(cluster, channel, request_timeout_ms=200)
+    connection.loop.run(as_coroutine(faults.stall))
+    future = producer.send("events", b"late")
+    with pytest.raises(RaykaError) as caught:
+        future.get(0.05)
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+    connection.loop.run(as_coroutine(faults.go_on))
+    assert future.get(WAIT_S).offset >= 0
+    assert numbered(cluster) == [b"late"]
+
+
+def test_closing_fails_what_another_thread_waits_for(
+    cluster: Cluster, channel: FaultyChannel, connection: LocalConnection, faults: FaultyPartitions
+) -> None:
+    producer = waiting_producer(cluster, channel)
+    connection.loop.run(as_coroutine(faults.stall))
+    future = producer.send("events", b"lost")
+    thread = threading.Thread(target=ended, args=(future,))
+    thread.start()
+    producer.close(timeout_ms=50)
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert future.failed()
+
+
+def test_nothing_is_sent_after_closing(producer: Producer) -> None:
+    producer.close()
+    with pytest.raises(RaykaError, match="closed"):
+        producer.send("events", b"record")
+
+
+async def as_coroutine(function: Callable[[], None]) -> None:
+    """Run in the loop."""
+    function()
