@@ -18,8 +18,8 @@ from rayka.actors.channel.requests import NUMBERS, decode_answer, decode_failure
 from rayka.actors.channel.socket import ChannelClosed
 from rayka.errors import RaykaError
 
-SPIN_S = 200e-6
-"""How long an answer is waited for without sleeping."""
+SPIN_S = 60e-6
+"""How long an answer is waited for without sleeping, as long as answers come in that time."""
 _RECEIVE_BYTES = 65_536
 
 
@@ -36,6 +36,7 @@ class BlockingChannel:
         self._correlation_id = 0
         self.is_closed = False
         self._spin_s = SPIN_S if len(os.sched_getaffinity(0)) > 1 else 0.0
+        self._came_soon = True
         try:
             self._socket.setblocking(False)
             self._socket.connect(path)
@@ -66,7 +67,7 @@ class BlockingChannel:
     def receive(self, timeout_s: float) -> Any:
         """The answer or a RaykaError; None if there is none after `timeout_s`. Raises ChannelClosed."""
         began_s = time.monotonic()
-        spin_until_s = began_s + min(self._spin_s, timeout_s)
+        spin_until_s = began_s + min(self._spin_s, timeout_s) if self._came_soon else 0.0
         answer = self.receive_now()
         while answer is None:
             now_s = time.monotonic()
@@ -75,6 +76,7 @@ class BlockingChannel:
                 if remaining_s <= 0 or not self._poll.poll(remaining_s * 1000):
                     return None
             answer = self.receive_now()
+        self._came_soon = time.monotonic() - began_s < self._spin_s
         return answer
 
     def receive_now(self) -> Any:
