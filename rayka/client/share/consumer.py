@@ -8,15 +8,18 @@ the reasons of rejected ones are not in Kafka's protocol; they reach the leader 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import LoopThread
 from rayka.client.share.member import ShareMember
+from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
     RecordAcknowledgement,
     ShareRecord,
@@ -41,6 +44,8 @@ _MAX_BYTES: Final = 50 << 20
 _MODES: Final = ("implicit", "explicit")
 
 CommitResults = dict[TopicPartition, RaykaError | None]
+CommitCallback = Callable[[CommitResults | None, BaseException | None], object]
+"""Takes the results, or the error of the commit as a whole."""
 Said = Mapping[TopicPartition, Mapping[int, RecordAcknowledgement]]
 """Acknowledgements by partition and offset."""
 _ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
@@ -75,12 +80,13 @@ class AsyncShareConsumer:
         self._held: set[tuple[TopicPartition, int]] = set()
         self._said: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         self._topic_ids: dict[TopicPartition, bytes] = {}
+        self._commits: set[asyncio.Task[Any] | None] = set()
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """Records to process; none if none came within `timeout_ms`.
 
-        Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, and what ended
-        the membership.
+        Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, what ended the
+        membership, and an error of a partition that will not pass by itself.
         """
         self._settle_held()
         until = self._loop.time() + timeout_ms / 1000
@@ -108,9 +114,19 @@ class AsyncShareConsumer:
         self._topic_ids |= {partition: topic_id.bytes for partition, topic_id in assignment.items()}
         results = await self._ask(dict.fromkeys(assignment), self._take_said(), wait_s)
         records = [record for partition, result in results.items() for record in self._records(partition, result)]
-        if not records and any(result.error for result in results.values()):
-            await asyncio.sleep(min(wait_s, _RETRY_S))  # a leader is away, and answers at once
+        if not records:
+            await self._failed(results, wait_s)
         return records
+
+    async def _failed(self, results: Mapping[TopicPartition, ShareFetchResult], wait_s: float) -> None:
+        """Raise the first error that will not pass; wait a little if there are others: they are answered at once."""
+        errors = [(partition, result) for partition, result in results.items() if result.error]
+        for partition, result in errors:
+            code = ErrorCode(result.error)
+            if not code.retriable:
+                raise RaykaError(code, f"{partition}: {result.error_message or code.name}")
+        if errors:
+            await asyncio.sleep(min(wait_s, _RETRY_S))
 
     async def _assigned(self, wait_s: float) -> None:
         """Wait for an assignment."""
@@ -201,6 +217,22 @@ class AsyncShareConsumer:
         """
         self._say(record, RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(reason)))
 
+    def holds(self, record: ShareRecord) -> bool:
+        """Whether the record is of the last poll and not acknowledged yet."""
+        return (record.topic_partition, record.offset) in self._held
+
+    def processing(
+        self, record: ShareRecord, *, retriable: Retriable = RETRIABLE, delay_ms: int | None = None
+    ) -> AbstractContextManager[ShareRecord]:
+        """Acknowledge the record by how the `with` block ends, unless the block did it.
+
+        It is accepted if the block succeeds, released with `delay_ms` after an error of the `retriable` types (or a
+        `RaykaError` that is retriable), and rejected with its traceback after any other. The error is logged, and the
+        program goes on with the next record. What is no `Exception`, such as KeyboardInterrupt, is raised; the record
+        is released.
+        """
+        return processing(self, record, retriable, delay_ms)
+
     def _say(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
         held = record.topic_partition, record.offset
         if held not in self._held:
@@ -211,14 +243,15 @@ class AsyncShareConsumer:
         self._held.discard(held)
         self._said[record.topic_partition][record.offset] = acknowledgement
 
-    async def commit(self) -> CommitResults:
-        """Send the acknowledgements and wait until they are durable: an error or None for each partition.
+    def commit(self) -> Coroutine[Any, Any, CommitResults]:
+        """Send the acknowledgements of the records up to this call, and wait until they are durable.
 
-        In implicit mode the records of the last poll are accepted first.
+        The result is an error or None for each partition. In implicit mode the records of the last poll are accepted
+        first.
         """
         if self._is_implicit:
             self._settle_held()
-        return await self._acknowledge(self._take_said())
+        return self._acknowledge(self._take_said())
 
     async def renew(self, record: ShareRecord) -> None:
         """Hold a record for the whole lock duration again. Raises what the leader answers."""
@@ -230,7 +263,12 @@ class AsyncShareConsumer:
     async def _acknowledge(self, said: Said) -> CommitResults:
         if not said:
             return {}
-        results = await self._ask((), said)
+        task = asyncio.current_task()
+        self._commits.add(task)
+        try:
+            results = await self._ask((), said)
+        finally:
+            self._commits.discard(task)
         return {
             partition: RaykaError(ErrorCode(result.acknowledge_error), result.acknowledge_error_message or "")
             if result.acknowledge_error
@@ -241,8 +279,10 @@ class AsyncShareConsumer:
     async def close(self) -> None:
         """Send the acknowledgements, give back all other records, and leave the group.
 
-        In implicit mode the records of the last poll are among those that go back, unless `commit` was called.
+        In implicit mode the records of the last poll are among those that go back, unless `commit` was called. Commits
+        that are under way are waited for.
         """
+        await asyncio.gather(*(task for task in self._commits if task is not None), return_exceptions=True)
         await self._acknowledge(self._take_said())
         member = self._member
         await self._broker.share_leaders.end_session(
@@ -279,9 +319,29 @@ class ShareConsumer:
         """See `AsyncShareConsumer.reject`."""
         self._core.reject(record, reason)
 
+    def holds(self, record: ShareRecord) -> bool:
+        """See `AsyncShareConsumer.holds`."""
+        return self._core.holds(record)
+
+    def processing(
+        self, record: ShareRecord, *, retriable: Retriable = RETRIABLE, delay_ms: int | None = None
+    ) -> AbstractContextManager[ShareRecord]:
+        """See `AsyncShareConsumer.processing`."""
+        return self._core.processing(record, retriable=retriable, delay_ms=delay_ms)
+
     def commit(self) -> CommitResults:
         """See `AsyncShareConsumer.commit`."""
         return self._loop.run(self._core.commit())
+
+    def commit_async(self, callback: CommitCallback | None = None) -> concurrent.futures.Future[CommitResults]:
+        """As `commit`, without waiting.
+
+        `callback(results, error)` runs in the client's own thread: it must be short and must not block.
+        """
+        future = self._loop.submit(self._core.commit())
+        if callback is not None:
+            future.add_done_callback(lambda done: _tell(callback, done))
+        return future
 
     def renew(self, record: ShareRecord) -> None:
         """See `AsyncShareConsumer.renew`."""
@@ -300,3 +360,8 @@ class ShareConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _tell(callback: CommitCallback, done: concurrent.futures.Future[CommitResults]) -> None:
+    error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
+    callback(None if error else done.result(), error)
