@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayka.cli.commands.group_offsets import NEW_COLUMNS, reset_of, topics_of
+from rayka.cli.commands.offset_reset import ResetOptions, reset_of, reset_options
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import (
     CODES,
     Group,
     Target,
     complete_share_groups,
-    complete_topics,
     confirm,
     json_option,
     only_one,
@@ -26,7 +23,6 @@ from rayka.cli.parsing import (
     yes_option,
 )
 from rayka.cli.tables import table
-from rayka.cli.text.offset_files import plan_lines
 from rayka.cli.text.share_group_tables import (
     batches_text,
     members_text,
@@ -157,58 +153,20 @@ def _fields(admin: KafkaShareGroupAdmin, name: str) -> dict[str, Any]:
 
 @command.command("reset-offsets", epilog=RESET + CODES)
 @click.argument("group", shell_complete=complete_share_groups)
-@click.option("--to-earliest", is_flag=True, help="To the first record of each partition.")
-@click.option("--to-latest", is_flag=True, help="To the end of each partition.")
-@click.option("--to-offset", metavar="OFFSET", type=int, help="To this offset.")
-@click.option("--to-datetime", metavar="TIME", help="2026-01-31T18:00 (local, or with a zone) or @MILLISECONDS.")
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="This long before now.")
-@click.option(
-    "--topic",
-    metavar="TOPIC[:N,N]",
-    multiple=True,
-    shell_complete=complete_topics,
-    help="A topic, or partitions of it; may be repeated.",
-)
-@click.option("--all-topics", is_flag=True, help="All topics that the group has read.")
-@click.option("--dry-run", is_flag=True, help="Only show the new offsets (the default).")
-@click.option("--execute", is_flag=True, help="Set the new offsets.")
-@click.option("--export", is_flag=True, help="Print TOPIC,PARTITION,OFFSET.")
-@json_option("One JSON object for each partition.")
+@reset_options("All topics that the group has read.", "Set the new offsets.", "Print TOPIC,PARTITION,OFFSET.")
 @target_options
-def reset_offsets(
-    target: Target,
-    group: str,
-    topic: tuple[str, ...],
-    all_topics: bool,
-    dry_run: bool,
-    execute: bool,
-    export: bool,
-    as_json: bool,
-    **where: Any,
-) -> Exit:
+def reset_offsets(target: Target, group: str, **given: Any) -> Exit:
     """Move a share group's start offsets. Shows what it would do; --execute does it."""
-    only_one(topic=topic, all_topics=all_topics)
-    only_one(dry_run=dry_run, execute=execute)
-    only_one(export=export, json=as_json)
-    if not topic and not all_topics:
+    options = ResetOptions.check(**given)
+    if not options.topic and not options.all_topics:
         raise CliError("which offsets: --topic or --all-topics", Exit.USAGE)
-    reset = reset_of(where, time.time_ns() // 1_000_000)
+    reset, topics = reset_of(options.where), options.topics
     from rayka.cli.attached import kafka
     from rayka.client.kafka.share_groups import KafkaShareGroupAdmin
 
     with kafka(target) as cluster:
         admin = KafkaShareGroupAdmin(cluster)
-        offsets = admin.reset_offsets(group, reset, topics_of(topic) if topic else None, dry_run=not execute)
-    if export:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(plan_lines(offsets))
-    elif as_json:
-        for (name, number), offset in offsets.items():
-            print(json.dumps({"group": group, "topic": name, "partition": number, "new_offset": offset}))
-    else:
-        print(table(NEW_COLUMNS, [(group, *at, offset) for at, offset in offsets.items()]))
-    if not execute and not dry_run and not export:
-        print("rayka: nothing was changed; add --execute to do it", file=sys.stderr)
-    return Exit.DONE
+        return options.run(group, lambda dry_run: admin.reset_offsets(group, reset, topics, dry_run=dry_run))
 
 
 @command.command("delete", epilog=DELETE + CODES)

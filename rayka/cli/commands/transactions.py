@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayka.cli.commands.group_offsets import topics_of
+from rayka.cli.commands.offset_reset import topics_of
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import (
     CODES,

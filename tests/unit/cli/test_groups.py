@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from rayka.cli.commands.group_offsets import parse_duration, reset_of, reset_offsets, topics_of
+from rayka.cli.commands.group_offsets import reset_offsets
 from rayka.cli.commands.groups import STATES, chosen, remark_on
+from rayka.cli.commands.offset_reset import parse_duration, reset_of, topics_of
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.text.group_tables import assignment_text, group_fields, list_text, members_text, offsets_text, state_text
 from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset, OffsetReset
