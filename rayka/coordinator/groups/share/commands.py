@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rayka.coordinator.clock import Now
 from rayka.coordinator.groups.describe import describe_share
 from rayka.coordinator.groups.share.requests import (
-    AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
-    DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
-    ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
     ShareGroupPartitionsRequest,
     ShareGroupPartitionsResponse,
-    ShareGroupStateDeletedRequest,
     ShareGroupStateDeletedResponse,
-    ShareGroupStateInitializedRequest,
     ShareGroupStateInitializedResponse,
 )
 from rayka.coordinator.result import Result
+from rayka.coordinator.spec import Command
 from rayka.errors import RaykaError
 
 if TYPE_CHECKING:
@@ -32,48 +28,31 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def _answered(
-    response_type: Callable[..., R], command: Callable[[Any, Now], Result[R]], request: Any, now: Now
-) -> Result[R]:
-    try:
-        return command(request, now)
-    except RaykaError as refused:
-        return Result(response_type(refused.code, refused.message))
+def _command(
+    response_type: Callable[..., R], command: Callable[[GroupCoordinator, Any, Now], Result[R]]
+) -> Command[GroupCoordinator]:
+    def run(core: GroupCoordinator, request: Any, now: Now) -> Result[R]:
+        try:
+            return command(core, request, now)
+        except RaykaError as refused:
+            return Result(response_type(refused.code, refused.message))
+
+    return run
 
 
-def heartbeat(
-    core: GroupCoordinator, request: ShareGroupHeartbeatRequest, now: Now
-) -> Result[ShareGroupHeartbeatResponse]:
-    """ShareGroupHeartbeat: join, stay or leave."""
-    return _answered(ShareGroupHeartbeatResponse, core.share.heartbeat, request, now)
-
-
-def state_initialized(
-    core: GroupCoordinator, request: ShareGroupStateInitializedRequest, now: Now
-) -> Result[ShareGroupStateInitializedResponse]:
-    """Share-partitions have got state, or could not."""
-    return _answered(ShareGroupStateInitializedResponse, core.share.state_initialized, request, now)
-
-
-def state_deleted(
-    core: GroupCoordinator, request: ShareGroupStateDeletedRequest, now: Now
-) -> Result[ShareGroupStateDeletedResponse]:
-    """Share-partitions have lost their state."""
-    return _answered(ShareGroupStateDeletedResponse, core.share_offsets.state_deleted, request, now)
-
-
-def alter_offsets(
-    core: GroupCoordinator, request: AlterShareGroupOffsetsRequest, now: Now
-) -> Result[AlterShareGroupOffsetsResponse]:
-    """AlterShareGroupOffsets."""
-    return _answered(AlterShareGroupOffsetsResponse, core.share_offsets.alter, request, now)
-
-
-def delete_offsets(
-    core: GroupCoordinator, request: DeleteShareGroupOffsetsRequest, now: Now
-) -> Result[DeleteShareGroupOffsetsResponse]:
-    """DeleteShareGroupOffsets."""
-    return _answered(DeleteShareGroupOffsetsResponse, core.share_offsets.delete, request, now)
+heartbeat = _command(ShareGroupHeartbeatResponse, lambda core, request, now: core.share.heartbeat(request, now))
+state_initialized = _command(
+    ShareGroupStateInitializedResponse, lambda core, request, now: core.share.state_initialized(request, now)
+)
+state_deleted = _command(
+    ShareGroupStateDeletedResponse, lambda core, request, now: core.share_offsets.state_deleted(request, now)
+)
+alter_offsets = _command(
+    AlterShareGroupOffsetsResponse, lambda core, request, now: core.share_offsets.alter(request, now)
+)
+delete_offsets = _command(
+    DeleteShareGroupOffsetsResponse, lambda core, request, now: core.share_offsets.delete(request, now)
+)
 
 
 def partitions(core: GroupCoordinator, request: ShareGroupPartitionsRequest) -> ShareGroupPartitionsResponse:

@@ -7,7 +7,8 @@ Brokers of rayka do not need them: partition leaders reach share coordinators by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rayka.coordinator.codec import ZERO_UUID
@@ -25,87 +26,68 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import message_of
 from rayka.gateway.server.request import Call
 
-Ask = Callable[[Any, Any], StateRequest[Any]]
+Handler = Callable[[Call], Awaitable[Any]]
+Ask = Callable[[str, uuid.UUID, Any], StateRequest[Any]]
+"""Makes the request about one partition, of the group, the topic and the partition's part of the message."""
 
 
-async def handle_initialize(call: Call) -> Any:
-    """Begin share-partitions."""
-    group_id = call.request.group_id
-    results = await _results(
-        call,
-        "InitializeStateResult",
-        lambda topic_id, one: InitializeShareGroupStateRequest(
-            group_id, topic_id, one.partition, one.state_epoch, one.start_offset
+def _handler(response: str, result: str, ask: Ask) -> Handler:
+    """A handler that answers with one `result` for each topic of the request, which has one for each partition."""
+
+    async def handle(call: Call) -> Any:
+        results = []
+        for topic in call.request.topics:
+            topic_id = topic.topic_id or ZERO_UUID
+            requests = [(one.partition, ask(call.request.group_id, topic_id, one)) for one in topic.partitions]
+            partitions = await asyncio.gather(*(_result(call, number, request) for number, request in requests))
+            results.append(getattr(call.types, result)(topic_id=topic.topic_id, partitions=tuple(partitions)))
+        return getattr(call.types, response)(results=tuple(results))
+
+    return handle
+
+
+def _write(group_id: str, topic_id: uuid.UUID, one: Any) -> WriteShareGroupStateRequest:
+    """Version 0 does not know the count of completed deliveries."""
+    return WriteShareGroupStateRequest(
+        group_id,
+        topic_id,
+        one.partition,
+        one.state_epoch,
+        one.leader_epoch,
+        one.start_offset,
+        getattr(one, "delivery_complete_count", UNINITIALIZED_COUNT),
+        tuple(
+            StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+            for batch in one.state_batches
         ),
     )
-    return call.types.InitializeShareGroupStateResponse(results=results)
 
 
-async def handle_read(call: Call) -> Any:
-    """Read whole states."""
-    group_id = call.request.group_id
-    results = await _results(
-        call,
-        "ReadStateResult",
-        lambda topic_id, one: ReadShareGroupStateRequest(group_id, topic_id, one.partition, one.leader_epoch),
-    )
-    return call.types.ReadShareGroupStateResponse(results=results)
-
-
-async def handle_write(call: Call) -> Any:
-    """Write changes of states. Version 0 does not know the count of completed deliveries."""
-    group_id = call.request.group_id
-    results = await _results(
-        call,
-        "WriteStateResult",
-        lambda topic_id, one: WriteShareGroupStateRequest(
-            group_id,
-            topic_id,
-            one.partition,
-            one.state_epoch,
-            one.leader_epoch,
-            one.start_offset,
-            getattr(one, "delivery_complete_count", UNINITIALIZED_COUNT),
-            tuple(
-                StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
-                for batch in one.state_batches
-            ),
-        ),
-    )
-    return call.types.WriteShareGroupStateResponse(results=results)
-
-
-async def handle_delete(call: Call) -> Any:
-    """Delete states."""
-    group_id = call.request.group_id
-    results = await _results(
-        call,
-        "DeleteStateResult",
-        lambda topic_id, one: DeleteShareGroupStateRequest(group_id, topic_id, one.partition),
-    )
-    return call.types.DeleteShareGroupStateResponse(results=results)
-
-
-async def handle_read_summary(call: Call) -> Any:
-    """Read states without their batches."""
-    group_id = call.request.group_id
-    results = await _results(
-        call,
-        "ReadStateSummaryResult",
-        lambda topic_id, one: ReadShareGroupStateSummaryRequest(group_id, topic_id, one.partition, one.leader_epoch),
-    )
-    return call.types.ReadShareGroupStateSummaryResponse(results=results)
-
-
-async def _results(call: Call, name: str, ask: Ask) -> tuple[Any, ...]:
-    """One result for each topic of the request, with one for each partition."""
-    build = getattr(call.types, name)
-    results = []
-    for topic in call.request.topics:
-        requests = [(one.partition, ask(topic.topic_id or ZERO_UUID, one)) for one in topic.partitions]
-        partitions = await asyncio.gather(*(_result(call, number, request) for number, request in requests))
-        results.append(build(topic_id=topic.topic_id, partitions=tuple(partitions)))
-    return tuple(results)
+handle_initialize = _handler(
+    "InitializeShareGroupStateResponse",
+    "InitializeStateResult",
+    lambda group_id, topic_id, one: InitializeShareGroupStateRequest(
+        group_id, topic_id, one.partition, one.state_epoch, one.start_offset
+    ),
+)
+handle_read = _handler(
+    "ReadShareGroupStateResponse",
+    "ReadStateResult",
+    lambda group_id, topic_id, one: ReadShareGroupStateRequest(group_id, topic_id, one.partition, one.leader_epoch),
+)
+handle_write = _handler("WriteShareGroupStateResponse", "WriteStateResult", _write)
+handle_delete = _handler(
+    "DeleteShareGroupStateResponse",
+    "DeleteStateResult",
+    lambda group_id, topic_id, one: DeleteShareGroupStateRequest(group_id, topic_id, one.partition),
+)
+handle_read_summary = _handler(
+    "ReadShareGroupStateSummaryResponse",
+    "ReadStateSummaryResult",
+    lambda group_id, topic_id, one: ReadShareGroupStateSummaryRequest(
+        group_id, topic_id, one.partition, one.leader_epoch
+    ),
+)
 
 
 async def _result(call: Call, partition: int, request: StateRequest[Any]) -> Any:
