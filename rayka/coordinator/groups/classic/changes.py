@@ -69,5 +69,5 @@ class ClassicChanges:
 
     def respond(self, response: Any, step: object | None = None, own: Completion | None = None) -> Result[Any]:
         """The result with a response of its own; `own` is that response among the completions."""
-        others = tuple(completion for completion in self.completions if completion is not own)
-        return Result(response, tuple(self.records), others, step or self.update_step())
+        others = [completion for completion in self.completions if completion is not own]
+        return Result(response, tuple(self.records), tuple(others), step or self.update_step())

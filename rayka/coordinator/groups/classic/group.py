@@ -50,6 +50,8 @@ TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
 }
 
 _MAPPINGS = ("members", "static_members", "pending_join_members", "pending_sync_members", "_supported")
+_COPIED = 8
+"""A mapping of so many entries is copied for a draft, which is cheaper than an overlay."""
 """The fields of a group of which a draft keeps only its changes."""
 
 
@@ -83,7 +85,10 @@ class ClassicMember(NamedTuple):
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """The member's metadata for a protocol; empty if it does not support it."""
-        return next((p.metadata for p in self.supported_protocols if p.name == protocol_name), b"")
+        for name, metadata in self.supported_protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
 
 
 class ClassicGroup:
@@ -105,7 +110,7 @@ class ClassicGroup:
         self.new_member_added = False
         self.subscribed_topics: frozenset[str] | None = None
         self.persisted: GroupMetadataValue | None = None
-        self._supported: MutableMapping[str, int] = Counter()
+        self._supported: MutableMapping[str, int] = {}
         self._awaiting_join = 0
 
     @classmethod
@@ -126,10 +131,11 @@ class ClassicGroup:
     def draft(self) -> ClassicGroup:
         """The group with changes of its own."""
         draft = ClassicGroup.__new__(ClassicGroup)
-        fields = vars(self)
-        vars(draft).update(fields)
+        fields = vars(draft)
+        fields.update(vars(self))
         for name in _MAPPINGS:
-            setattr(draft, name, Overlay(fields[name]))
+            mapping = fields[name]
+            fields[name] = dict(mapping) if len(mapping) <= _COPIED else Overlay(mapping)
         return draft
 
     def adopt(self, draft: ClassicGroup) -> None:
@@ -246,7 +252,7 @@ class ClassicGroup:
         names = [protocol.name for protocol in protocols]
         if self.is_empty:
             return bool(protocol_type and names)
-        return self.protocol_type == protocol_type and any(self._supported[n] == len(self.members) for n in names)
+        return self.protocol_type == protocol_type and any(self._supported.get(n) == len(self.members) for n in names)
 
     def select_protocol(self) -> str:
         """The protocol of the next generation."""
@@ -277,7 +283,7 @@ class ClassicGroup:
         if not self.uses_consumer_protocol:
             return None
         try:
-            subscriptions = (member.metadata(self.protocol_name) for member in self.members.values())
+            subscriptions = {member.metadata(self.protocol_name) for member in self.members.values()}
             return frozenset(topic for data in subscriptions for topic in consumer_protocol.read_topics(data))
         except ValueError:
             return None
@@ -309,7 +315,11 @@ class ClassicGroup:
 
     def _count(self, member: ClassicMember, change: int) -> None:
         for name in {protocol.name for protocol in member.supported_protocols}:
-            self._supported[name] += change
+            count = self._supported.get(name, 0) + change
+            if count:
+                self._supported[name] = count
+            else:
+                del self._supported[name]
         self._awaiting_join += change * member.is_awaiting_join
 
     def validate_state(self) -> None:
@@ -323,7 +333,7 @@ class ClassicGroup:
         assert self.pending_join_members.keys().isdisjoint(members)
         assert self._awaiting_join == sum(member.awaiting_join is not None for member in members.values())
         supported = Counter(n for m in members.values() for n in {p.name for p in m.supported_protocols})
-        assert {name: count for name, count in self._supported.items() if count} == supported
+        assert self._supported == supported
         assert not (self.is_empty and members), "an empty group has no members"
         assert self.state not in (STABLE, COMPLETING_REBALANCE) or members
         awaits_sync = any(member.awaiting_sync is not None for member in members.values())
