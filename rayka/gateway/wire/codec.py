@@ -16,7 +16,6 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import Any
 
 from rayka.gateway.wire.reader import INT32, MalformedFrame, Reader
@@ -55,6 +54,11 @@ class _Shape(typing.NamedTuple):
         """The struct format of a field that always takes the same bytes and needs no conversion."""
         return None if self.is_array or self.tag is not None else _FIXED.get(self.kafka_type)
 
+    @property
+    def is_single_string(self) -> bool:
+        """Whether it is one string, which may be null."""
+        return self.kafka_type == "string" and not self.is_array
+
 
 def _shapes(cls: type) -> Iterator[_Shape]:
     for field in dataclasses.fields(cls):
@@ -85,24 +89,40 @@ def entity_reader(cls: type) -> ReadField:
     """A function that reads an entity of this class. It raises MalformedFrame."""
     flexible = bool(cls.__dict__["__flexible__"])
     shapes = list(_shapes(cls))
-    runs = list(_runs(shapes))
-    steps = [_run_reader(run) if run[0].struct_code else _field_reader(run[0], flexible) for run in runs]
-    names = [tuple(shape.name for shape in run) if run[0].struct_code else run[0].name for run in runs]
+    names: dict[str, Any] = {"cls": cls, "null": _refuse_null}
+    lines = []
+    for index, run in enumerate(_runs(shapes)):
+        fields = ", ".join(shape.name for shape in run)
+        if run[0].struct_code:
+            layout = _layout(run)
+            names[f"unpack_{index}"] = layout.unpack_from
+            lines.append(f"{fields}, = unpack_{index}(reader.buffer, reader.take({layout.size}))")
+        elif run[0].is_single_string:
+            lines.append(f"{fields} = reader.string({flexible})")
+            lines += [] if run[0].nullable else [f"if {fields} is None: null(reader)"]
+        else:
+            names[f"read_{index}"] = _field_reader(run[0], flexible)
+            lines.append(f"{fields} = read_{index}(reader)")
+    arguments = [f"{shape.name}={shape.name}" for shape in shapes if shape.tag is None]
     tagged = {shape.tag: (shape.name, _field_reader(shape, True)) for shape in shapes if shape.tag is not None}
-    defaults = {shape.name: _default(shape) for shape in shapes if shape.tag is not None}
+    if tagged:
+        names |= {"defaults": {shape.name: _default(shape) for shape in shapes if shape.tag is not None}}
+        names |= {"tagged": tagged, "read_tags": _read_tags}
+        arguments.append("**read_tags(reader, tagged, defaults)")
+    elif flexible:
+        lines.append("reader.skip_tags()")
+    return _compiled("reader", [*lines, f"return cls({', '.join(arguments)})"], names)
 
-    def read_entity(reader: Reader) -> Any:
-        values: dict[str, Any] = defaults.copy()
-        for name, read in zip(names, steps, strict=True):
-            if isinstance(name, str):
-                values[name] = read(reader)
-            else:
-                values.update(zip(name, read(reader), strict=True))
-        if flexible:
-            _read_tags(reader, tagged, values)
-        return cls(**values)
 
-    return read_entity
+def _compiled(parameters: str, lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
+    """A function of these lines, as `dataclasses` makes them: walking a table would take longer than the reading."""
+    exec("\n    ".join([f"def function({parameters}):", *lines]), names)
+    function: Callable[..., Any] = names["function"]
+    return function
+
+
+def _refuse_null(reader: Reader) -> None:
+    raise MalformedFrame(f"null string before {reader.position}")
 
 
 def _runs(shapes: list[_Shape]) -> Iterator[list[_Shape]]:
@@ -122,23 +142,26 @@ def _runs(shapes: list[_Shape]) -> Iterator[list[_Shape]]:
         yield run
 
 
-def _run_reader(run: list[_Shape]) -> Callable[[Reader], tuple[Any, ...]]:
-    """Fields of fixed size, with one call."""
-    layout = struct.Struct(">" + "".join(shape.struct_code or "" for shape in run))
-    unpack_from, size = layout.unpack_from, layout.size
-    return lambda reader: unpack_from(reader.buffer, reader.take(size))
+def _layout(run: list[_Shape]) -> struct.Struct:
+    """Fields of fixed size, which one call reads or writes."""
+    return struct.Struct(">" + "".join(shape.struct_code or "" for shape in run))
 
 
-def _read_tags(reader: Reader, tagged: dict[int, tuple[str, ReadField]], values: dict[str, Any]) -> None:
+def _read_tags(
+    reader: Reader, tagged: dict[int, tuple[str, ReadField]], defaults: dict[str, Any]
+) -> dict[str, Any]:
+    """The values of the tagged fields, `defaults` where the tag is absent."""
+    values = defaults
     for _ in range(reader.tag_count()):
         known = tagged.get(reader.uvarint())
         size = reader.uvarint()
         end = reader.take(size) + size
         if known is not None:
             reader.position = end - size
-            values[known[0]] = known[1](reader)
+            values = {**values, known[0]: known[1](reader)}
             if reader.position != end:
                 raise MalformedFrame(f"tagged field {known[0]} has {size} bytes")
+    return values
 
 
 def _field_reader(shape: _Shape, flexible: bool) -> ReadField:
@@ -208,35 +231,26 @@ def entity_writer(cls: type) -> WriteField:
     """A function that appends an entity of this class to a bytearray."""
     flexible = bool(cls.__dict__["__flexible__"])
     shapes = list(_shapes(cls))
-    steps = [_run_writer(run) if run[0].struct_code else _step_writer(run[0], flexible) for run in _runs(shapes)]
-    tagged = sorted(
+    names: dict[str, Any] = {"write_tags": _write_tags}
+    lines = []
+    for index, run in enumerate(_runs(shapes)):
+        values = ", ".join(f"entity.{shape.name}" for shape in run)
+        if run[0].struct_code:
+            names[f"pack_{index}"] = _layout(run).pack
+            lines.append(f"out += pack_{index}({values})")
+        else:
+            names[f"write_{index}"] = _field_writer(run[0], flexible)
+            lines.append(f"write_{index}(out, {values})")
+    names["tagged"] = sorted(
         (shape.tag, shape.name, _default(shape), _field_writer(shape, True))
         for shape in shapes
         if shape.tag is not None
     )
-
-    def write_entity(out: bytearray, entity: Any) -> None:
-        for step in steps:
-            step(out, entity)
-        if tagged:
-            _write_tags(out, entity, tagged)
-        elif flexible:
-            out.append(0)
-
-    return write_entity
-
-
-def _run_writer(run: list[_Shape]) -> WriteField:
-    pack = struct.Struct(">" + "".join(shape.struct_code or "" for shape in run)).pack
-    values = attrgetter(*(shape.name for shape in run))
-    if len(run) == 1:
-        return lambda out, entity: out.extend(pack(values(entity)))
-    return lambda out, entity: out.extend(pack(*values(entity)))
-
-
-def _step_writer(shape: _Shape, flexible: bool) -> WriteField:
-    write, value = _field_writer(shape, flexible), attrgetter(shape.name)
-    return lambda out, entity: write(out, value(entity))
+    if names["tagged"]:
+        lines.append("write_tags(out, entity, tagged)")
+    elif flexible:
+        lines.append("out.append(0)")
+    return _compiled("out, entity", lines or ["pass"], names)
 
 
 def _write_tags(out: bytearray, entity: Any, tagged: list[tuple[int, str, Any, WriteField]]) -> None:

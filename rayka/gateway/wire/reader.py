@@ -105,9 +105,13 @@ class Reader:
             return None
         if size > MAX_STRING_BYTES:
             raise MalformedFrame(f"string of {size} bytes at {self.position}")
-        begin = self.take(size)
+        begin = self.position
+        end = begin + size
+        if end > self.end:
+            self.take(size)
+        self.position = end
         try:
-            return str(self.buffer[begin : begin + size], "utf-8")
+            return str(self.buffer[begin:end], "utf-8")
         except UnicodeDecodeError as error:
             raise MalformedFrame(f"string at {begin} is not UTF-8") from error
 
