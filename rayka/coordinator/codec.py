@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from rayka.varint import encode_uvarint
 
@@ -174,6 +174,10 @@ class Field(NamedTuple):
     default: Any = None
 
 
+_Fields: TypeAlias = tuple[list[tuple[str, Callable[[bytearray, Any, int, bool], None]]], list[Field]]
+"""What one version writes: the names and writers of its plain fields, and its tagged fields in order."""
+
+
 class Schema(Generic[T]):
     """Reads and writes one value class, whose constructor takes the fields by name."""
 
@@ -182,6 +186,7 @@ class Schema(Generic[T]):
         self._plain = tuple(field for field in fields if field.tag is None)
         tagged = [(field.tag, field) for field in fields if field.tag is not None]
         self._tagged = dict(sorted(tagged, key=itemgetter(0)))
+        self._by_version: dict[int, _Fields] = {}
 
     def read(self, reader: ByteReader, version: int, flexible: bool) -> T:
         """The value at the cursor. Fields that `version` lacks keep the defaults of the class."""
@@ -204,22 +209,30 @@ class Schema(Generic[T]):
 
     def write(self, out: bytearray, value: T, version: int, flexible: bool) -> None:
         """Append `value` to `out`."""
-        for field in self._plain:
-            if field.since <= version <= field.until:
-                field.type.write(out, getattr(value, field.name), version, flexible)
+        plain, tagged = self._fields_of(version)
+        for name, write in plain:
+            write(out, getattr(value, name), version, flexible)
         if flexible:
-            self._write_tagged(out, value, version)
+            present = [field for field in tagged if getattr(value, field.name) != field.default]
+            out += encode_uvarint(len(present))
+            for field in present:
+                _write_tagged(out, field, value, version)
 
-    def _write_tagged(self, out: bytearray, value: T, version: int) -> None:
-        present = [
-            (tag, field)
-            for tag, field in self._tagged.items()
-            if field.since <= version <= field.until and getattr(value, field.name) != field.default
-        ]
-        out += encode_uvarint(len(present))
-        for tag, field in present:
-            content = bytearray()
-            field.type.write(content, getattr(value, field.name), version, True)
-            out += encode_uvarint(tag)
-            out += encode_uvarint(len(content))
-            out += content
+    def _fields_of(self, version: int) -> _Fields:
+        found = self._by_version.get(version)
+        if found is None:
+            plain, tagged = self._plain, self._tagged.values()
+            found = self._by_version[version] = (
+                [(field.name, field.type.write) for field in plain if field.since <= version <= field.until],
+                [field for field in tagged if field.since <= version <= field.until],
+            )
+        return found
+
+
+def _write_tagged(out: bytearray, field: Field, value: Any, version: int) -> None:
+    assert field.tag is not None
+    content = bytearray()
+    field.type.write(content, getattr(value, field.name), version, True)
+    out += encode_uvarint(field.tag)
+    out += encode_uvarint(len(content))
+    out += content

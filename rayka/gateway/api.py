@@ -44,7 +44,7 @@ APIS: Final = table(
     Api(ApiKey.FETCH, 0, 18, 12, handle_frame=fetch.handle),
     Api(ApiKey.LIST_OFFSETS, 0, 11, 6, offsets.handle_list_offsets),
     Api(ApiKey.METADATA, 0, 13, 9, metadata.handle),
-    Api(ApiKey.OFFSET_COMMIT, 0, 10, 8, offset_commit.handle),
+    Api(ApiKey.OFFSET_COMMIT, 0, 10, 8, offset_commit.handle, offset_commit.handle_frame),
     Api(ApiKey.OFFSET_FETCH, 0, 10, 6, offset_fetch.handle),
     Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, find_coordinator.handle),
     Api(ApiKey.JOIN_GROUP, 0, 9, 6, classic.handle_join),

@@ -87,11 +87,14 @@ class DescribeLogDir:
 
 
 class Coordinate(NamedTuple):
-    """A request to the coordinator on one partition, encoded by the codec of its kind of coordinator."""
+    """A request to the coordinator on one partition.
+
+    `message` is encoded by the codec of its kind of coordinator, unless the coordinator is in this process.
+    """
 
     coordinator: str
     partition: int
-    message: bytes
+    message: Any
 
 
 class ShareFetch(NamedTuple):

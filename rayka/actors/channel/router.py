@@ -11,13 +11,12 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from rayka.actors.channel.actor_link import ActorLeaderClient
 from rayka.actors.channel.channel_link import ChannelLeaderClient
 from rayka.actors.channel.link import CALL_TIMEOUT_S, Failed, LeaderClient
 from rayka.actors.channel.requests import (
-    Coordinate,
     DeleteRecords,
     DescribeLogDir,
     DescribeProducers,
@@ -314,14 +313,6 @@ class Router:
             else answer
             for name, answer in zip(names, answers, strict=True)
         ]
-
-    async def call(
-        self, actor_name: str, coordinator: str, partition: int, message: Any, timeout_s: float = CALL_TIMEOUT_S
-    ) -> bytes | Failed:
-        """Send a request to a coordinator. Its message is bytes, unless the actor is in this process."""
-        return cast(
-            "bytes | Failed", await self.ask(actor_name, Coordinate(coordinator, partition, message), timeout_s)
-        )
 
     async def ask(self, actor_name: str, request: LeaderRequest, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Send a request to an actor and return its answer, as `OPERATIONS` names it, or a failure."""

@@ -176,7 +176,7 @@ class CoordinatorContext(Generic[C]):
             respond(RaykaError(self._error))
         elif query is not None:
             response = self._attempt(request, query, self._core, request)
-            self._answer_when_durable(DelayedResponse(respond, response, ()))
+            self._answer_when_durable(respond, response, ())
         elif command is not None:
             result = self._attempt(request, command, self._core, request, _now())
             if isinstance(result, RaykaError):
@@ -222,7 +222,7 @@ class CoordinatorContext(Generic[C]):
                 self._waiting[result.response.request_id] = respond
             respond = None
         if respond is not None or result.completions:
-            self._answer_when_durable(DelayedResponse(respond, result.response, result.completions))
+            self._answer_when_durable(respond, result.response, result.completions)
         self._begin_effects()
         self._schedule()
 
@@ -305,7 +305,11 @@ class CoordinatorContext(Generic[C]):
                 return
             await asyncio.sleep(_EFFECT_RETRY_S)
 
-    def _answer_when_durable(self, delayed: DelayedResponse) -> None:
+    def _answer_when_durable(self, respond: Respond | None, response: Any, completions: Sequence[Completion]) -> None:
+        if self._log.is_durable:
+            self._answer(respond, response, completions)
+            return
+        delayed = DelayedResponse(respond, response, completions)
         self._delayed[delayed] = None
         self._log.when_durable(lambda error: self._durable(delayed, error))
 
@@ -316,9 +320,12 @@ class CoordinatorContext(Generic[C]):
         del self._delayed[delayed]
         if error is not ErrorCode.NONE:
             delayed = delayed.failed(error)
-        self._deliver(delayed.completions)
-        if delayed.respond is not None:
-            delayed.respond(delayed.response)
+        self._answer(delayed.respond, delayed.response, delayed.completions)
+
+    def _answer(self, respond: Respond | None, response: Any, completions: Sequence[Completion]) -> None:
+        self._deliver(completions)
+        if respond is not None:
+            respond(response)
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
         for request_id, response in completions:

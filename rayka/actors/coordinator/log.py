@@ -132,6 +132,12 @@ class CoordinatorLog:
         """Append the end of a transaction. Raises RaykaError if it was not appended."""
         write_marker(self._server, self.partition, marker)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether everything appended so far is as safe as the topic asks for."""
+        log = self.partition.log
+        return log.high_watermark >= log.log_end_offset
+
     def when_durable(self, done: Callable[[ErrorCode], None]) -> None:
         """Call `done` with NONE when everything appended so far is as safe as the topic asks for, else with an error.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rayka.actors.channel.messages import MessageCodec
+from rayka.actors.channel.requests import Coordinate
 from rayka.actors.channel.router import Router
 from rayka.actors.channel.socket import ChannelClosed
 from rayka.actors.controller.client import ControllerClient
@@ -76,7 +77,7 @@ class CoordinatorRouter:
         actor_name = self._leader_of(number)
         is_in_process = self._router.link(actor_name).is_in_process
         message = request if is_in_process else self._codec.encode(request)
-        answer = await self._router.call(actor_name, self._spec.name, number, message, timeout_s=_LONGEST_WAIT_S)
+        answer = await self._router.ask(actor_name, Coordinate(self._spec.name, number, message), _LONGEST_WAIT_S)
         if isinstance(answer, ChannelClosed):
             raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(answer))
         if isinstance(answer, RaykaError):

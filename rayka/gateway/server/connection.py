@@ -13,9 +13,10 @@ import asyncio
 import enum
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine
 from typing import Any, cast
 
+from rayka.gateway.handlers.groups.commit_template import CommitTemplate
 from rayka.gateway.handlers.produce.lost_batches import LostBatches
 from rayka.gateway.handlers.produce.template import ProduceTemplate
 from rayka.gateway.server.context import Context
@@ -23,15 +24,11 @@ from rayka.gateway.server.eager_task import start_eagerly
 from rayka.gateway.server.frames import FrameReceiver
 from rayka.gateway.server.handover import Affinity
 from rayka.gateway.server.limits import logger
-from rayka.gateway.server.request import Api, Call, PendingRequest, finish_frame, response_head
+from rayka.gateway.server.request import Call, PendingRequest
 from rayka.gateway.server.response_writer import Part, ResponseWriter
 from rayka.gateway.wire.header import parse_header
 from rayka.gateway.wire.reader import Frame, MalformedFrame, Reader
 from rayka.gateway.wire.schema import schema
-from rayka.types import TopicPartition
-
-# Requests for more partitions than this are hardly ever for those of one process alone.
-_MOST_FOLLOWED = 16
 
 
 class ConnectionState(enum.Enum):
@@ -47,7 +44,7 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol of one TCP connection, which has changed its process `moves` times."""
 
     def __init__(self, context: Context, moves: int = 0) -> None:
-        self.affinity = Affinity(moves)
+        self.affinity = Affinity(context.broker, moves)
         self._context = context
         self._loop = context.loop
         self._transport = cast(asyncio.Transport, None)
@@ -65,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client = "?"
         self.client_host = "?"
         self.produce_template: ProduceTemplate | None = None
+        self.commit_template: CommitTemplate | None = None
         self.lost_batches = LostBatches()
         self.last_progress = self._loop.time()
 
@@ -182,15 +180,6 @@ class Connection(asyncio.BufferedProtocol):
             self._move()
         self._close_if_finished()
 
-    def follow(self, topic_partitions: Sequence[TopicPartition]) -> None:
-        """A request is for these partitions: the connection moves when they are led elsewhere for long."""
-        path = None
-        if len(topic_partitions) <= _MOST_FOLLOWED:
-            process_of = self._context.broker.partitions.process_of
-            processes = {process_of(topic_partition) for topic_partition in topic_partitions}
-            path = processes.pop() if len(processes) == 1 else None
-        self.affinity.note(path)
-
     def _move(self) -> None:
         """Hand the connection to the process that leads what it asks for, once nothing of it is under way here."""
         is_quiet = not (self._requests or self._frames.has_bytes or self._writer.is_blocked or self.lost_batches)
@@ -269,29 +258,30 @@ class Connection(asyncio.BufferedProtocol):
             if api.handle_frame is not None:
                 api.handle_frame(self._context, request)
             else:
-                self._start_call(api, request)
+                self.start_call(request)
         except MalformedFrame as error:
             request.refuse(str(error))
         except Exception:
             logger.exception("%s from %s failed", request.describe(), self.client)
             request.refuse("internal error")
 
-    def _start_call(self, api: Api, request: PendingRequest) -> None:
-        """Decode the request and handle it, in a task if the handler waits."""
-        messages = schema(api.key, request.version)
-        message = messages.read(Reader(request.frame, request.position))
-        call = Call(self._context, request.version, message, messages.types, request.client_id, self.client_host)
-        self._context.busy_poll.request_came(request.size)
-        request.waiting = start_eagerly(self._serve(call, request), self._loop)
+    def start_call(self, request: PendingRequest) -> None:
+        """Decode a request and handle it. Raises MalformedFrame."""
+        self.serve(request, self.decode(request).respond())
 
-    async def _serve(self, call: Call, request: PendingRequest) -> None:
-        api = request.api
-        assert api.handle is not None
+    def decode(self, request: PendingRequest) -> Call:
+        """The request for its handler. Raises MalformedFrame."""
+        messages = schema(request.api.key, request.version)
+        return Call(self._context, request, messages.read(Reader(request.frame, request.position)), messages)
+
+    def serve(self, request: PendingRequest, response: Coroutine[Any, Any, bytearray]) -> None:
+        """Answer with the frame that the coroutine returns, in a task if it waits."""
+        self._context.busy_poll.request_came(request.size)
+        request.waiting = start_eagerly(self._answer(request, response), self._loop)
+
+    async def _answer(self, request: PendingRequest, response: Coroutine[Any, Any, bytearray]) -> None:
         try:
-            response: Any = await api.handle(call)
-            out = response_head(request.correlation_id, api.is_flexible(request.version))
-            schema(api.key, request.version).write(out, response)
-            request.answer(finish_frame(out))
+            request.answer(await response)
             self._context.busy_poll.answered()
         except Exception:
             logger.exception("%s from %s failed", request.describe(), self.client)

@@ -17,29 +17,56 @@ import glob
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from rayka.coordinator.groups.spec import OFFSETS_TOPIC
+from rayka.gateway.ports import Broker
 from rayka.gateway.server.limits import logger
+from rayka.types import TopicPartition
 
 _FIRST_MOVE_REQUESTS: Final = 8
 _MOST_DOUBLINGS: Final = 10
+# Requests for more partitions than this are hardly ever for those of one process alone.
+_MOST_FOLLOWED: Final = 16
 _MOVES: Final = struct.Struct("<I")
 
 
 class Affinity:
-    """Counts how often in a row a connection asked for partitions of one other process. `moves` it has moved before."""
+    """Counts how often in a row a connection asked for partitions of one other process. `moves` it has moved before.
 
-    __slots__ = ("_count", "_threshold", "moves", "path")
+    A connection that carries records follows their leader. One that carries none follows its group's coordinator:
+    most clients have a connection of its own for that.
+    """
 
-    def __init__(self, moves: int = 0) -> None:
+    __slots__ = ("_broker", "_carries_records", "_count", "_threshold", "moves", "path")
+
+    def __init__(self, broker: Broker, moves: int = 0) -> None:
         self.moves = moves
         self.path: str | None = None
+        self._broker = broker
+        self._carries_records = False
         self._count = 0
         self._threshold = _FIRST_MOVE_REQUESTS << min(moves, _MOST_DOUBLINGS)
 
-    def note(self, path: str | None) -> None:
-        """A request was for partitions of the process at `path`; None stands for this one, or several."""
+    def follow(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """A request is for these partitions."""
+        self._carries_records = True
+        path = None
+        if len(topic_partitions) <= _MOST_FOLLOWED:
+            process_of = self._broker.partitions.process_of
+            processes = {process_of(topic_partition) for topic_partition in topic_partitions}
+            path = processes.pop() if len(processes) == 1 else None
+        self._note(path)
+
+    def follow_group(self, group_id: str) -> None:
+        """A request is for a group."""
+        if not self._carries_records:
+            coordinator = TopicPartition(OFFSETS_TOPIC, self._broker.groups.partition_of(group_id))
+            self._note(self._broker.partitions.process_of(coordinator))
+
+    def _note(self, path: str | None) -> None:
+        """Count a request for the process at `path`; None stands for this one, or several."""
         if path != self.path:
             self.path, self._count = path, 0
         if path is not None:

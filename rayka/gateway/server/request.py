@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rayka.gateway.wire.reader import INT32, Frame
-from rayka.gateway.wire.schema import ApiKey, ResponseTypes
+from rayka.gateway.wire.schema import ApiKey, MessageSchema, ResponseTypes
 
 if TYPE_CHECKING:
     from rayka.gateway.ports import Broker
@@ -89,16 +89,34 @@ def finish_frame(out: bytearray) -> bytearray:
     return out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """A decoded request for an entity handler. `types` has the response classes of its version."""
+    """A decoded request for an entity handler."""
 
     context: Context
-    version: int
+    pending: PendingRequest
     request: Any
-    types: ResponseTypes
-    client_id: str | None
-    client_host: str
+    messages: MessageSchema
+
+    @property
+    def version(self) -> int:
+        """Of the request."""
+        return self.pending.version
+
+    @property
+    def types(self) -> ResponseTypes:
+        """The response classes of its version."""
+        return self.messages.types
+
+    @property
+    def client_id(self) -> str | None:
+        """As the client says."""
+        return self.pending.client_id
+
+    @property
+    def client_host(self) -> str:
+        """The address of the client."""
+        return self.pending.connection.client_host
 
     @property
     def broker(self) -> Broker:
@@ -109,6 +127,19 @@ class Call:
         """A field of the request, `default` where this version lacks it."""
         return getattr(self.request, name, default)
 
+    async def respond(self) -> bytearray:
+        """Let the handler answer; the frame of its response."""
+        handle = self.pending.api.handle
+        assert handle is not None
+        return self.encode(await handle(self))
+
+    def encode(self, response: Any) -> bytearray:
+        """The frame of a response entity."""
+        pending = self.pending
+        out = response_head(pending.correlation_id, pending.api.is_flexible(pending.version))
+        self.messages.write(out, response)
+        return finish_frame(out)
+
 
 EntityHandler = Callable[[Call], Awaitable[Any]]
 FrameHandler = Callable[["Context", PendingRequest], None]
@@ -118,8 +149,8 @@ class Api(NamedTuple):
     """A row of the table: versions served, the first with compact lengths, who handles it.
 
     Either `handle` turns a decoded request into a response entity, or `handle_frame` parses the frame and
-    answers the request itself. Requests of a `pipelined` API start while earlier ones are under way, from version
-    `first_pipelined` on.
+    answers the request itself; with both, `handle_frame` comes first and may leave the request to `handle`.
+    Requests of a `pipelined` API start while earlier ones are under way, from version `first_pipelined` on.
     """
 
     key: ApiKey

@@ -147,9 +147,7 @@ def _layout(run: list[_Shape]) -> struct.Struct:
     return struct.Struct(">" + "".join(shape.struct_code or "" for shape in run))
 
 
-def _read_tags(
-    reader: Reader, tagged: dict[int, tuple[str, ReadField]], defaults: dict[str, Any]
-) -> dict[str, Any]:
+def _read_tags(reader: Reader, tagged: dict[int, tuple[str, ReadField]], defaults: dict[str, Any]) -> dict[str, Any]:
     """The values of the tagged fields, `defaults` where the tag is absent."""
     values = defaults
     for _ in range(reader.tag_count()):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
+from rayka.coordinator.groups.spec import OFFSETS_TOPIC
 from rayka.gateway.server.handover import Affinity
 from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey
@@ -14,6 +16,7 @@ from rayka.metadata.commands import NewTopic
 from rayka.storage.format.records import Record, build_batch
 from rayka.types import TopicPartition
 from tests.support.local_broker import LocalBroker
+from tests.unit.gateway.asking_groups import ask, commit_errors, committing
 from tests.unit.gateway.requests import produce_v3
 from tests.unit.gateway.test_listener import until
 from tests.unit.gateway.wire_client import WireClient
@@ -88,16 +91,72 @@ def test_a_connection_stays_when_the_other_process_is_gone(tmp_path: Path) -> No
     asyncio.run(main())
 
 
+class Placed:
+    """What an `Affinity` asks: the processes of partitions, `groups` of all groups."""
+
+    def __init__(self) -> None:
+        self.partitions = self
+        self.groups = self
+        self.coordinator: str | None = "g"
+
+    def process_of(self, topic_partition: TopicPartition) -> str | None:
+        if topic_partition.topic == OFFSETS_TOPIC:
+            return self.coordinator
+        return None if topic_partition.topic == "here" else topic_partition.topic
+
+    def partition_of(self, group_id: str) -> int:
+        return 3
+
+
+def affinity_of(moves: int = 0) -> Affinity:
+    broker: Any = Placed()
+    return Affinity(broker, moves)
+
+
 def test_only_requests_for_one_process_in_a_row_move_a_connection_and_each_move_takes_more() -> None:
-    affinity = Affinity()
-    for path in ["a"] * 7 + ["b"] * 7 + [None] + ["a"] * 7:
-        affinity.note(path)
+    affinity = affinity_of()
+    for topic in ["a"] * 7 + ["b"] * 7 + ["here"] + ["a"] * 7:
+        affinity.follow([TopicPartition(topic, 0), TopicPartition(topic, 1)])
         assert not affinity.is_due
-    affinity.note("a")
+    affinity.follow([TopicPartition("a", 0), TopicPartition("b", 0)])
+    for _ in range(8):
+        assert not affinity.is_due
+        affinity.follow([TopicPartition("a", 0)])
     assert affinity.is_due
-    moved = Affinity(moves=3)
-    for _ in range(63):
-        moved.note("a")
-    assert not moved.is_due
-    moved.note("a")
+    moved = affinity_of(moves=3)
+    for _ in range(64):
+        assert not moved.is_due
+        moved.follow([TopicPartition("a", 0)])
     assert moved.is_due
+
+
+def test_a_connection_follows_its_group_unless_it_carries_records() -> None:
+    affinity = affinity_of()
+    for _ in range(8):
+        assert not affinity.is_due
+        affinity.follow_group("orders")
+    assert (affinity.is_due, affinity.path) == (True, "g")
+    shared = affinity_of()
+    for _ in range(8):
+        shared.follow([TopicPartition("here", 0)])
+        shared.follow_group("orders")
+    assert not shared.is_due
+
+
+def test_a_connection_that_commits_moves_to_its_coordinator(tmp_path: Path) -> None:
+    async def main() -> None:
+        pair = Pair(tmp_path)
+        await pair.start()
+        client = await WireClient.connect(pair.first.port)
+        pair.broker.partitions.process_of = pair.leads_elsewhere  # type: ignore[method-assign]
+        for offset in range(8):
+            answer = await ask(client, ApiKey.OFFSET_COMMIT, 9, **committing(9, "orders", offset))
+            assert commit_errors(answer) == [0]
+        pair.broker.partitions.process_of = lambda topic_partition: None  # type: ignore[method-assign]
+        await until(lambda: (pair.first.connections, pair.second.connections) == (0, 1))
+        answer = await ask(client, ApiKey.OFFSET_COMMIT, 9, **committing(9, "orders", 8))
+        assert commit_errors(answer) == [0]
+        await client.close()
+        await pair.stop()
+
+    uvloop.run(main())

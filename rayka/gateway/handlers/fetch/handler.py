@@ -106,7 +106,7 @@ class Fetch:
                 one._replace(max_bytes=share) if one.max_bytes > share or self._is_converted else one for one in wanted
             ]
         some_failed = len(wanted) < len(self._results)
-        self._pending.connection.follow([one.topic_partition for one in wanted])
+        self._pending.connection.affinity.follow([one.topic_partition for one in wanted])
         future = self._context.broker.partitions.fetch(
             wanted,
             max_wait_ms=0 if some_failed or self._last_try else self._left_ms(),

@@ -117,6 +117,7 @@ async def handle_heartbeat(call: Call) -> Any:
     heartbeat = HeartbeatRequest(
         request.group_id, request.generation_id, request.member_id, call.field("group_instance_id", None)
     )
+    call.pending.connection.affinity.follow_group(heartbeat.group_id)
     try:
         answer = await call.broker.groups.execute(heartbeat)
     except RaykaError as error:

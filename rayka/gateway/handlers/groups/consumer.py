@@ -28,6 +28,7 @@ _PROTOCOL = "consumer"
 async def handle_heartbeat(call: Call) -> Any:
     """Join, stay, say what is owned, or leave; the answer has a new assignment if there is one."""
     request = _heartbeat(call)
+    call.pending.connection.affinity.follow_group(request.group_id)
     try:
         _check_enabled(call)
         answer = await call.broker.groups.execute(request)

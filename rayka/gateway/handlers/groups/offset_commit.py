@@ -16,8 +16,11 @@ from rayka.coordinator.groups.requests import (
     OffsetDeleteResponse,
 )
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.handlers.groups.commit_template import FIRST_VERSION, CommitTemplate
 from rayka.gateway.handlers.responses import NO_THROTTLE, signed_milliseconds
-from rayka.gateway.server.request import Call
+from rayka.gateway.ports import Broker
+from rayka.gateway.server.context import Context
+from rayka.gateway.server.request import Call, PendingRequest
 from rayka.metadata.image import TopicImage
 
 _FIRST_BY_ID = 10
@@ -32,15 +35,49 @@ class RequestedPartition(NamedTuple):
     error: ErrorCode
 
 
+def handle_frame(context: Context, pending: PendingRequest) -> None:
+    """Commit offsets of the same partitions as the connection's last request; decode any other request."""
+    connection = pending.connection
+    template = connection.commit_template
+    request = template.match(pending, context.broker.image) if template else None
+    if template is None or request is None:
+        connection.start_call(pending)
+    else:
+        connection.affinity.follow_group(request.group_id)
+        connection.serve(pending, _commit_again(context.broker, pending, template, request))
+
+
+async def _commit_again(
+    broker: Broker, pending: PendingRequest, template: CommitTemplate, request: OffsetCommitRequest
+) -> bytearray:
+    errors = await _execute(broker, request)
+    if not any(errors):
+        return template.response(pending.correlation_id)
+    call = pending.connection.decode(pending)
+    return call.encode(_response(call, errors))
+
+
 async def handle(call: Call) -> Any:
     """Commit offsets, each of which may be refused on its own."""
+    call.pending.connection.affinity.follow_group(call.request.group_id)
     requested = list(requested_partitions(call, by_id=call.version >= _FIRST_BY_ID))
     existing = [
         committed_offset(one.topic, one.partition) for one in requested if one.topic is not None and not one.error
     ]
-    committed = iter(await _commit(call, existing))
-    errors = iter([one.error or next(committed) for one in requested])
-    types = call.types
+    request = _request(call, existing)
+    committed = await _execute(call.broker, request)
+    following = iter(committed)
+    errors = [one.error or next(following) for one in requested]
+    response = _response(call, errors)
+    if call.version >= FIRST_VERSION and not any(errors):
+        template = CommitTemplate(call.pending, call.broker.image, request, call.encode(response))
+        call.pending.connection.commit_template = template
+    return response
+
+
+def _response(call: Call, errors: Sequence[ErrorCode]) -> Any:
+    """`errors` has one for each partition, in the order of the request."""
+    types, following = call.types, iter(errors)
     return types.OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
@@ -49,7 +86,7 @@ async def handle(call: Call) -> Any:
                 topic_id=getattr(topic, "topic_id", None),
                 partitions=tuple(
                     types.OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=next(errors)
+                        partition_index=partition.partition_index, error_code=next(following)
                     )
                     for partition in topic.partitions
                 ),
@@ -87,12 +124,9 @@ def committed_offset(topic: TopicImage, partition: Any) -> CommittedOffset:
     )
 
 
-async def _commit(call: Call, offsets: Sequence[CommittedOffset]) -> Sequence[ErrorCode]:
-    """An error for each offset."""
-    if not offsets:
-        return ()
+def _request(call: Call, offsets: Sequence[CommittedOffset]) -> OffsetCommitRequest:
     retention = call.field("retention_time", None)
-    request = OffsetCommitRequest(
+    return OffsetCommitRequest(
         call.request.group_id,
         tuple(offsets),
         call.field("generation_id_or_member_epoch", -1),
@@ -101,10 +135,16 @@ async def _commit(call: Call, offsets: Sequence[CommittedOffset]) -> Sequence[Er
         -1 if retention is None else signed_milliseconds(retention),
         call.version >= _FIRST_WITH_MEMBER_EPOCHS,
     )
+
+
+async def _execute(broker: Broker, request: OffsetCommitRequest) -> Sequence[ErrorCode]:
+    """An error for each offset."""
+    if not request.offsets:
+        return ()
     try:
-        errors: Sequence[ErrorCode] = (await call.broker.groups.execute(request)).errors
+        errors: Sequence[ErrorCode] = (await broker.groups.execute(request)).errors
     except RaykaError as error:
-        errors = [error.code] * len(offsets)
+        errors = [error.code] * len(request.offsets)
     return errors
 
 

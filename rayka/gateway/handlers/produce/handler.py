@@ -41,7 +41,7 @@ def _append_templated(
     context: Context, pending: PendingRequest, template: ProduceTemplate, records: memoryview
 ) -> None:
     context.busy_poll.request_came(len(records))
-    pending.connection.follow((template.topic_partition,))
+    pending.connection.affinity.follow((template.topic_partition,))
     appends = [AppendRequest(template.topic_partition, records)]
     future = context.broker.partitions.append(appends, template.params)
     if future.done():
@@ -75,7 +75,7 @@ def _append(context: Context, pending: PendingRequest, request: ProduceRequest) 
     if not request.appends:
         _respond(context, pending, request, [])
         return
-    pending.connection.follow([append.topic_partition for append in request.appends])
+    pending.connection.affinity.follow([append.topic_partition for append in request.appends])
     future = context.broker.partitions.append(request.appends, request.params)
     if future.done():
         _respond(context, pending, request, future.result())
