@@ -25,6 +25,8 @@ APPENDED = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 """The answers to an append after which the batch is in the log."""
 NS = 1_000_000
 """Nanoseconds in a millisecond."""
+PLAIN_OVERHEAD = 3 + 1 + 6 + 3 + 1 + 3 + 1
+"""The most bytes beside the value, if that is below 512 KB, of a record without key, headers and given timestamp."""
 _RESERVE_BYTES = 16_384
 _FEW_RECORDS = 16
 """So many are encoded by plain Python in less time than compiled code needs to begin."""
@@ -174,10 +176,8 @@ class ProducerBatch(Completion):
         self.values, self.keys, self.headers = [], [], []
 
 
-class RecordFuture(ProduceFuture[RecordMetadata]):
+class RecordFuture(ProduceFuture[RecordMetadata], eq=False, gc=False):
     """The outcome of one `send`."""
-
-    __slots__ = ("_index",)
 
     _completion: ProducerBatch
     _index: int
@@ -190,15 +190,10 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
         return RecordMetadata(*batch.topic_partition, offset, timestamp)
 
 
-class BatchFuture(ProduceFuture[BatchMetadata]):
+class BatchFuture(ProduceFuture[BatchMetadata], eq=False, gc=False):
     """The outcome of one batch of `send_batch`."""
 
-    __slots__ = ()
-
     _completion: ProducerBatch
-
-    def __init__(self, batch: ProducerBatch) -> None:
-        self._completion = batch
 
     def _value(self) -> BatchMetadata:
         batch = self._completion

@@ -1,7 +1,8 @@
 """What `send` returns: a future for a record's offset, or the error.
 
 A record's future is only a pointer into its batch; the batch is what completes, once, for all of them.
-So a future costs a fraction of a microsecond, and one can be had for every record.
+So a future costs a fraction of a microsecond, and one can be had for every record: a struct of msgspec is made in less
+time than an object of a class.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
@@ -107,14 +110,12 @@ def _call(callback: Callable[[], object]) -> None:
         logger.exception("a producer callback failed")
 
 
-class ProduceFuture(Generic[T]):
+class ProduceFuture(msgspec.Struct, Generic[T], eq=False, gc=False):
     """The outcome of a send, for threads (`get`), event loops (`await`) and callbacks.
 
     Callbacks run in the client's own thread, or in one that waits for the outcome. They must be short and must not
     block.
     """
-
-    __slots__ = ("_completion",)
 
     _completion: Completion
 

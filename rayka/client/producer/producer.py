@@ -13,13 +13,14 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from rayka.client.group.coordinator import GroupMetadata, ReadOffsets
 from rayka.client.loop import AsyncClosing, Closing, LoopThread, Shell, at_home, blocking, blocking_close
 from rayka.client.producer.accumulator import Accumulator
 from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
-from rayka.client.producer.batch import BatchFuture, Headers, ProducerBatch, RecordFuture
+from rayka.client.producer.batch import PLAIN_OVERHEAD, BatchFuture, Headers, ProducerBatch, RecordFuture
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
@@ -75,7 +76,7 @@ class AsyncProducer(AsyncClosing):
         self._value_serializer = self.config.value_serializer
         is_plain = self._value_serializer is None and self._partitioner is None and self._transactions is None
         self.quick_routes: Mapping[str, TopicRoute] = self._routes.known if is_plain else {}
-        self.append_value = self._accumulator.append_value
+        self.lock = self._accumulator.lock
         self._is_closed = False
 
     async def send(
@@ -404,7 +405,8 @@ class Producer(Shell[AsyncProducer], Closing):
 
     def __init__(self, core: AsyncProducer, loop: LoopThread) -> None:
         super().__init__(core, loop)
-        self._quick_routes, self._append_value = core.quick_routes, core.append_value
+        self._quick_routes = core.quick_routes
+        self._acquire, self._release = core.lock.acquire, core.lock.release  # they take half the time of `with`
 
     def send(
         self,
@@ -423,9 +425,20 @@ class Producer(Shell[AsyncProducer], Closing):
         if key is None and headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
             route = self._quick_routes.get(topic)  # most records go into a batch that is there and has room
             if route is not None:
-                quick = self._append_value(route.sticky_queue, value)
-                if quick is not None:
-                    return quick
+                self._acquire()
+                try:
+                    batch = route.sticky_queue.filling
+                    if batch is not None:
+                        size = batch.size + len(value) + PLAIN_OVERHEAD
+                        if size <= batch.reserved:
+                            values = batch.values
+                            index = len(values)
+                            values.append(value)
+                            batch.timestamps_ns.append(time_ns())
+                            batch.size = size
+                            return RecordFuture(batch, index)
+                finally:
+                    self._release()
         future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
         if future is None:
             future = self._loop.run(self._core.send(topic, value, key, headers, partition, timestamp_ms))
