@@ -86,7 +86,7 @@ def test_a_failure_at_any_call(
 
     With calls that fail for good the files are as kill -9 leaves them between two calls.
     """
-    monkeypatch.setattr("rayka.storage.log.index.WRITE_BYTES", 16)
+    monkeypatch.setattr("rayka.storage.segments.index.WRITE_BYTES", 16)
     monkeypatch.setattr("rayka.storage.log.recovery.CHECKED_BYTES", 50)
     for fail_at in range(1, calls_of_a_run(tmp_path / "dry") + 1):
         directory = tmp_path / str(fail_at)

@@ -22,14 +22,14 @@ from rayka.storage.format.control import ControlType, build_end_transaction_mark
 from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.log.log import Log
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from tests.support.compaction import rounds
 from tests.support.logs import NOW_MS, check_indexes, open_log
 from tests.support.power_cut import PowerCut, PowerLost
 from tests.support.scale import examples
 
 RETENTION_MS = 1000
-SIZES = {"recovery.CHECKED_BYTES": 300, "index.WRITE_BYTES": 16, "appender.SNAPSHOT_BYTES": 500}
+SIZES = {"log.recovery.CHECKED_BYTES": 300, "segments.index.WRITE_BYTES": 16, "log.appender.SNAPSHOT_BYTES": 500}
 IDEMPOTENT, FIRST, SECOND = 100, 201, 202
 keys = st.sampled_from([b"a", b"b", b"c", b"long key"])
 values = st.one_of(st.none(), st.binary(max_size=12))
@@ -64,7 +64,7 @@ class CleanerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patches = [patch(f"rayka.storage.log.{name}", size) for name, size in SIZES.items()]
+        self.patches = [patch(f"rayka.storage.{name}", size) for name, size in SIZES.items()]
         for one in self.patches:
             one.start()
         self.directory = tempfile.mkdtemp(prefix="rayka-cleaner-")

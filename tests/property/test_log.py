@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.compression import Codec
 from rayka.storage.log.log import Log
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice
 from tests.support.logs import NOW_MS, batch, check_indexes, open_log
 from tests.support.scale import examples
@@ -22,7 +22,7 @@ from tests.support.scale import examples
 PRODUCERS = (-1, 100, 101)
 values = st.lists(st.binary(max_size=60), min_size=1, max_size=4)
 fractions = st.floats(0, 1)
-SIZES = {"recovery.CHECKED_BYTES": 300, "index.WRITE_BYTES": 16, "appender.SNAPSHOT_BYTES": 500}
+SIZES = {"log.recovery.CHECKED_BYTES": 300, "segments.index.WRITE_BYTES": 16, "log.appender.SNAPSHOT_BYTES": 500}
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -30,7 +30,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patches = [patch(f"rayka.storage.log.{name}", size) for name, size in SIZES.items()]
+        self.patches = [patch(f"rayka.storage.{name}", size) for name, size in SIZES.items()]
         for one in self.patches:
             one.start()
         self.directory = tempfile.mkdtemp(prefix="rayka-log-")

@@ -23,7 +23,7 @@ from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import LOG_OVERHEAD, read_header
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import (
     AppendParams,
     AppendRequest,

@@ -12,7 +12,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, Buffer, is_intact, iter_headers, read_header
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.log import Log
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 NOW_MS = 1_700_000_000_000

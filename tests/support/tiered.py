@@ -12,7 +12,6 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.log import Log
-from rayka.storage.log.reader import SegmentReader
 from rayka.storage.remote.copy_plan import copyable_segments
 from rayka.storage.remote.directory_store import DirectoryStore
 from rayka.storage.remote.metadata_records import decode, encode
@@ -22,6 +21,7 @@ from rayka.storage.remote.retention import LocalState, expired
 from rayka.storage.remote.segment_metadata import TopicIdPartition
 from rayka.storage.remote.steps import Author, Step, copy, copy_of, delete, delete_partition, metadata_of
 from rayka.storage.remote.store import RemoteStore
+from rayka.storage.segments.reader import SegmentReader
 from tests.support.logs import NOW_MS, ORDERS
 
 FILES = RealFiles()

@@ -18,7 +18,7 @@ from rayka.actors.channel.link import Failed
 from rayka.actors.channel.requests import FetchParams
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel
 
 if TYPE_CHECKING:

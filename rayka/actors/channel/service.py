@@ -29,7 +29,7 @@ from rayka.actors.replica.server import ReplicaServer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.busy_poll import BusyPoll
 from rayka.share.requests import ShareFetchResult
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import AppendRequest, FetchResult, FileSlice
 
 R = TypeVar("R", FetchResult, ShareFetchResult)

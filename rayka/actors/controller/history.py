@@ -10,7 +10,7 @@ import os
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import MAGIC, RECORD_BATCH_OVERHEAD, is_intact, read_header
-from rayka.storage.log.scan import intact_batches
+from rayka.storage.segments.scan import intact_batches
 
 _LOG_SUFFIX = ".log"
 _MAGIC_POSITION = 16

@@ -41,7 +41,7 @@ from rayka.metadata.snapshot import snapshot_records
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch, read_records
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import TopicPartition
 
 __all__ = ["MetadataLog", "MetadataLogDamaged"]

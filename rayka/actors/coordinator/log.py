@@ -20,8 +20,8 @@ from rayka.replica.partition import Partition
 from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
 from rayka.storage.format.control import ControlType, read_control_type
 from rayka.storage.format.records import Record, build_batch, read_batch
-from rayka.storage.log.reader import SegmentReader
 from rayka.storage.producers.verification import Verification
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import NO_PRODUCER_ID, TxnMarker
 
 _READ_BYTES = 1024 * 1024

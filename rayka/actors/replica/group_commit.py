@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from rayka.errors import RaykaError
 from rayka.replica.partition import Partition
-from rayka.storage.log.local_log import FlushJob
+from rayka.storage.log.flush_job import FlushJob
 from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)

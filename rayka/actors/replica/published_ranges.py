@@ -29,7 +29,7 @@ from rayka.metadata.image import MetadataImage
 from rayka.replica.partition import Partition, Replicas
 from rayka.storage.format.records import Record, build_batch
 from rayka.storage.log.log import Log
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import NO_LEADER_EPOCH, AbortedTransaction, FileSlice, IsolationLevel, TopicPartition
 
 TTL_S = 300.0

@@ -9,7 +9,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acquire import AcquiredRecords
 from rayka.share.isolation import BatchOutline
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, read_header
-from rayka.storage.log.reader import open_segment
+from rayka.storage.segments.reader import open_segment
 from rayka.types import FileSlice
 
 

@@ -20,7 +20,7 @@ from rayka.replica.partition import Partition
 from rayka.share.config import ShareGroupConfig
 from rayka.share.share_partition import DeadLetters
 from rayka.storage.format.records import Record, build_batch, read_records
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import AppendParams, AppendRequest, FileSlice, TopicPartition
 
 ENABLED_CONFIG: Final = "errors.deadletterqueue.group.enable"

@@ -33,7 +33,7 @@ from rayka.gateway.ports import Broker
 from rayka.share.acknowledge import GROUP_BACKOFF
 from rayka.share.record_state import AcknowledgeType
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice, TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import errno
 import os
 from collections import OrderedDict
 
-from rayka.storage.log.reader import paths_of
+from rayka.storage.segments.reader import paths_of
 from rayka.types import FileSlice
 
 _MAX_OPEN_FILES = 256

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from rayka.storage.cleaner.plan import CleaningPlan, SourceSegment
 from rayka.storage.log.log import Log
-from rayka.storage.log.segment import Segment
-from rayka.storage.log.transaction_index import AbortedTxn
+from rayka.storage.segments.segment import Segment
+from rayka.storage.segments.transaction_index import AbortedTxn
 
 
 class Dirtiness(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rayka.storage.log.transaction_index import AbortedTxn
+from rayka.storage.segments.transaction_index import AbortedTxn
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from rayka.storage.cleaner.batches import (
 )
 from rayka.storage.columns.decode import Bytes, Longs
 from rayka.storage.files import RealFiles
-from rayka.storage.log.index import OffsetIndex, TimeIndex
-from rayka.storage.log.segment import (
+from rayka.storage.segments.index import OffsetIndex, TimeIndex
+from rayka.storage.segments.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -25,7 +25,7 @@ from rayka.storage.log.segment import (
     TRANSACTION_INDEX_SUFFIX,
     file_name,
 )
-from rayka.storage.log.transaction_index import AbortedTxn, TransactionIndex
+from rayka.storage.segments.transaction_index import AbortedTxn, TransactionIndex
 from rayka.types import NO_TIMESTAMP
 
 

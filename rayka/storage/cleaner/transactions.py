@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from rayka.storage.format.batch import BatchHeader
 from rayka.storage.format.control import ControlType
-from rayka.storage.log.transaction_index import AbortedTxn
+from rayka.storage.segments.transaction_index import AbortedTxn
 
 
 class CleanedTransactions:

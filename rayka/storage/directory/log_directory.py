@@ -22,11 +22,11 @@ from rayka.storage.directory import checkpoints, partition_metadata
 from rayka.storage.directory.disk_state import DiskState, State
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles, storage_error, storing
-from rayka.storage.log.local_log import Removal, SegmentDeletion
+from rayka.storage.log.deletion import Removal, SegmentDeletion
 from rayka.storage.log.log import Log
 from rayka.storage.log.replacement import Replacement
-from rayka.storage.log.segment import CLEANED_SUFFIX
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS
+from rayka.storage.segments.segment import CLEANED_SUFFIX
 from rayka.types import TopicPartition
 
 LOCK_FILE = ".lock"

@@ -1,1 +1,1 @@
-"""One partition's log: segments, indexes, appends, reads, recovery and retention."""
+"""One partition's log: append, read, recovery, retention, flush."""

@@ -6,18 +6,16 @@ the device is a job: the log makes it, any thread runs it, the log takes its res
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from rayka.config.log import LogConfig
 from rayka.storage.directory import partition_metadata
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import LOG_OVERHEAD, BatchHeader, Buffer
-from rayka.storage.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
-from rayka.storage.log.segments import Segments
+from rayka.storage.log.deletion import SegmentDeletion
+from rayka.storage.log.flush_job import FlushedRange, FlushJob
+from rayka.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from rayka.storage.segments.segments import Segments
 from rayka.types import FileSlice
 
 REMEMBERED_PLACES = 64
@@ -25,106 +23,6 @@ REMEMBERED_PLACES = 64
 
 LogOffsetMetadata = tuple[Segment, int]
 """A segment and a position in it: where a batch begins, or the end."""
-
-
-class FlushedRange(NamedTuple):
-    """A segment that a flush puts on the device up to `offset`; with its indexes if it gets no more appends."""
-
-    segment: Segment
-    offset: int
-    with_indexes: bool
-
-
-class FlushJob:
-    """Flushes everything that was appended before the job was made (group commit).
-
-    `run` may be called in a thread, once, and never raises: `error` is for `Log.finish_flush`. The log may roll,
-    truncate, delete segments or close meanwhile: a file that is gone needs no flush. What a roll leaves to be written
-    of the indexes is written first, while `is_syncing` is False.
-    """
-
-    def __init__(
-        self,
-        files: RealFiles,
-        ranges: Sequence[FlushedRange] = (),
-        directories: Sequence[str] = (),
-        descriptor: int | None = None,
-        truncations: int = 0,
-    ) -> None:
-        self.ranges = ranges
-        self.directories = directories
-        self.truncations = truncations
-        self.error: OSError | None = None
-        self.is_syncing = False
-        self._files = files
-        self._descriptor = descriptor
-
-    def run(self) -> None:
-        """Wait until the files are on the device. After an error nothing is known of what is."""
-        try:
-            self._write_indexes()
-            self.is_syncing = True
-            self._sync()
-        except OSError as error:
-            self.error = error
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        """A close that fails says that bytes of before were not written, so the flush has failed too."""
-        if self._descriptor is None:
-            return
-        try:
-            self._files.close(self._descriptor)
-        except OSError as error:
-            self.error = self.error or error
-
-    def _write_indexes(self) -> None:
-        for segment, _, with_indexes in self.ranges:
-            with contextlib.suppress(FileNotFoundError):
-                segment.write_indexes() if with_indexes else segment.create_indexes()
-
-    def _sync(self) -> None:
-        for segment, _, with_indexes in self.ranges:
-            if with_indexes:
-                self._sync_paths(segment.paths)
-        if self._descriptor is not None:
-            self._files.sync(self._descriptor)
-        self._sync_paths(self.directories)
-
-    def _sync_paths(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.sync_path(path)
-
-
-class SegmentDeletion(NamedTuple):
-    """Files of segments that the log has deleted, and that are still to be renamed and, at `due_ms`, to be removed."""
-
-    paths: tuple[str, ...]
-    due_ms: int
-
-    def rename(self, files: RealFiles) -> Removal:
-        """Rename the files, so that they are not taken for the log's. Any thread may do it. Raises OSError.
-
-        On a full disk a longer name may find no room in the directory; then the file is removed at once.
-        """
-        renamed = (_rename_deleted(files, path) for path in self.paths)
-        return Removal(tuple(path for path in renamed if path), self.due_ms)
-
-
-class Removal(NamedTuple):
-    """Files that were renamed to be deleted; `run` is due at `due_ms`. What is gone by then is no error."""
-
-    paths: tuple[str, ...]
-    due_ms: int
-
-    def run(self, files: RealFiles) -> None:
-        """Remove the files and directories. Raises OSError."""
-        for path in self.paths:
-            with contextlib.suppress(FileNotFoundError):
-                remove = files.remove_directory if files.is_directory(path) else files.remove
-                remove(path)
 
 
 class LocalLog:
@@ -398,17 +296,3 @@ def _cut(segment: Segment, position: int, max_bytes: int, min_one_message: bool)
     if header is None or header.size_in_bytes <= max_bytes:
         return max_bytes
     return header.size_in_bytes if min_one_message else 0
-
-
-def _rename_deleted(files: RealFiles, path: str) -> str:
-    """The new name; empty if the file is gone."""
-    try:
-        files.rename(path, path + DELETED_SUFFIX)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        files.remove_if_present(path)
-        return ""
-    return path + DELETED_SUFFIX

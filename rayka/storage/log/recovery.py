@@ -20,9 +20,11 @@ from rayka.config.log import LogConfig
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import LOG_OVERHEAD
 from rayka.storage.log.leader_epochs import EpochEntry, LeaderEpochs
-from rayka.storage.log.old_segments import OldSegments
-from rayka.storage.log.scan import intact_batches, iter_batches
-from rayka.storage.log.segment import (
+from rayka.storage.producers.replay import ProducerReplay
+from rayka.storage.producers.state import ProducerState
+from rayka.storage.segments.old_segments import OldSegments
+from rayka.storage.segments.scan import intact_batches, iter_batches
+from rayka.storage.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -33,9 +35,7 @@ from rayka.storage.log.segment import (
     TRANSACTION_INDEX_SUFFIX,
     Segment,
 )
-from rayka.storage.log.segments import Segments
-from rayka.storage.producers.replay import ProducerReplay
-from rayka.storage.producers.state import ProducerState
+from rayka.storage.segments.segments import Segments
 
 CHECKED_BYTES = 16 << 20
 """How much of the end of the active segment is checked when the kernel has not gone down."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rayka.config.log import LogConfig
-from rayka.storage.files import RealFiles
-from rayka.storage.log.local_log import Removal, SegmentDeletion
-from rayka.storage.log.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+from rayka.storage.files import RealFiles, storing
+from rayka.storage.log.deletion import Removal, SegmentDeletion
+from rayka.storage.log.state import LogState
+from rayka.storage.segments.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +74,48 @@ class Replacement:
                 self._files.rename(path + SWAP_SUFFIX, path)
         self._files.sync_path(self._directory)
         return removal
+
+
+class LogReplacement(LogState):
+    """The part of `Log` that compaction needs."""
+
+    @property
+    def active_producers(self) -> dict[int, tuple[int, int]]:
+        """Of each producer the last offset of its data, -1 if no batch of it is remembered, and its epoch."""
+        return {
+            producer_id: (entry.last_offset, entry.producer_epoch)
+            for producer_id, entry in self._producers.entries.items()
+        }
+
+    def begin_replacement(self, cleaned: CleanedSegment) -> Replacement | None:
+        """What puts a cleaned segment in place (`storage.log.replacement`); retention leaves its segments alone then.
+
+        None if some of the segments that it was made from are gone.
+        """
+        first = self._segments.floor(cleaned.base_offset)
+        at = 0 if first is None else self._segments.all.index(first)
+        old = self._segments.all[at : at + len(cleaned.base_offsets)]
+        if self._replacing or tuple(segment.base_offset for segment in old) != cleaned.base_offsets:
+            return None
+        if self._segments.active in old:
+            return None
+        self._replacing = old
+        self._replaced_end = self._segments.all[at + len(old)].base_offset
+        return Replacement(self._files, self.directory, self.config, cleaned.base_offset, old)
+
+    @storing
+    def replace_segments(self, replacement: Replacement, now_ms: int) -> SegmentDeletion:
+        """Let readers see the new segment; the old files are still to be deleted."""
+        deletion = self._local.replace_segments(replacement.old, replacement.segment, now_ms)
+        gone = (segment.base_offset for segment in replacement.old[1:])
+        if self._high_watermark_place[0] in replacement.old:
+            self._high_watermark_place = self._local.place_of(self.high_watermark)
+        return deletion._replace(paths=deletion.paths + self._producers.forget_snapshots(gone))
+
+    def end_replacement(self, replacement: Replacement) -> None:
+        """The files have their names, or the replacement was given up."""
+        self._replacing, self._replaced_end = (), 0
+        if replacement.segment in self._segments:
+            replacement.segment.freeze()
+        else:
+            replacement.segment.close()

@@ -1,4 +1,4 @@
-"""Which segments of a log may be deleted: by time, by size, and below the log start offset.
+"""Deleting the old segments of a log: by time, by size, and below the log start offset.
 
 Segments go from the oldest on and never past the high watermark; an empty active segment stays. With tiered storage
 `local.retention.ms` and `local.retention.bytes` count, and only copied segments go (KIP-405); the limits of the whole
@@ -11,11 +11,116 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rayka.config.log import LogConfig
-from rayka.storage.log.segment import Segment
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import storing
+from rayka.storage.log.deletion import Removal, SegmentDeletion
+from rayka.storage.log.state import LogState
+from rayka.storage.segments.segment import Segment
 from rayka.types import NO_OFFSET
 
 Predicate = Callable[[Segment, int], bool]
 """(segment, its exclusive end offset) -> whether it may go."""
+
+
+class LogRetention(LogState):
+    """The part of `Log` that deletes segments and records."""
+
+    @storing
+    def delete_records(self, offset: int) -> int:
+        """Move the log start offset up to `offset`, at most to the high watermark; the new log start offset.
+
+        Raises OFFSET_OUT_OF_RANGE above the high watermark. Segments below are deleted with the next retention.
+        """
+        if offset > self.high_watermark:
+            raise RaykaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is above the high watermark {self.high_watermark} of {self.topic_partition}",
+            )
+        self._advance_log_start_offset(offset)
+        return self.log_start_offset
+
+    def _advance_log_start_offset(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self._epochs.truncate_from_start(offset)
+            self.log_start_offset = offset
+            self.local_log_start_offset = max(self.local_log_start_offset, offset)
+
+    @storing
+    def take_up_remote(self, log_start_offset: int, copied_offset: int) -> None:
+        """Take note of what is in the remote store: the first offset that can be read there, and the last one."""
+        self._advance_log_start_offset(log_start_offset)
+        self.copied_offset = copied_offset
+
+    @storing
+    def deletable_segments(self, now_ms: int) -> tuple[Segment, ...]:
+        """The segments that retention or the log start offset allows to be deleted. Any thread may call it."""
+        return deletable(
+            self._segments.all,
+            self.config,
+            now_ms,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            log_end_offset=self.log_end_offset,
+            copied_offset=self.copied_offset,
+        )
+
+    @storing
+    def end_segments(self, segments: tuple[Segment, ...], now_ms: int) -> tuple[Segment, ...]:
+        """Make ready to delete segments that `deletable_segments` gave: roll if the active one is among them.
+
+        Returns those that may be deleted once `write_snapshots` has written the producers' state at their end.
+        """
+        if self._segments.active in segments:
+            segments = self.deletable_segments(now_ms)
+            if len(segments) == len(self._segments):
+                self._appender.roll(now_ms)
+        return segments
+
+    @storing
+    def delete_segments(self, segments: tuple[Segment, ...], now_ms: int) -> SegmentDeletion | None:
+        """Delete segments that `end_segments` gave. Their files are left to the deletion, for any thread to run.
+
+        Segments stay while the state of the producers after them is in no file: a crash would lose the sequences that
+        only these segments tell, and retries would be written twice. None if nothing is deleted.
+        """
+        segments = self._without_unwritten_producers(self._without_replaced(segments))
+        if not segments:
+            return None
+        following = self._segments.all[len(segments)]
+        if self.config.is_copied:
+            self.local_log_start_offset = max(self.local_log_start_offset, following.base_offset)
+        else:
+            self._advance_log_start_offset(following.base_offset)
+        deletion = self._local.delete_segments(segments, now_ms)
+        snapshots = self._producers.forget_snapshots(segment.base_offset for segment in segments)
+        if self._high_watermark_place[0] in segments:
+            self._high_watermark_place = self._local.place_of(self.high_watermark)
+        return deletion._replace(paths=deletion.paths + snapshots)
+
+    def _without_replaced(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        """Those before the segments that are being replaced."""
+        is_replaced = (segments.index(segment) for segment in self._replacing if segment in segments)
+        return segments[: min(is_replaced, default=len(segments))]
+
+    def _without_unwritten_producers(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        everything = self._segments.all
+        count = len(segments) if segments == everything[: len(segments)] else 0
+        while count and (count == len(everything) or self._producers.is_unwritten(everything[count].base_offset)):
+            count -= 1
+        return segments[:count]
+
+    @storing
+    def delete_old_segments(self, now_ms: int) -> Removal | None:
+        """Delete the segments that retention and the log start offset allow to be deleted, and rename their files.
+
+        The removal is due after `file.delete.delay.ms`.
+        """
+        segments = self.end_segments(self.deletable_segments(now_ms), now_ms)
+        if segments:
+            self.write_snapshots()
+        deletion = self.delete_segments(segments, now_ms)
+        self.write_epochs()
+        return None if deletion is None else deletion.rename(self._files)
 
 
 def deletable(

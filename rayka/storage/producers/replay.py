@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 from rayka.storage.format.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
-from rayka.storage.log.scan import ScannedBatch, iter_batches
-from rayka.storage.log.segment import Segment
-from rayka.storage.log.segments import Segments
 from rayka.storage.producers.entry import RETAINED_BATCHES
 from rayka.storage.producers.state import ProducerState
+from rayka.storage.segments.scan import ScannedBatch, iter_batches
+from rayka.storage.segments.segment import Segment
+from rayka.storage.segments.segments import Segments
 
 _OF_A_TRANSACTION = CONTROL_FLAG | TRANSACTIONAL_FLAG
 

@@ -15,11 +15,11 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, Buffer
 from rayka.storage.format.control import ControlType, read_control_type, read_coordinator_epoch
-from rayka.storage.log.segment import SNAPSHOT_SUFFIX, file_name
-from rayka.storage.log.transaction_index import AbortedTxn
 from rayka.storage.producers import snapshot as producer_snapshot
 from rayka.storage.producers.entry import BatchMetadata, ProducerEntry
 from rayka.storage.producers.verification import Verification
+from rayka.storage.segments.segment import SNAPSHOT_SUFFIX, file_name
+from rayka.storage.segments.transaction_index import AbortedTxn
 from rayka.types import NO_OFFSET
 
 DEFAULT_EXPIRATION_MS = 86_400_000

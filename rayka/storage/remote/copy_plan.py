@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rayka.config.log import LogConfig
 from rayka.storage.log.leader_epochs import EpochEntry
-from rayka.storage.log.segment import Segment
+from rayka.storage.segments.segment import Segment
 
 
 class CopyableSegment(NamedTuple):

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
-from rayka.storage.log.search import offset_for_timestamp
-from rayka.storage.log.segment import BatchPosition
-from rayka.storage.log.segments import Segments
-from rayka.storage.log.transaction_index import AbortedTxn
 from rayka.storage.remote.chunk_cache import Chunk, ChunkCache
 from rayka.storage.remote.remote_segment import RemoteSegment
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.store import RemoteStore
+from rayka.storage.segments.search import offset_for_timestamp
+from rayka.storage.segments.segment import BatchPosition
+from rayka.storage.segments.segments import Segments
+from rayka.storage.segments.transaction_index import AbortedTxn
 from rayka.types import FileSlice, OffsetAnswer
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rayka.storage.files import RealFiles
-from rayka.storage.log.segment import Segment
 from rayka.storage.remote.chunk_cache import Chunk, ChunkCache
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.store import RemoteStore, SegmentObject, object_name
+from rayka.storage.segments.segment import Segment
 
 _MAX_INDEX_BYTES = 1 << 30
 _INDEX_INTERVAL = 4096

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
 from rayka.storage.log.leader_epochs import EpochEntry
-from rayka.storage.log.segment import Segment
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.store import RemoteStore, SegmentObject, object_name
+from rayka.storage.segments.segment import Segment
 
 PIECE_BYTES = 5 << 20
 """So much is read, and sent, at a time; S3 takes no smaller parts."""

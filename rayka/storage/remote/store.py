@@ -6,8 +6,8 @@ import enum
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from rayka.storage.log.segment import file_name
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from rayka.storage.segments.segment import file_name
 
 
 class SegmentObject(enum.StrEnum):

@@ -22,7 +22,7 @@ from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.records import Record, build_batch, read_records
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import AppendParams, AppendRequest, TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import append, create, make, run

@@ -18,8 +18,8 @@ from rayka.storage.format.compression import Codec
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch, read_records, seal_batch
 from rayka.storage.log.log import Log
-from rayka.storage.log.reader import SegmentReader
 from rayka.storage.log.replacement import CleanedSegment
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice
 from tests.support.compaction import compact
 from tests.support.logs import NOW_MS, check_indexes, open_log, read_batches

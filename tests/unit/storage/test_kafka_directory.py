@@ -14,7 +14,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.records import read_records
 from rayka.storage.log.log import Log
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import TopicPartition
 from tests.support.logs import NOW_MS, batch, check_indexes, directory_bytes
 

@@ -14,7 +14,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import iter_headers, read_header
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice, OffsetSpec, TimestampType
 from tests.support.logs import NOW_MS, append, batch, open_log, read_values, records
 

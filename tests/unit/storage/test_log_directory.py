@@ -127,7 +127,7 @@ def tear(path: Path) -> None:
 @pytest.fixture
 def indexes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log of a few batches has indexes on disk that a restart can rely on."""
-    monkeypatch.setattr("rayka.storage.log.index.WRITE_BYTES", 8)
+    monkeypatch.setattr("rayka.storage.segments.index.WRITE_BYTES", 8)
     monkeypatch.setattr("rayka.storage.log.recovery.CHECKED_BYTES", 100)
 
 

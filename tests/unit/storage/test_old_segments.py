@@ -14,8 +14,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
-from rayka.storage.log import old_segments
 from rayka.storage.log.log import Log
+from rayka.storage.segments import old_segments
 from rayka.types import TimestampType
 from tests.support.faulty_files import FaultyFiles
 from tests.support.logs import NOW_MS, append, check_indexes, directory_bytes, open_log, read_batches

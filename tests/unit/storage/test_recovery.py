@@ -15,10 +15,10 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.log.log import Log
-from rayka.storage.log.scan import iter_batches
-from rayka.storage.log.segment import Segment
 from rayka.storage.producers.entry import ProducerEntry
 from rayka.storage.producers.state import ProducerState
+from rayka.storage.segments.scan import iter_batches
+from rayka.storage.segments.segment import Segment
 from tests.support.faulty_files import FaultyFiles
 from tests.support.logs import NOW_MS, append, batch, check_indexes, directory_bytes, open_log, read_values
 

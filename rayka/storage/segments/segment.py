@@ -12,9 +12,9 @@ import os
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import FileStatus, RealFiles
 from rayka.storage.format.batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
-from rayka.storage.log.index import OffsetIndex, TimeIndex, TimestampOffset
-from rayka.storage.log.scan import iter_batches
-from rayka.storage.log.transaction_index import AbortedTxn, TransactionIndex
+from rayka.storage.segments.index import OffsetIndex, TimeIndex, TimestampOffset
+from rayka.storage.segments.scan import iter_batches
+from rayka.storage.segments.transaction_index import AbortedTxn, TransactionIndex
 from rayka.types import NO_TIMESTAMP
 
 LOG_SUFFIX = ".log"

@@ -13,7 +13,7 @@ from typing import Final
 
 from rayka.storage.files import RealFiles
 from rayka.storage.format.legacy.message import MAGIC_OFFSET, has_old_magic
-from rayka.storage.log.segment import (
+from rayka.storage.segments.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,

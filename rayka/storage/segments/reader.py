@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.log.segment import DELETED_SUFFIX, SWAP_SUFFIX
+from rayka.storage.segments.segment import DELETED_SUFFIX, SWAP_SUFFIX
 from rayka.types import FileSlice
 
 

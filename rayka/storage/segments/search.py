@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from rayka.errors import ErrorCode
 from rayka.storage.format.records import read_batch
-from rayka.storage.log.scan import ScannedBatch, iter_batches
-from rayka.storage.log.segment import SCAN_BYTES, Segment
-from rayka.storage.log.segments import Segments
+from rayka.storage.segments.scan import ScannedBatch, iter_batches
+from rayka.storage.segments.segment import SCAN_BYTES, Segment
+from rayka.storage.segments.segments import Segments
 from rayka.types import OffsetAnswer, OffsetSpec
 
 

@@ -6,7 +6,7 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from rayka.storage.log.segment import Segment
+from rayka.storage.segments.segment import Segment
 
 
 class Segments:

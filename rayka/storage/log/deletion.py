@@ -1,0 +1,53 @@
+"""Files of deleted segments: renamed at once, removed after `file.delete.delay.ms`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import NamedTuple
+
+from rayka.storage.files import RealFiles
+from rayka.storage.segments.segment import DELETED_SUFFIX
+
+
+class SegmentDeletion(NamedTuple):
+    """Files of segments that the log has deleted, and that are still to be renamed and, at `due_ms`, to be removed."""
+
+    paths: tuple[str, ...]
+    due_ms: int
+
+    def rename(self, files: RealFiles) -> Removal:
+        """Rename the files, so that they are not taken for the log's. Any thread may do it. Raises OSError.
+
+        On a full disk a longer name may find no room in the directory; then the file is removed at once.
+        """
+        renamed = (_rename_deleted(files, path) for path in self.paths)
+        return Removal(tuple(path for path in renamed if path), self.due_ms)
+
+
+class Removal(NamedTuple):
+    """Files that were renamed to be deleted; `run` is due at `due_ms`. What is gone by then is no error."""
+
+    paths: tuple[str, ...]
+    due_ms: int
+
+    def run(self, files: RealFiles) -> None:
+        """Remove the files and directories. Raises OSError."""
+        for path in self.paths:
+            with contextlib.suppress(FileNotFoundError):
+                remove = files.remove_directory if files.is_directory(path) else files.remove
+                remove(path)
+
+
+def _rename_deleted(files: RealFiles, path: str) -> str:
+    """The new name; empty if the file is gone."""
+    try:
+        files.rename(path, path + DELETED_SUFFIX)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        files.remove_if_present(path)
+        return ""
+    return path + DELETED_SUFFIX

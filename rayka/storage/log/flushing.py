@@ -1,0 +1,57 @@
+"""Flushing a log: when it is due, and what follows from a flush."""
+
+from __future__ import annotations
+
+from rayka.storage.files import storing
+from rayka.storage.log.flush_job import FlushJob
+from rayka.storage.log.state import LogState
+
+
+class LogFlush(LogState):
+    """The part of `Log` that puts records on the device."""
+
+    @property
+    def flush_before_visible(self) -> bool:
+        """Whether an append counts only when it is on the device (`flush.messages=1`)."""
+        return self.config.flush_messages == 1
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether `flush.messages` is reached: what was appended may be answered after a flush."""
+        return self._local.log_end_offset - self._local.recovery_point >= self.config.flush_messages
+
+    def flush_needed(self, now_ms: int) -> bool:
+        """Whether `flush.messages` or `flush.ms` is reached, or a closed segment is not on the device yet."""
+        is_unflushed = self._local.log_end_offset > self._local.recovery_point
+        time_is_over = is_unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
+        return self.flush_due or time_is_over or self._local.has_unflushed_segments
+
+    def begin_flush(self) -> FlushJob:
+        """A job that puts everything appended so far on the device; run it, in a thread or not, and finish it.
+
+        Of a log that was released meanwhile nothing is left to flush, and the job does nothing.
+        """
+        return FlushJob(self._files) if self.is_released else self._begin_flush()
+
+    @storing
+    def _begin_flush(self) -> FlushJob:
+        return self._local.begin_flush()
+
+    def finish_flush(self, job: FlushJob) -> None:
+        """Move the recovery point to where the job got. Raises KAFKA_STORAGE_ERROR if it failed."""
+        if not self.is_released:
+            self._finish_flush(job)
+
+    @storing
+    def _finish_flush(self, job: FlushJob) -> None:
+        if job.error is not None:
+            failed = self._disk.flush_failed if job.is_syncing else self._disk.failed
+            raise failed(job.error) from job.error
+        self._local.finish_flush(job)
+        self._flushed_ms = self._now_ms
+
+    def flush(self) -> None:
+        """Put everything on the device and wait for it. Raises KAFKA_STORAGE_ERROR."""
+        job = self.begin_flush()
+        job.run()
+        self.finish_flush(job)
