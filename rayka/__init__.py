@@ -1,7 +1,8 @@
 """rayka: a Kafka-compatible broker built of Ray actors.
 
 `rayka.start()` starts Ray and the broker here; `rayka.connect()` joins a cluster that runs. Both give a
-`Cluster`, from which come producers, consumers and the admin; their classes are in `rayka.client`.
+`Cluster`, from which come producers, consumers and the admin; their classes are in `rayka.client`. `rayka.Queue` is a
+queue with the interface of `ray.util.queue.Queue`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
     from rayka.client.cluster import Cluster
+    from rayka.queue.queue import Queue
 
-__all__ = ["Cluster", "ErrorCode", "RaykaError", "TopicPartition", "connect", "start"]
+__all__ = ["Cluster", "ErrorCode", "Queue", "RaykaError", "TopicPartition", "connect", "start"]
 __version__ = "0.1.0"
 
 
@@ -59,4 +61,8 @@ def __getattr__(name: str) -> Any:
         from rayka.client.cluster import Cluster
 
         return Cluster
+    if name == "Queue":
+        from rayka.queue.queue import Queue
+
+        return Queue
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,7 @@ from rayka.metadata.commands import (
     TopicResult,
 )
 from rayka.metadata.image import BrokerImage, MetadataImage
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     ActiveProducers,
     AppendParams,
@@ -168,6 +168,23 @@ class ShareLeaders(Protocol):
         """Give back what a member holds in these partitions, because it has left or its connection was lost.
 
         Nothing is given back if the member reads there in a session with another id by now.
+
+        Never raises: what can't be given back now comes back when its locks expire.
+        """
+
+    async def depth(self, group_id: str, topic_partition: TopicPartition, topic_id: bytes) -> ShareDepth:
+        """How much the group could acquire from a partition. Raises COORDINATOR_NOT_AVAILABLE while the group's state
+        is not loaded, or was never initialized, and what else the leader answers."""
+
+    async def give_back(
+        self,
+        group_id: str,
+        member_id: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        offsets: Sequence[tuple[int, int]],
+    ) -> None:
+        """Give back records that a member acquired and did not deliver to its program: that is no delivery.
 
         Never raises: what can't be given back now comes back when its locks expire.
         """

@@ -9,7 +9,7 @@ are batches too, AVAILABLE and never delivered: reading the log fills in what th
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -119,6 +119,20 @@ class InFlightBatches:
         self._split_at(first_offset)
         self._split_at(last_offset + 1)
         return self.within(first_offset, last_offset)
+
+    def cut_out_all(self, offsets: Iterable[tuple[int, int]]) -> list[InFlightBatch]:
+        """As `cut_out`, for several runs of offsets."""
+        return [batch for first_offset, last_offset in offsets for batch in self.cut_out(first_offset, last_offset)]
+
+    @property
+    def waiting_count(self) -> int:
+        """How many offsets in flight can be acquired."""
+        return sum(batch.size for batch in self._batches if batch.is_acquirable())
+
+    @property
+    def acquired_count(self) -> int:
+        """How many offsets members hold."""
+        return sum(batch.size for batch in self._batches if batch.state is RecordState.ACQUIRED)
 
     def set_state(self, batch: InFlightBatch, state: RecordState) -> None:
         """Change the state of a batch."""

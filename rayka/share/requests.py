@@ -42,6 +42,17 @@ class ShareFetchParams(NamedTuple):
         return self.max_records > 0 and self.max_bytes > 0
 
 
+class ShareDepth(NamedTuple):
+    """How many records of a partition a group could acquire now, and how many its members hold.
+
+    All below `start_offset` are done (the SPSO).
+    """
+
+    available: int
+    acquired: int
+    start_offset: int
+
+
 class ShareFetchResult(NamedTuple):
     """What became of one partition. The error of its acknowledgements is apart from that of the fetch."""
 

@@ -41,6 +41,7 @@ from rayka.share.record_state import (
     RecordState,
     released_state,
 )
+from rayka.share.requests import ShareDepth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,15 +195,22 @@ class SharePartition:
         """What becomes of a record that is not delivered any more though nobody accepted it."""
         return ARCHIVING if self.config.dead_letter_topic else ARCHIVED
 
-    def release(self, member_id: str, *, were_delivered: bool) -> Transition:
-        """Give back all records that the member holds: its session has ended.
+    def depth(self, log_end_offset: int) -> ShareDepth:
+        """How much there is to do, if the log ends for the group at `log_end_offset`."""
+        new_count = max(0, log_end_offset - self.end_offset)
+        return ShareDepth(self._batches.waiting_count + new_count, self._batches.acquired_count, self.start_offset)
+
+    def release(
+        self, member_id: str, *, were_delivered: bool, offsets: Sequence[tuple[int, int]] | None = None
+    ) -> Transition:
+        """Give back the records that the member holds: all when its session has ended, else those within `offsets`.
 
         A member that leaves has acknowledged what it gave to its program; the rest was not delivered and does not
         count as such. When a connection is lost nobody knows, and the delivery counts: a record that crashes every
         consumer must come to its limit.
         """
         changes = []
-        for batch in self._batches:
+        for batch in self._batches if offsets is None else self._batches.cut_out_all(offsets):
             if batch.state is ACQUIRED and batch.transition is None and batch.member_id == member_id:
                 state = self._released_state(batch) if were_delivered else AVAILABLE
                 changes.append(Change(batch, state, batch.delivery_count - (0 if were_delivered else 1)))

@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rayka.actors.channel.requests import EndShareSession, ShareFetch
+from rayka.actors.channel.requests import (
+    EndShareSession,
+    MeasureShareDepth,
+    ReturnShareRecords,
+    ShareFetch,
+    ShareRequest,
+)
 from rayka.actors.share.configs import ShareGroupConfigs
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.partitions import SharePartitions
 from rayka.actors.share.persister import CoordinatorPersister
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +53,23 @@ class LocalShareLeaders:
     ) -> None:
         await self._ask(EndShareSession(group_id, member_id, is_lost, session_id))
 
-    async def _ask(self, request: ShareFetch | EndShareSession) -> Any:
+    async def depth(self, group_id: str, topic_partition: TopicPartition, topic_id: bytes) -> ShareDepth:
+        answer = await self._ask(MeasureShareDepth(group_id, topic_partition, topic_id))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def give_back(
+        self,
+        group_id: str,
+        member_id: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        offsets: Sequence[tuple[int, int]],
+    ) -> None:
+        await self._ask(ReturnShareRecords(group_id, member_id, topic_partition, topic_id, tuple(offsets)))
+
+    async def _ask(self, request: ShareRequest) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.partitions.ask(request, lambda answer: None if future.done() else future.set_result(answer))
         return await future

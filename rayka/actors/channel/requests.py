@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     ActiveProducers,
     AppendParams,
@@ -130,6 +130,27 @@ class EndShareSession(NamedTuple):
     session_id: str = ""
 
 
+class ReturnShareRecords(NamedTuple):
+    """A member gives back records that it has not delivered to its program; that does not count as a delivery.
+
+    `offsets` are pairs of a first and a last one. Answered with their number of pairs when it is durable.
+    """
+
+    group_id: str
+    member_id: str
+    topic_partition: TopicPartition
+    topic_id: bytes
+    offsets: tuple[tuple[int, int], ...]
+
+
+class MeasureShareDepth(NamedTuple):
+    """Ask how many records a share group could acquire from a partition. `topic_id` is 16 bytes."""
+
+    group_id: str
+    topic_partition: TopicPartition
+    topic_id: bytes
+
+
 class WriteTxnMarkers(NamedTuple):
     """Write the ends of transactions. Answered with an `ErrorCode` value for each partition of each marker."""
 
@@ -142,14 +163,14 @@ class DescribeProducers(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
+ShareRequest: TypeAlias = ShareFetch | EndShareSession | ReturnShareRecords | MeasureShareDepth
 LeaderRequest: TypeAlias = (
     ListOffsets
     | FindEpochEnds
     | DeleteRecords
     | DescribeLogDir
     | Coordinate
-    | ShareFetch
-    | EndShareSession
+    | ShareRequest
     | WriteTxnMarkers
     | DescribeProducers
 )
@@ -176,6 +197,8 @@ OPERATIONS: Final = (
     Operation(10, EndShareSession, int),
     Operation(11, WriteTxnMarkers, tuple[tuple[int, ...], ...]),
     Operation(12, DescribeProducers, tuple[ActiveProducers, ...]),
+    Operation(13, ReturnShareRecords, int),
+    Operation(14, MeasureShareDepth, ShareDepth),
 )
 NUMBERS: Final = {operation.request: operation.number for operation in OPERATIONS}
 

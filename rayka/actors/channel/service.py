@@ -18,6 +18,8 @@ from rayka.actors.channel.requests import (
     FetchParams,
     FindEpochEnds,
     ListOffsets,
+    MeasureShareDepth,
+    ReturnShareRecords,
     ShareFetch,
     ShareFetched,
     WriteTxnMarkers,
@@ -40,6 +42,8 @@ _ASKED = (
     DescribeLogDir,
     Coordinate,
     EndShareSession,
+    ReturnShareRecords,
+    MeasureShareDepth,
     WriteTxnMarkers,
     DescribeProducers,
 )

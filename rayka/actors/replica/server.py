@@ -26,7 +26,10 @@ from rayka.actors.channel.requests import (
     FindEpochEnds,
     LeaderRequest,
     ListOffsets,
+    MeasureShareDepth,
+    ReturnShareRecords,
     ShareFetch,
+    ShareRequest,
     WriteTxnMarkers,
 )
 from rayka.actors.replica.disk import DiskThread, delete_old_segments
@@ -56,7 +59,7 @@ T = TypeVar("T")
 class PartitionUsers(Protocol):
     """What works on the partitions that this process leads, beside clients' reads: share-partitions."""
 
-    def ask(self, request: ShareFetch | EndShareSession, done: Done) -> None:
+    def ask(self, request: ShareRequest, done: Done) -> None:
         """Carry out a request, now or later."""
 
     def more_bytes(self, topic_partition: TopicPartition) -> None:
@@ -306,7 +309,7 @@ class ReplicaServer:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"there are no coordinators of kind {request.coordinator!r}")
         service(request.partition, request.message, done)
 
-    def _share(self, request: ShareFetch | EndShareSession, done: Done) -> None:
+    def _share(self, request: ShareRequest, done: Done) -> None:
         if self.share_partitions is None:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the actor is starting")
         self.share_partitions.ask(request, done)
@@ -367,6 +370,8 @@ _ASK: dict[type, Callable[[ReplicaServer, Any, Done], None]] = {
     Coordinate: ReplicaServer._coordinate,
     ShareFetch: ReplicaServer._share,
     EndShareSession: ReplicaServer._share,
+    ReturnShareRecords: ReplicaServer._share,
+    MeasureShareDepth: ReplicaServer._share,
     WriteTxnMarkers: ReplicaServer._write_txn_markers,
     DescribeProducers: ReplicaServer._describe_producers,
 }

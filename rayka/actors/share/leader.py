@@ -18,6 +18,7 @@ from rayka.share.acquire import AcquiredRecords, AcquireParams
 from rayka.share.config import ShareGroupConfig
 from rayka.share.isolation import visible_batches
 from rayka.share.persister import Persister, SharePartitionKey, ShareState, StateUpdate
+from rayka.share.requests import ShareDepth
 from rayka.share.share_partition import DeadLetters, SharePartition, Transition, Write, persister_error
 from rayka.types import NO_OFFSET, FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetQuery, OffsetSpec
 
@@ -196,9 +197,17 @@ class LeadSharePartition:
         transition = self.core.acknowledge(member_id, acknowledgements, _now_ms())
         return self._persist_transition(transition)
 
-    def release(self, member_id: str, *, were_delivered: bool) -> asyncio.Future[None]:
-        """Give back what the member holds, as `acknowledge`."""
-        return self._persist_transition(self.core.release(member_id, were_delivered=were_delivered))
+    def release(
+        self, member_id: str, *, were_delivered: bool, offsets: Sequence[tuple[int, int]] | None = None
+    ) -> asyncio.Future[None]:
+        """Give back what the member holds, or of it these offsets, as `acknowledge`."""
+        transition = self.core.release(member_id, were_delivered=were_delivered, offsets=offsets)
+        return self._persist_transition(transition)
+
+    def depth(self) -> ShareDepth:
+        """How many records the group could acquire now, and from where on it is not done. Raises RaykaError."""
+        core = self.core
+        return core.depth(self._end_offset(core.config.isolation_level))
 
     def _persist_transition(self, transition: Transition) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()

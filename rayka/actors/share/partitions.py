@@ -14,7 +14,14 @@ from typing import NamedTuple
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import Done
-from rayka.actors.channel.requests import EndShareSession, ShareFetch, ShareFetched
+from rayka.actors.channel.requests import (
+    EndShareSession,
+    MeasureShareDepth,
+    ReturnShareRecords,
+    ShareFetch,
+    ShareFetched,
+    ShareRequest,
+)
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.leader import LeadSharePartition
 from rayka.actors.share.waiters import Waiters
@@ -81,12 +88,15 @@ class SharePartitions:
     def __len__(self) -> int:
         return len(self._leaders)
 
-    def ask(self, request: ShareFetch | EndShareSession, done: Done) -> None:
+    def ask(self, request: ShareRequest, done: Done) -> None:
         """Carry out a request; `done` gets the answer later."""
-        if isinstance(request, ShareFetch):
-            self._background.start("share fetch", self._fetch(request, done))
-        else:
-            self._background.start("end of a share session", self._end_session(request, done))
+        match request:
+            case ShareFetch():
+                self._background.start("share fetch", self._fetch(request, done))
+            case EndShareSession():
+                self._background.start("end of a share session", self._end_session(request, done))
+            case _:
+                self._background.start("share-partition", self._ask_one(request, done))
 
     def more_bytes(self, topic_partition: TopicPartition) -> None:
         """There is more to read."""
@@ -137,6 +147,31 @@ class SharePartitions:
         timeout_s = _LOAD_TIMEOUT_S if has_acknowledgements else max(request.params.max_wait_s, 0.0)
         await asyncio.wait([asyncio.ensure_future(load) for load in loading], timeout=timeout_s)
         return [self._check_loaded(request.params.group_id, one) for one in found]
+
+    async def _ask_one(self, request: ReturnShareRecords | MeasureShareDepth, done: Done) -> None:
+        """What concerns one share-partition, which is loaded if it is not there."""
+        try:
+            leader = await self._loaded(
+                request.group_id, ShareFetchPartition(request.topic_partition, request.topic_id, False)
+            )
+            if isinstance(request, MeasureShareDepth):
+                done(leader.depth())
+            else:
+                await leader.release(request.member_id, were_delivered=False, offsets=request.offsets)
+                done(len(request.offsets))
+        except RaykaError as error:
+            done(error)
+
+    async def _loaded(self, group_id: str, wanted: ShareFetchPartition) -> LeadSharePartition:
+        """Raises RaykaError: COORDINATOR_NOT_AVAILABLE if it can't be loaded in time."""
+        found = self._open(group_id, wanted)
+        if found.leader is not None and not found.leader.is_loaded:
+            await asyncio.wait([asyncio.ensure_future(found.leader.loaded())], timeout=_LOAD_TIMEOUT_S)
+            found = self._check_loaded(group_id, found)
+        if found.leader is None:
+            reason = f"the share-partition {wanted.topic_partition} of group {group_id} is not loaded"
+            raise found.error or RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
+        return found.leader
 
     def _open(self, group_id: str, request: ShareFetchPartition) -> Found:
         key = group_id, request.topic_partition

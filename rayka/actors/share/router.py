@@ -12,10 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rayka.actors.channel.link import CALL_TIMEOUT_S
-from rayka.actors.channel.requests import EndShareSession, ShareFetch, ShareFetched
+from rayka.actors.channel.requests import (
+    EndShareSession,
+    MeasureShareDepth,
+    ReturnShareRecords,
+    ShareFetch,
+    ShareFetched,
+)
 from rayka.actors.channel.router import Router
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import TopicPartition
 
 _END_TIMEOUT_S = 10.0
@@ -47,6 +53,34 @@ class ShareRouter:
         actors = sorted(one[0] for one in found if not isinstance(one, ErrorCode))
         request = EndShareSession(group_id, member_id, is_lost, session_id)
         await asyncio.gather(*(self._router.ask(actor, request, _END_TIMEOUT_S) for actor in dict.fromkeys(actors)))
+
+    async def depth(self, group_id: str, topic_partition: TopicPartition, topic_id: bytes) -> ShareDepth:
+        """As `ShareLeaders.depth`."""
+        answer = await self._ask(topic_partition, MeasureShareDepth(group_id, topic_partition, topic_id))
+        if isinstance(answer, ShareDepth):
+            return answer
+        if isinstance(answer, RaykaError):
+            raise answer
+        raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(answer))
+
+    async def give_back(
+        self,
+        group_id: str,
+        member_id: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        offsets: Sequence[tuple[int, int]],
+    ) -> None:
+        """As `ShareLeaders.give_back`."""
+        await self._ask(
+            topic_partition, ReturnShareRecords(group_id, member_id, topic_partition, topic_id, tuple(offsets))
+        )
+
+    async def _ask(self, topic_partition: TopicPartition, request: ReturnShareRecords | MeasureShareDepth) -> Any:
+        found = self._router.locate(topic_partition)
+        if isinstance(found, ErrorCode):
+            return RaykaError(found)
+        return await self._router.ask(found[0], request, _END_TIMEOUT_S)
 
 
 class RoutedShareFetch:

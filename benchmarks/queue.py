@@ -1,0 +1,144 @@
+"""`rayka.Queue` beside `ray.util.queue.Queue`: `python -m benchmarks.queue`.
+
+One Ray cluster with one broker; the queues take turns. One actor puts and four get, each in a process of its own. "put"
+is the rate at which one producer puts; "moved" is the rate from the first put until the last item was got, which is the
+figure of the aim. Singly, `put` returns when the item is acknowledged, and `get` waits for an item. In batches it is
+`put_nowait_batch` and `get_nowait_batch` with 100 items (10 of 1 MB).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+import ray.util.queue
+
+import rayka
+from rayka.queue import Empty, Queue
+
+CONSUMERS = 4
+SIZES = {100: (4_000, 100), 1_000_000: (200, 10)}
+"""Items of each round of Ray's queue, and items of a batch. Ours moves `FASTER` times as many of the small ones."""
+FASTER = 10
+QUEUES = {"ray": ray.util.queue.Queue, "rayka": Queue}
+_PAUSE_S = 0.001
+
+
+class Case(NamedTuple):
+    """One figure: which queue, items of how many bytes, and how many in a call."""
+
+    queue: str
+    size: int
+    batch: int
+
+    @property
+    def count(self) -> int:
+        """Items of one round."""
+        count = SIZES[self.size][0]
+        is_quick = self.queue == "rayka" or self.batch > 1
+        return count * FASTER if is_quick and self.size < 1000 else count
+
+
+@ray.remote(num_cpus=0)
+class Producer:
+    """Puts items."""
+
+    def ready(self, queue: Any) -> None:
+        """Connect, by putting an item for each consumer."""
+        queue.put_nowait_batch([b""] * CONSUMERS)
+
+    def put(self, queue: Any, case: Case, done: str) -> tuple[float, float]:
+        """When it began and ended, by the clock of the machine."""
+        value = os.urandom(case.size)
+        began = time.monotonic()
+        if case.batch == 1:
+            for _ in range(case.count):
+                queue.put(value)
+        else:
+            for _ in range(case.count // case.batch):
+                queue.put_nowait_batch([value] * case.batch)
+        ended = time.monotonic()
+        Path(done).touch()
+        return began, ended
+
+
+@ray.remote(num_cpus=0)
+class Consumer:
+    """Gets items until the producer has ended and nothing is left."""
+
+    def ready(self, queue: Any) -> None:
+        """Connect."""
+        queue.get()
+
+    def get(self, queue: Any, batch: int, done: str) -> tuple[int, float]:
+        """How many items, and when it got the last one."""
+        count, last = 0, 0.0
+        while True:
+            try:
+                count, last = count + take(queue, batch), time.monotonic()
+            except Empty:
+                if not os.path.exists(done):
+                    time.sleep(_PAUSE_S)
+                elif batch == 1:
+                    return count, last
+                else:
+                    batch = 1
+
+
+def take(queue: Any, batch: int) -> int:
+    """Get so many items."""
+    if batch > 1:
+        return len(queue.get_nowait_batch(batch))
+    queue.get(timeout=0.5)
+    return 1
+
+
+def run(case: Case, directory: str) -> dict[str, float]:
+    """One round: items a second."""
+    queue = QUEUES[case.queue]()
+    done = os.path.join(directory, f"{time.monotonic_ns()}")
+    producer, consumers = Producer.remote(), [Consumer.remote() for _ in range(CONSUMERS)]
+    ray.get([producer.ready.remote(queue), *(each.ready.remote(queue) for each in consumers)])
+    gets = [each.get.remote(queue, case.batch, done) for each in consumers]
+    began, ended = ray.get(producer.put.remote(queue, case, done))
+    counts, lasts = zip(*ray.get(gets), strict=True)
+    if sum(counts) != case.count:
+        raise AssertionError(f"{case}: {sum(counts)} of {case.count} items came")
+    for actor in (producer, *consumers):
+        ray.kill(actor)
+    queue.shutdown()
+    return {"put": case.count / (ended - began), "moved": case.count / (max(lasts) - began)}
+
+
+def main() -> None:
+    """Print a line for each case, and how many times Ray's rate it is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    options = parser.parse_args()
+    figures: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as directory, rayka.start(os.path.join(directory, "data"), "127.0.0.1:0"):
+        for size, (_, batch) in SIZES.items():
+            for together in (1, batch):
+                cases = [Case(queue, size, together) for queue in QUEUES]
+                rounds = [[run(case, directory) for case in cases] for _ in range(options.rounds)]
+                for index, case in enumerate(cases):
+                    both = {key: statistics.median(each[index][key] for each in rounds) for key in ("put", "moved")}
+                    figures[f"{case.queue} {size} B x {together}"] = both
+                    print(f"{case.queue:6} {size:>8} B, {together:>3} in a call: ", end="")
+                    print(", ".join(f"{key} {value:,.0f}/s" for key, value in both.items()), flush=True)
+                ours, rays = (figures[f"{queue} {size} B x {together}"]["moved"] for queue in ("rayka", "ray"))
+                print(f"       {ours / rays:.1f} times Ray's", flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"load": os.getloadavg(), **figures}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The queues that this process uses, over the connection of the process."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import threading
+from typing import Final
+from weakref import WeakSet
+
+import ray
+
+from rayka.client.joined import RayCluster
+from rayka.client.producer.producer import Producer
+from rayka.queue.reader import QueueReader
+from rayka.queue.settings import QueueSettings
+from rayka.queue.topic import QueueTopic
+
+_BUFFER_BYTES: Final = 256 << 20
+_EXIT_TIMEOUT_S: Final = 5.0
+_producers: dict[RayCluster, Producer] = {}
+CONNECTING = threading.RLock()
+
+
+class Connected:
+    """A queue in one process: the ports, the producer that all queues of the process share, and its own reader."""
+
+    def __init__(self, cluster: RayCluster, topic: QueueTopic, settings: QueueSettings) -> None:
+        connection = cluster.connection()
+        self.broker = connection.broker
+        self.loop = connection.loop
+        self.producer = _producer(cluster)
+        self.topic = topic
+        self.reader = QueueReader(self.broker, self.loop, topic, settings)
+
+
+_all: WeakSet[Connected] = WeakSet()
+OWN: dict[str, Connected] = {}
+"""The queues without a name that this process made."""
+
+
+def connect(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> Connected:
+    """Connect; `topic_id` is not known where the queue is to be opened."""
+
+    async def topic() -> QueueTopic:
+        return QueueTopic(connection.broker, name, topic_id)
+
+    connection = cluster.connection()
+    connected = Connected(cluster, connection.loop.run(topic()), settings)
+    _all.add(connected)
+    return connected
+
+
+def _producer(cluster: RayCluster) -> Producer:
+    if cluster not in _producers:
+        _producers[cluster] = cluster.join().producer(buffer_memory=_BUFFER_BYTES)
+    return _producers[cluster]
+
+
+def end_later(connected: Connected) -> None:
+    """A handle was forgotten. This may be in any thread, with any lock held, so nothing is waited for."""
+    if not connected.loop.is_closed:
+        connected.loop.submit(connected.reader.end())
+
+
+@atexit.register
+def _leave() -> None:
+    """The program ends: end the leases of its items, and delete the queues without a name that it made."""
+    if not ray.is_initialized():
+        return
+    ends = [each.loop.submit(each.reader.end()) for each in list(_all) if not each.loop.is_closed]
+    ends += [each.loop.submit(each.topic.delete()) for each in OWN.values() if not each.loop.is_closed]
+    concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)

@@ -1,0 +1,345 @@
+"""`rayka.Queue`: the interface of `ray.util.queue.Queue`, over a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+
+from ray.util.queue import Empty, Full
+
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.client.joined import RayCluster
+from rayka.client.share.records import RecordAcknowledgement, rejection_headers
+from rayka.queue.connected import CONNECTING, OWN, Connected, connect, end_later
+from rayka.queue.items import dumps, loads
+from rayka.queue.leases import ACCEPT, Item
+from rayka.queue.settings import DEAD_LETTER_PREFIX, QueueSettings, lease_of, require_item_fits
+from rayka.share.record_state import AcknowledgeType
+
+__all__ = ["Empty", "Full", "Queue"]
+
+_SHORT_WAIT_S: Final = 0.2
+_FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
+
+
+class Queue:
+    """A first-in, first-out queue whose items survive the death of every process that uses it.
+
+    A program that uses `ray.util.queue.Queue` changes its import and nothing else. Items are pickled as Ray pickles
+    arguments. `put` returns when its item is in the log of the partition's leader. `get` leases an item: should the
+    program die before the lease has ended, another one gets the item. So an item can be delivered more than once.
+    """
+
+    _topic_id: bytes | None
+
+    def __init__(
+        self,
+        maxsize: int = 0,
+        actor_options: dict[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        lease: str = "next_get",
+        lease_s: int = 30,
+        max_attempts: int = 5,
+        dead_letters: bool = False,
+        partitions: int = 1,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
+        """Open a queue, which is created if it does not exist.
+
+        maxsize: `put` waits, or raises `Full`, while so many items are in the queue. 0: no limit.
+        actor_options: taken for the sake of Ray's interface; there is no actor of the queue to have them.
+        name: of the topic behind the queue, and of its share group. All who use one name use one queue. Without a name
+            the queue is another one each time, and is deleted when the process ends that made it.
+        lease: when an item is done with. "next_get": the same thread, or asyncio task, gets another item.
+            "task_done": it calls `task_done`. "program": the program ends, or lets go of the queue.
+        lease_s: for how long an item is lost when the process dies that has it, 15 to 60 seconds. A living process
+            renews its leases.
+        max_attempts: how often an item is delivered, 2 to 10, if no program finishes it.
+        dead_letters: items that were delivered so often, or can't be unpickled, are written to the topic `dlq.` + name.
+        partitions: of the topic, when it is created. Items of different partitions have no order.
+        namespace: Ray's, in which the broker runs.
+
+        Raises ValueError for a setting that can't be, and RaykaError: BROKER_NOT_AVAILABLE without a broker.
+        """
+        del actor_options
+        settings = QueueSettings(maxsize, lease_of(lease), lease_s, max_attempts, dead_letters, partitions)
+        self._set(RayCluster.here(namespace), name or f"queue-{uuid.uuid4().hex[:12]}", settings, None)
+        here = self._here
+        self._topic_id = here.loop.run(here.topic.open(settings))
+        if name is None:
+            OWN[self.name] = here
+
+    def _set(self, cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> None:
+        self.maxsize = settings.maxsize
+        self.name = name
+        self._cluster = cluster
+        self._settings = settings
+        self._topic_id = topic_id
+        self._opened: Connected | None = None
+
+    @property
+    def _here(self) -> Connected:
+        """The queue as this process is connected to it, from the first use on: Ray unpickles arguments where nothing
+        may wait for an actor."""
+        return self._opened or self._connect()
+
+    def _connect(self) -> Connected:
+        with CONNECTING:
+            if self._opened is None:
+                self._opened = connected = connect(self._cluster, self.name, self._settings, self._topic_id)
+                weakref.finalize(self, end_later, connected).atexit = False
+            return self._opened
+
+    def __reduce__(self) -> Any:
+        return _handle, (self._cluster, self.name, self._settings, self._topic_id)
+
+    def __repr__(self) -> str:
+        return f"Queue(name={self.name!r}, maxsize={self.maxsize})"
+
+    # How much is in it.
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def size(self) -> int:
+        """How many items can be got. Those that a program has got, or fetched ahead a moment ago, do not count."""
+        here = self._here
+        return here.loop.run(here.topic.depth()) + here.reader.ready_count
+
+    def qsize(self) -> int:
+        """As `size`."""
+        return self.size()
+
+    def empty(self) -> bool:
+        """Whether there is nothing to get."""
+        return self.size() == 0
+
+    def full(self) -> bool:
+        """Whether `put` would wait."""
+        return 0 < self.maxsize <= self.size()
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Where items are written that were delivered too often; None if nowhere."""
+        return DEAD_LETTER_PREFIX + self.name if self._settings.dead_letters else None
+
+    # Putting.
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item; return when it is in the log of the partition's leader.
+
+        If the queue is full wait for room, for at most `timeout` seconds. Raises `Full`, ValueError for a negative
+        timeout, and RaykaError: MESSAGE_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
+        """
+        deadline_s = _deadline(block, timeout)
+        data = self._checked(item)
+        if self.maxsize > 0:
+            self._wait_for_room(1, deadline_s)
+        self._here.producer.send(self.name, data).get()
+
+    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """As `put`, to be awaited in any event loop."""
+        deadline_s = _deadline(block, timeout)
+        data = self._checked(item)
+        if self.maxsize > 0:
+            await asyncio.to_thread(self._wait_for_room, 1, deadline_s)
+        await self._here.producer.send(self.name, data)
+
+    def put_nowait(self, item: Any) -> None:
+        """As `put` with `block=False`."""
+        self.put(item, block=False)
+
+    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+        """Add several items in order. Raises `Full` if there is no room for all of them: then none is added."""
+        if not isinstance(items, Iterable):
+            raise TypeError("Argument 'items' must be an Iterable")
+        values = [self._checked(item) for item in items]
+        if self.maxsize > 0:
+            self._wait_for_room(len(values), time.monotonic())
+        for future in self._here.producer.send_batch(self.name, None, values):
+            future.get()
+
+    def _checked(self, item: Any) -> bytes:
+        """The bytes of an item that can be sent."""
+        here = self._here
+        topic = here.broker.image.topics.get(self.name)
+        if topic is None or topic.topic_id.bytes != self._topic_id:
+            here.loop.run(here.topic.wait_until_known())
+        data = dumps(item)
+        require_item_fits(len(data))
+        return data
+
+    def _wait_for_room(self, count: int, deadline_s: float) -> None:
+        attempts = 0
+        while (size := self.size()) + count > self.maxsize:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise Full(f"Cannot add {count} items to queue of size {size} and maxsize {self.maxsize}.")
+            time.sleep(min(left_s, _FULL_PAUSES_S[min(attempts, len(_FULL_PAUSES_S) - 1)]))
+            attempts += 1
+
+    # Getting.
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Lease the next item. If there is none wait for it, for at most `timeout` seconds.
+
+        Raises `Empty`, ValueError for a negative timeout, what unpickling raises (the item is then rejected), and
+        RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
+        """
+        deadline_s = _deadline(block, timeout)
+        holder = threading.get_ident()
+        self._here.reader.begin(holder)
+        item = self._here.reader.take(holder)
+        if item is None:
+            item = self._wait_for_item(holder, deadline_s) if block else self._look_for_item(holder)
+        return self._unpickled(holder, item)
+
+    def _wait_for_item(self, holder: Hashable, deadline_s: float) -> Item:
+        while (item := self._here.reader.take(holder)) is None:
+            waiter = self._here.reader.arrival()
+            try:
+                waiter.result(None if deadline_s == _NEVER else max(0.0, deadline_s - time.monotonic()))
+            except concurrent.futures.TimeoutError:
+                raise Empty from None
+            finally:
+                self._here.reader.forget(waiter)
+        return item
+
+    def _look_for_item(self, holder: Hashable) -> Item:
+        if not self._here.loop.run(self._look(1)) or (item := self._here.reader.take(holder)) is None:
+            raise Empty
+        return item
+
+    async def _look(self, count: int) -> bool:
+        """Fetch what is missing to so many items; tells whether they are here.
+
+        A leader that has just loaded the group's state answers the first fetch with nothing.
+        """
+        wait_s = 0.0
+        while (missing := count - self._here.reader.ready_count) > 0:
+            if not await self._here.reader.fetch(missing, wait_s):
+                if wait_s or await self._here.topic.depth() < missing:
+                    return False
+                wait_s = _SHORT_WAIT_S
+        return True
+
+    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
+        """As `get`, to be awaited in any event loop."""
+        deadline_s = _deadline(block, timeout)
+        holder = asyncio.current_task()
+        self._here.reader.begin(holder)
+        while (item := self._here.reader.take(holder)) is None:
+            if not block:
+                found = await asyncio.wrap_future(self._here.loop.submit(self._look(1)))
+                item = self._here.reader.take(holder) if found else None
+                break
+            await self._arrival(deadline_s)
+        if item is None:
+            raise Empty
+        return self._unpickled(holder, item)
+
+    async def _arrival(self, deadline_s: float) -> None:
+        waiter = self._here.reader.arrival()
+        try:
+            left_s = None if deadline_s == _NEVER else max(0.0, deadline_s - time.monotonic())
+            await asyncio.wait_for(asyncio.wrap_future(waiter), left_s)
+        except TimeoutError:
+            raise Empty from None
+        finally:
+            self._here.reader.forget(waiter)
+
+    def get_nowait(self) -> Any:
+        """As `get` with `block=False`."""
+        return self.get(block=False)
+
+    def get_nowait_batch(self, num_items: int) -> list[Any]:
+        """Lease the next items, in order. Raises `Empty` if there are not so many: then none is taken."""
+        if not isinstance(num_items, int):
+            raise TypeError("Argument 'num_items' must be an int")
+        if num_items < 0:
+            raise ValueError("'num_items' must be nonnegative")
+        holder = threading.get_ident()
+        self._here.reader.begin(holder)
+        items = self._here.reader.take_many(holder, num_items)
+        if items is None and self._here.loop.run(self._look(num_items)):
+            items = self._here.reader.take_many(holder, num_items)
+        if items is None:
+            raise Empty(f"Cannot get {num_items} items from queue of size {self.size()}.")
+        return [loads(item.value) for item in items]
+
+    def _unpickled(self, holder: Hashable, item: Item) -> Any:
+        try:
+            return loads(item.value)
+        except BaseException as error:
+            rejection = RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(error))
+            self._here.reader.settle(holder, rejection, newest=True)
+            raise
+
+    # Ending leases.
+
+    def task_done(self) -> None:
+        """The oldest item that this thread, or asyncio task, has got and not finished is done: nobody gets it again.
+
+        Raises ValueError if there is none.
+        """
+        self._settle(ACCEPT)
+
+    def task_failed(self, delay_ms: int = 0) -> None:
+        """The oldest item that this thread, or asyncio task, has got and not finished goes back to the queue.
+
+        Nobody gets it for `delay_ms` milliseconds. After `max_attempts` deliveries it is a dead letter. Raises
+        ValueError if there is none.
+        """
+        self._settle(RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
+
+    def _settle(self, acknowledgement: RecordAcknowledgement) -> None:
+        if not self._here.reader.settle(_holder(), acknowledgement):
+            raise ValueError("task_done() or task_failed() was called more often than get()")
+
+    # Ending.
+
+    def close(self) -> None:
+        """Let go of the queue here: its leases end, as `lease` says, and what was fetched ahead goes back."""
+        if self._opened is not None:
+            self._opened.loop.run(self._opened.reader.end())
+
+    def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
+        """Delete the queue with all its items, for everybody. Both arguments are there for Ray's interface."""
+        del force, grace_period_s
+        here = self._here
+        self.close()
+        OWN.pop(self.name, None)
+        here.loop.run(here.topic.delete())
+
+
+_NEVER: Final = float("inf")
+
+
+def _handle(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> Queue:
+    """A queue that came from another process."""
+    queue = Queue.__new__(Queue)
+    queue._set(cluster, name, settings, topic_id)
+    return queue
+
+
+def _holder() -> Hashable:
+    """Who asks: the asyncio task that runs, else the thread."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()
+
+
+def _deadline(block: bool, timeout: float | None) -> float:
+    if not block:
+        return time.monotonic()
+    if timeout is not None and timeout < 0:
+        raise ValueError("'timeout' must be a non-negative number")
+    return _NEVER if timeout is None else time.monotonic() + timeout

@@ -1,0 +1,364 @@
+"""Gets the items of a queue for the threads and tasks of one program.
+
+Threads take what is here under a lock. The pump, in the loop of the broker's ports, fetches: while somebody waits it
+waits at the leaders for the next items, else it fetches ahead. Acknowledgements travel with the next fetch, or by
+themselves with the next tick, which also renews leases and gives back what nobody takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final
+
+from rayka.actors.background import BackgroundTasks
+from rayka.client.loop import LoopThread
+from rayka.client.share.records import RecordAcknowledgement, acknowledgement_batches, acquired_records
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.queue.leases import Acknowledgements, Item, Leases
+from rayka.queue.settings import QueueSettings
+from rayka.queue.topic import QueueTopic
+from rayka.share.config import AcquireMode
+from rayka.share.record_state import AcknowledgeType
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.storage.log.reader import SegmentReader
+from rayka.types import FileSlice, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT_S: Final = 10.0
+_RETRY_S: Final = 0.05
+_TICK_S: Final = 0.02
+_RENEWALS: Final = 3
+"""How often a lease is renewed within its duration."""
+_MAX_BYTES: Final = 8 << 20
+_GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
+_RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
+_REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
+_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+class QueueReader:
+    """One member of the queue's share group, for any number of threads and event loops."""
+
+    def __init__(self, broker: Broker, loop: LoopThread, topic: QueueTopic, settings: QueueSettings) -> None:
+        self._broker = broker
+        self._loop = loop
+        self._topic = topic
+        self._member_id = f"queue-{uuid.uuid4()}"
+        self._lease_s = settings.lease_s
+        self._leases = Leases(settings.lease)
+        self._lock = threading.Lock()
+        self._waiters: deque[concurrent.futures.Future[None]] = deque()
+        self._segments = SegmentReader()
+        self._background = BackgroundTasks(f"queue {topic.name}")
+        self._epochs: dict[int, int] = {}
+        self._image: object = None
+        self._fetched_s = 0.0
+        self._renewing: asyncio.TimerHandle | None = None
+        self._pumping: asyncio.Task[None] | None = None
+        self._ticking = False
+        self._error: RaykaError | None = None
+        self._is_closed = False
+
+    # For threads and tasks.
+
+    @property
+    def ready_count(self) -> int:
+        """Items that are here and not delivered."""
+        return self._leases.ready_count
+
+    def begin(self, holder: Hashable) -> None:
+        """The holder asks for an item, with which its leases may end."""
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            self._leases.next_get(holder)
+
+    def take(self, holder: Hashable) -> Item | None:
+        """The next item, if one is here."""
+        with self._lock:
+            if self._broker.image is not self._image or _now_s() - self._fetched_s > self._lease_s / 2:
+                self._forget_lost()
+            item = self._leases.take(holder, _now_ms())
+            wants_more = self._pumping is None and self._leases.wanted(0) > 0
+        if item is not None and not self._ticking:
+            self._loop.call_soon(self._start_ticking)
+        if wants_more and item is not None:
+            self._loop.call_soon(self._start_pumping)
+        return item
+
+    def take_many(self, holder: Hashable, count: int) -> Sequence[Item] | None:
+        """So many items, if they are here."""
+        with self._lock:
+            self._forget_lost()
+            items = self._leases.take_many(holder, count, _now_ms())
+        self._loop.call_soon(self._start_ticking)
+        return items
+
+    def arrival(self) -> concurrent.futures.Future[None]:
+        """Done when it is worth looking again. Raises what ended the queue."""
+        waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
+        with self._lock:
+            if self._leases.ready_count:
+                waiter.set_result(None)
+                return waiter
+            self._waiters.append(waiter)
+        self._loop.call_soon(self._start_pumping)
+        return waiter
+
+    def forget(self, waiter: concurrent.futures.Future[None]) -> None:
+        """Nobody waits here any more."""
+        with self._lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif waiter.done() and self._waiters:
+                _wake(self._waiters.popleft())
+
+    def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement, *, newest: bool = False) -> bool:
+        """Acknowledge the oldest item of the holder, or the newest one; False if it has none."""
+        with self._lock:
+            settled = self._leases.settle(holder, acknowledgement, newest=newest)
+        self._loop.call_soon(self._start_ticking)
+        return settled
+
+    def _forget_lost(self) -> None:
+        """Leases that are not delivered and can't be relied on: a leader was replaced, or this process stood still."""
+        image = self._image = self._broker.image
+        if _now_s() - self._fetched_s > self._lease_s / 2:
+            self._leases.forget_ready()
+        topic = image.topics.get(self._topic.name)
+        partitions = topic.partitions if topic is not None else ()
+        lost = [
+            number
+            for number, epoch in self._epochs.items()
+            if number >= len(partitions) or partitions[number].leader_epoch != epoch
+        ]
+        if lost:
+            self._leases.forget_ready(lost)
+
+    # In the loop.
+
+    def _start_pumping(self) -> None:
+        if self._pumping is None and not self._is_closed:
+            self._pumping = self._loop.loop.create_task(self._pump())
+
+    async def _pump(self) -> None:
+        """Fetch while somebody waits, or while items are taken quickly."""
+        try:
+            while not self._is_closed:
+                with self._lock:
+                    is_awaited = bool(self._waiters)
+                    wanted = self._leases.wanted(len(self._waiters))
+                if wanted <= 0 or not (await self.fetch(wanted, _LONGEST_WAIT_S if is_awaited else 0.0) or is_awaited):
+                    break
+        except RaykaError as error:
+            self._error = error if error.code in _GONE else None
+            self._fail(error)
+        except Exception as error:
+            logger.exception("the queue %s can't be read", self._topic.name)
+            self._fail(RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+        finally:
+            self._pumping = None
+            with self._lock:
+                is_awaited = bool(self._waiters) and self._error is None
+            if is_awaited:
+                self._start_pumping()
+
+    async def fetch(self, count: int, wait_s: float) -> bool:
+        """Fetch up to so many items; tells whether there were any. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        await self._topic.wait_until_known()
+        with self._lock:
+            said = self._leases.take_said()
+        results = await self._ask(self._partitions(), said, count, wait_s)
+        items = [item for partition, result in results.items() for item in self._items(partition, result)]
+        with self._lock:
+            self._fetched_s = _now_s()
+            self._leases.add(items, _now_ms())
+            for _ in range(min(len(items), len(self._waiters))):
+                _wake(self._waiters.popleft())
+        self._start_ticking()
+        if not items and any(result.error for result in results.values()):
+            await asyncio.sleep(_RETRY_S)
+        return bool(items)
+
+    def _partitions(self) -> list[TopicPartition]:
+        topic = self._topic.image()
+        self._epochs = {number: partition.leader_epoch for number, partition in enumerate(topic.partitions)}
+        return self._topic.partitions()
+
+    async def _ask(
+        self,
+        fetched: Sequence[TopicPartition],
+        said: Acknowledgements,
+        count: int = 0,
+        wait_s: float = 0.0,
+        *,
+        renews: bool = False,
+    ) -> dict[TopicPartition, ShareFetchResult]:
+        """Acknowledge and fetch; what can't be acknowledged yet is said again."""
+        wanted = dict.fromkeys(fetched, True)
+        for number in said:
+            wanted.setdefault(TopicPartition(self._topic.name, number), False)
+        requests = [
+            ShareFetchPartition(
+                one, self._topic.topic_id, is_fetched, acknowledgement_batches(said.get(one.partition, {}))
+            )
+            for one, is_fetched in wanted.items()
+        ]
+        params = ShareFetchParams(
+            self._topic.name,
+            self._member_id,
+            max_wait_s=wait_s,
+            min_bytes=1,
+            max_bytes=_MAX_BYTES if fetched else 0,
+            max_records=count,
+            batch_size=max(1, count),
+            acquire_mode=AcquireMode.RECORD_LIMIT,
+            is_renew_ack=renews,
+        )
+        _, results = await self._broker.share_leaders.fetch(params, requests)
+        answered = dict(zip(wanted, results, strict=True))
+        if not renews:
+            await self._check_acknowledged(answered, said)
+        return answered
+
+    async def _check_acknowledged(
+        self, answered: Mapping[TopicPartition, ShareFetchResult], said: Acknowledgements
+    ) -> None:
+        """A leader refuses acknowledgements as a whole if the lease of one item has ended; then halves are sent."""
+        for topic_partition, result in answered.items():
+            types = dict(said.get(topic_partition.partition, {}))
+            if not result.acknowledge_error or not types or result.acknowledge_error in _GONE:
+                continue
+            number = topic_partition.partition
+            if result.acknowledge_error not in _REFUSED:
+                with self._lock:
+                    self._leases.say_again({number: types})
+            elif len(types) == 1:
+                logger.info("%s: the lease of offset %s had ended; it is delivered again", topic_partition, *types)
+            else:
+                offsets = sorted(types)
+                middle = len(offsets) // 2
+                for half in (offsets[:middle], offsets[middle:]):
+                    await self._ask((), {number: {offset: types[offset] for offset in half}})
+
+    def _items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[Item]:
+        if not result.acquired or result.records is None:
+            return []
+        data = self._segments.read(result.records) if isinstance(result.records, FileSlice) else result.records
+        number = topic_partition.partition
+        items = [
+            Item(number, record.offset, record.value or b"", record.delivery_count)
+            for record in acquired_records(topic_partition, data, result.acquired)
+        ]
+        if len(items) < result.acquired_count:
+            found = {item.offset for item in items}
+            every = (offset for first, last, _ in result.acquired for offset in range(first, last + 1))
+            with self._lock:
+                self._leases.say_again({number: {one: _GAP for one in every if one not in found}})
+        return items
+
+    def _start_ticking(self) -> None:
+        if not self._ticking and not self._is_closed:
+            self._ticking = True
+            self._loop.loop.call_later(_TICK_S, self._tick)
+            if self._renewing is None:
+                self._renewing = self._loop.loop.call_later(self._lease_s / _RENEWALS, self._tick_slowly)
+
+    def _tick(self) -> None:
+        self._background.start("tick", self._settle())
+
+    def _tick_slowly(self) -> None:
+        self._background.start("renewal", self._renew())
+
+    async def _settle(self) -> None:
+        """Send acknowledgements, and give back what nobody takes; again soon unless there is nothing left."""
+        try:
+            with self._lock:
+                self._leases.end_holders(is_alive)
+                said = self._leases.take_said() if self._leases.has_said else {}
+                idle = self._leases.take_idle(_now_ms())
+            if said:
+                await self._ask((), said)
+            await self._give_back(idle)
+        except Exception:
+            logger.exception("the leases of the queue %s could not be settled", self._topic.name)
+        finally:
+            self._ticking = False
+            if not self._leases.is_settled:
+                self._start_ticking()
+
+    async def _renew(self) -> None:
+        """Renew the leases of what is delivered; again later unless there was nothing."""
+        self._renewing = None
+        with self._lock:
+            self._leases.end_holders(is_alive)
+            held = self._leases.held()
+        self._start_ticking()
+        for number, offsets in held.items():
+            await self._ask((), {number: dict.fromkeys(offsets, _RENEW)}, renews=True)
+
+    async def _give_back(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        leaders, topic = self._broker.share_leaders, self._topic
+        for number, offsets in ranges.items():
+            await leaders.give_back(
+                topic.name, self._member_id, TopicPartition(topic.name, number), topic.topic_id, offsets
+            )
+
+    def _fail(self, error: RaykaError) -> None:
+        """Nobody need wait any longer."""
+        with self._lock:
+            waiters, self._waiters = list(self._waiters), deque()
+        for waiter in waiters:
+            if waiter.set_running_or_notify_cancel():
+                waiter.set_exception(error)
+
+    # Ending.
+
+    async def end(self) -> None:
+        """Nobody gets items here any more: say what is left to say, and give back the rest. Safe to repeat."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with self._lock:
+            self._leases.end()
+            said = self._leases.take_said()
+        self._error = RaykaError(ErrorCode.INVALID_REQUEST, f"This handle of the queue {self._topic.name} is closed")
+        self._fail(self._error)
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._pumping is not None:
+            self._pumping.cancel()
+        if said:
+            await self._ask((), said)
+        if self._epochs:
+            partitions = [TopicPartition(self._topic.name, number) for number in self._epochs]
+            await self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
+
+
+def is_alive(holder: Hashable) -> bool:
+    """Whether a holder, an asyncio task or the ident of a thread, may ask for another item."""
+    if isinstance(holder, asyncio.Task):
+        return not holder.done()
+    return any(thread.ident == holder for thread in threading.enumerate())
+
+
+def _wake(waiter: concurrent.futures.Future[None]) -> None:
+    if waiter.set_running_or_notify_cancel():
+        waiter.set_result(None)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _now_s() -> float:
+    return time.monotonic()

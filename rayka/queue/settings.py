@@ -1,0 +1,83 @@
+"""The settings of a queue, and what they are as settings of its topic and of its share group."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from rayka.errors import ErrorCode, RaykaError
+
+DEAD_LETTER_PREFIX = "dlq."
+MAX_ITEM_BYTES = 64 << 20
+_SEGMENT_BYTES = 256 << 20
+_LEASE_S = (15, 60)
+_ATTEMPTS = (2, 10)
+
+
+class Lease(enum.StrEnum):
+    """When the lease of an item ends, after which nobody gets the item again."""
+
+    NEXT_GET = "next_get"
+    TASK_DONE = "task_done"
+    PROGRAM = "program"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """The settings of `rayka.Queue`. Raises ValueError for one that can't be."""
+
+    maxsize: int = 0
+    lease: Lease = Lease.NEXT_GET
+    lease_s: int = 30
+    max_attempts: int = 5
+    dead_letters: bool = False
+    partitions: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.maxsize, bool) or not isinstance(self.maxsize, int):
+            raise ValueError(f"maxsize must be a number of items, not {self.maxsize!r}")
+        _require("lease_s", self.lease_s, *_LEASE_S)
+        _require("max_attempts", self.max_attempts, *_ATTEMPTS)
+        _require("partitions", self.partitions, 1, 10_000)
+
+    def topic_configs(self) -> dict[str, int]:
+        """An item stays until it is done with, however old it is, and its segment soon goes then."""
+        return {
+            "retention.ms": -1,
+            "retention.bytes": -1,
+            "max.message.bytes": MAX_ITEM_BYTES,
+            "segment.bytes": _SEGMENT_BYTES,
+        }
+
+    def group_configs(self, name: str, max_record_locks: int) -> dict[str, str]:
+        """The settings of the queue's share group, with the most record locks that the broker allows it."""
+        configs = {
+            "share.auto.offset.reset": "earliest",
+            "share.record.lock.duration.ms": str(self.lease_s * 1000),
+            "share.delivery.count.limit": str(self.max_attempts),
+            "share.partition.max.record.locks": str(max_record_locks),
+        }
+        if self.dead_letters:
+            configs["errors.deadletterqueue.topic.name"] = DEAD_LETTER_PREFIX + name
+            configs["errors.deadletterqueue.copy.record.enable"] = "true"
+        return configs
+
+
+def lease_of(name: str) -> Lease:
+    """The lease with this name. Raises ValueError."""
+    try:
+        return Lease(name)
+    except ValueError:
+        raise ValueError(f"lease must be one of {', '.join(Lease)}, not {name!r}") from None
+
+
+def require_item_fits(size: int) -> None:
+    """Raises MESSAGE_TOO_LARGE."""
+    if size > MAX_ITEM_BYTES - 1024:
+        reason = f"An item of {size} bytes is too large for a queue; put an ObjectRef to it"
+        raise RaykaError(ErrorCode.MESSAGE_TOO_LARGE, reason)
+
+
+def _require(name: str, value: int, lowest: int, highest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise ValueError(f"{name} must be a whole number from {lowest} to {highest}, not {value!r}")

@@ -1,0 +1,164 @@
+"""What a queue is in the broker: a topic, and a share group of the same name without members.
+
+Each program acquires from all partitions of the topic, so none is assigned any, and nobody has to join before the first
+item. The state of the share-partitions has to be initialized once, which the coordinator does when a member joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from rayka.client.admin.admin import AsyncAdmin
+from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.gateway.share_groups import ShareGroups
+from rayka.metadata.commands import NewTopic
+from rayka.metadata.image import TopicImage
+from rayka.metadata.records import ConfigResource, ResourceType
+from rayka.queue.settings import DEAD_LETTER_PREFIX, QueueSettings
+from rayka.share.requests import ShareDepth
+from rayka.types import TopicPartition
+
+_TIMEOUT_MS: Final = 30_000
+_LOOK_AGAIN_S: Final = 0.02
+_IMAGE_LAG_S: Final = 3.0
+_JOINS, _LEAVES = 0, -1
+_DEAD_LETTERS: Final = {"errors.deadletterqueue.group.enable": "true"}
+_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+class QueueTopic:
+    """The topic and the group of one queue; in the loop of the broker's ports.
+
+    Raises UNKNOWN_TOPIC_OR_PARTITION once the queue was shut down.
+    """
+
+    def __init__(self, broker: Broker, name: str, topic_id: bytes | None = None) -> None:
+        self.name = name
+        self._broker = broker
+        self._admin = AsyncAdmin(broker)
+        self._topic_id = topic_id
+
+    @property
+    def topic_id(self) -> bytes:
+        """The id of the topic, 16 bytes."""
+        if self._topic_id is None:
+            raise gone(self.name)
+        return self._topic_id
+
+    def image(self) -> TopicImage:
+        """The topic; another one of the same name is none."""
+        topic = self._broker.image.topics.get(self.name)
+        if topic is None or topic.topic_id.bytes != self._topic_id:
+            raise gone(self.name)
+        return topic
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions of the topic."""
+        return [TopicPartition(self.name, number) for number in range(len(self.image().partitions))]
+
+    async def open(self, settings: QueueSettings) -> bytes:
+        """Create what does not exist, and return the id of the topic when the queue can be used. Raises RaykaError."""
+        is_new = self.name not in self._broker.image.topics
+        if is_new:
+            await self._create(NewTopic(self.name, settings.partitions, configs=_texts(settings.topic_configs())))
+        await self.wait_until_known()
+        await self._configure(settings)
+        if is_new or not await self._is_initialized():
+            await self._initialize()
+        return self.topic_id
+
+    async def _create(self, topic: NewTopic) -> None:
+        (result,) = await self._admin.create_topics([topic], raise_errors=False)
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise RaykaError(result.error, result.error_message or f"the queue {self.name} can't be created")
+
+    async def wait_until_known(self) -> None:
+        """Return when the topic is in this process's image, which may be a little late."""
+        end = _now() + _IMAGE_LAG_S
+        while (topic := self._broker.image.topics.get(self.name)) is None or (
+            self._topic_id is not None and topic.topic_id.bytes != self._topic_id
+        ):
+            if _now() > end:
+                raise gone(self.name)
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        self._topic_id = topic.topic_id.bytes
+
+    async def _configure(self, settings: QueueSettings) -> None:
+        locks = int(str(self._broker.config["group.share.max.partition.max.record.locks"]))
+        group = ConfigResource(ResourceType.GROUP, self.name)
+        await self._admin.alter_configs(group, settings.group_configs(self.name, locks))
+        if settings.dead_letters:
+            await self._create(NewTopic(DEAD_LETTER_PREFIX + self.name, 1, configs=_DEAD_LETTERS))
+
+    async def _initialize(self) -> None:
+        """Join the group and leave it, until its state is there."""
+        end = _now() + _TIMEOUT_MS / 1000
+        while True:
+            try:
+                await self._join_and_leave()
+                if await self._is_initialized():
+                    return
+            except RaykaError as error:
+                if not error.code.retriable:
+                    raise
+            if _now() > end:
+                reason = f"the share-partitions of the queue {self.name} could not be initialized"
+                raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _is_initialized(self) -> bool:
+        try:
+            await self.depths()
+        except RaykaError as error:
+            if error.code in _GONE or not error.code.retriable:
+                raise
+            return False
+        return True
+
+    async def _join_and_leave(self) -> None:
+        groups, member_id = ShareGroups(self._broker), str(uuid.uuid4())
+        await self._broker.groups.coordinator_of(self.name)
+        joins = ShareGroupHeartbeatRequest(self.name, member_id, _JOINS, subscribed_topic_names=(self.name,))
+        answer = await groups.heartbeat(joins)
+        if answer.error is not ErrorCode.NONE:
+            raise RaykaError(answer.error, answer.error_message or answer.error.name)
+        await groups.heartbeat(ShareGroupHeartbeatRequest(self.name, member_id, _LEAVES))
+
+    async def depths(self) -> Sequence[ShareDepth]:
+        """How many items can be acquired now, in each partition."""
+        leaders, topic_id = self._broker.share_leaders, self.topic_id
+        return await asyncio.gather(*(leaders.depth(self.name, one, topic_id) for one in self.partitions()))
+
+    async def depth(self) -> int:
+        """How many items can be acquired now. While a leader is away it is asked again, up to 30 seconds."""
+        end = _now() + _TIMEOUT_MS / 1000
+        while True:
+            try:
+                return sum(depth.available for depth in await self.depths())
+            except RaykaError as error:
+                if error.code in _GONE or not error.code.retriable or _now() > end:
+                    raise
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def delete(self) -> None:
+        """Delete the topic with all items, and the group. Nothing is left to do if somebody else has done it."""
+        await self._admin.delete_topics([self.name], raise_errors=False)
+        await self._admin.delete_groups([self.name], raise_errors=False)
+
+
+def gone(name: str) -> RaykaError:
+    """The error of a queue that was shut down."""
+    return RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The queue {name} was shut down")
+
+
+def _texts(configs: dict[str, int]) -> dict[str, str]:
+    return {name: str(value) for name, value in configs.items()}
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

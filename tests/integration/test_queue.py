@@ -1,0 +1,141 @@
+"""`rayka.Queue` among Ray's tasks and actors, some of which are killed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+
+import rayka
+from rayka.client.cluster import Cluster
+from rayka.queue import Empty, Queue
+from rayka.testing import wait_until
+from tests.support.embedded import embedded
+
+ENOUGH_S = 90.0
+LEASE_MS = 1500
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One broker for this module, which allows short leases."""
+    configs = {"group.share.min.record.lock.duration.ms": "1000"}
+    with embedded(tmp_path_factory.mktemp("data"), configs=configs) as cluster:
+        yield cluster
+
+
+def leased(cluster: Cluster, name: str, **settings: Any) -> Queue:
+    """A queue with leases shorter than a program may ask for."""
+    queue = Queue(name=name, **settings)
+    group = rayka.client.ConfigResource(rayka.client.ResourceType.GROUP, name)
+    cluster.admin().alter_configs(group, {"share.record.lock.duration.ms": LEASE_MS})
+    return queue
+
+
+@ray.remote(num_cpus=0, max_concurrency=4)
+class Worker:
+    """A program that uses queues, and may be killed."""
+
+    def get(self, queue: Queue, count: int = 1) -> list[Any]:
+        return [queue.get(timeout=ENOUGH_S) for _ in range(count)]
+
+    def put(self, queue: Queue, *items: Any) -> None:
+        for item in items:
+            queue.put(item)
+
+    def hold(self, queue: Queue, count: int) -> list[Any]:
+        self._queue = queue
+        return self.get(queue, count)
+
+    def get_by_name(self, name: str) -> Any:
+        return rayka.Queue(name=name).get(timeout=ENOUGH_S)
+
+
+@pytest.fixture(scope="module")
+def workers(cluster: Cluster) -> list[Any]:
+    """Two processes."""
+    return [Worker.remote() for _ in range(2)]
+
+
+def test_tasks_and_actors_share_a_queue(workers: list[Any]) -> None:
+    queue = Queue()
+    gets = [worker.get.remote(queue, 5) for worker in workers]
+    ray.get([worker.put.remote(queue, *range(5)) for worker in workers], timeout=ENOUGH_S)
+    assert sorted(itertools.chain.from_iterable(ray.get(gets, timeout=ENOUGH_S))) == sorted([*range(5)] * 2)
+    assert queue.empty()
+    queue.shutdown()
+
+
+def test_items_are_whatever_ray_can_send(workers: list[Any]) -> None:
+    factor = 3
+
+    class Local:
+        def times(self) -> int:
+            return factor
+
+    queue = Queue()
+    reference = ray.put("in the object store")
+    items = (None, b"\x00" * 2_000_000, {"a": [1, 2]}, lambda: factor, Local(), reference, queue)
+    ray.get(workers[0].put.remote(queue, *items[:4]), timeout=ENOUGH_S)
+    for item in items[4:]:
+        queue.put(item)
+    assert queue.get() is None
+    assert queue.get() == b"\x00" * 2_000_000
+    assert queue.get() == {"a": [1, 2]}
+    assert queue.get()() == 3
+    assert queue.get().times() == 3
+    assert ray.get(queue.get(), timeout=ENOUGH_S) == "in the object store"
+    assert queue.get().name == queue.name
+    queue.shutdown()
+
+
+def test_a_named_queue_is_the_same_for_everybody_and_keeps_its_items(cluster: Cluster, workers: list[Any]) -> None:
+    Queue(name="jobs").put("job")
+    assert ray.get(workers[0].get_by_name.remote("jobs"), timeout=ENOUGH_S) == "job"
+    Queue(name="jobs").shutdown()
+    assert "jobs" not in cluster.admin().list_topics()
+
+
+def test_the_item_of_a_killed_process_is_got_by_another(cluster: Cluster) -> None:
+    queue = leased(cluster, "killed")
+    queue.put_nowait_batch(range(5))
+    worker = Worker.remote()
+    assert ray.get(worker.hold.remote(queue, 3), timeout=ENOUGH_S) == [0, 1, 2]
+    wait_until(lambda: queue.qsize() == 2, ENOUGH_S, "the worker has given back what it had fetched ahead")
+    ray.kill(worker)
+    assert sorted(queue.get(timeout=ENOUGH_S) for _ in range(3)) == [2, 3, 4]  # 0 and 1 were done with the next get
+    with pytest.raises(Empty):
+        queue.get(timeout=2 * LEASE_MS / 1000)
+    queue.shutdown()
+
+
+def test_items_of_a_program_come_back_if_it_is_killed_and_are_done_when_it_ends(cluster: Cluster) -> None:
+    queue = leased(cluster, "programs", lease="program")
+    queue.put_nowait_batch(range(4))
+    killed, ends = Worker.remote(), Queue(name="programs", lease="program")
+    assert ray.get(killed.hold.remote(queue, 2), timeout=ENOUGH_S) == [0, 1]
+    ray.kill(killed)
+    assert sorted(ends.get(timeout=ENOUGH_S) for _ in range(4)) == [0, 1, 2, 3]
+    ends.close()
+    with pytest.raises(Empty):
+        queue.get(timeout=2 * LEASE_MS / 1000)
+    queue.shutdown()
+
+
+def test_items_survive_the_death_of_the_leader(cluster: Cluster) -> None:
+    queue = leased(cluster, "leaders")
+    queue.put_nowait_batch(range(50))
+    taken = [queue.get() for _ in range(10)]
+    wait_until(lambda: queue.qsize() == 40, ENOUGH_S, "what was fetched ahead is given back")
+    actor = cluster._connection.broker.image.topics["leaders"].partitions[0].leader_actor
+    assert actor is not None
+    ray.kill(ray.get_actor(actor, namespace="rayka"), no_restart=False)
+    queue.put(50)
+    while len(set(taken)) < 51:
+        taken.append(queue.get(timeout=ENOUGH_S))
+    assert set(taken) == {*range(51)}
+    assert len(taken) <= 52, "at most the item that was leased comes again"
+    queue.shutdown()

@@ -1,0 +1,272 @@
+"""`rayka.Queue` in one program: what programs rely on in `ray.util.queue`, and leases."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+import threading
+import time
+from typing import Any
+
+import pytest
+import ray.util.queue
+
+import rayka
+from rayka.client.cluster import Cluster
+from rayka.client.loop import LoopThread
+from rayka.queue import Empty, Full, Queue
+from rayka.testing import wait_until
+
+ENOUGH_S = 60.0
+LEASE_MS = 1200
+
+
+@pytest.fixture
+def queue(an_empty_queue: Queue) -> Queue:
+    return an_empty_queue
+
+
+def copy_of(queue: Queue) -> Queue:
+    """The queue as another process has it, with a reader of its own."""
+    copied: Queue = pickle.loads(pickle.dumps(queue))
+    return copied
+
+
+def later(function: Any, *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def leased(cluster: Cluster, **settings: Any) -> Queue:
+    """A queue with leases shorter than a program may ask for."""
+    queue = Queue(name=f"leased-{time.monotonic_ns()}", **settings)
+    group = rayka.client.ConfigResource(rayka.client.ResourceType.GROUP, queue.name)
+    cluster.admin().alter_configs(group, {"share.record.lock.duration.ms": LEASE_MS})
+    return queue
+
+
+def test_the_exceptions_are_ray_s_own() -> None:
+    assert (Empty, Full) == (ray.util.queue.Empty, ray.util.queue.Full)
+
+
+def test_items_come_in_the_order_in_which_they_were_put(queue: Queue) -> None:
+    for number in range(10):
+        queue.put(number)
+    assert [queue.get() for _ in range(10)] == [*range(10)]
+
+
+def test_the_asynchronous_forms_do_the_same(queue: Queue) -> None:
+    async def use() -> list[int]:
+        for number in range(10):
+            await queue.put_async(number)
+        return [await queue.get_async() for _ in range(10)]
+
+    assert asyncio.run(use()) == [*range(10)]
+
+
+def test_a_coroutine_that_waits_gets_an_item_that_is_put_later(queue: Queue) -> None:
+    async def use() -> object:
+        waiting = asyncio.ensure_future(queue.get_async())
+        await asyncio.sleep(0)
+        with pytest.raises(Empty):
+            await queue.get_async(block=False)
+        with pytest.raises(Empty):
+            await queue.get_async(timeout=0.05)
+        await queue.put_async("late")
+        return await asyncio.wait_for(waiting, ENOUGH_S)
+
+    assert asyncio.run(use()) == "late"
+
+
+def test_a_batch_that_does_not_fit_is_not_put_at_all() -> None:
+    queue = Queue(5)
+    queue.put_nowait_batch([0, 1, 2])
+    with pytest.raises(Full):
+        queue.put_nowait_batch([3, 4, 5])
+    assert queue.qsize() == 3
+    queue.put_nowait_batch([3, 4])
+    assert queue.get_nowait_batch(5) == [0, 1, 2, 3, 4]
+    queue.shutdown()
+
+
+def test_a_batch_is_got_as_a_whole_or_not_at_all(queue: Queue) -> None:
+    queue.put_nowait_batch(range(10))
+    with pytest.raises(Empty):
+        queue.get_nowait_batch(11)
+    assert queue.get_nowait_batch(3) == [0, 1, 2]
+    assert queue.get_nowait_batch(0) == []
+    assert queue.get_nowait_batch(7) == [3, 4, 5, 6, 7, 8, 9]
+    with pytest.raises(TypeError):
+        queue.get_nowait_batch("two")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="nonnegative"):
+        queue.get_nowait_batch(-1)
+    with pytest.raises(TypeError):
+        queue.put_nowait_batch(7)  # type: ignore[arg-type]
+
+
+def test_the_size_counts_what_can_be_got(queue: Queue) -> None:
+    assert queue.empty()
+    assert not queue.full()
+    for number in range(1, 11):
+        queue.put(number)
+        assert (queue.qsize(), len(queue), queue.empty()) == (number, number, False)
+    for number in range(9, -1, -1):
+        queue.get()
+        assert queue.size() == number
+
+
+def test_an_item_that_can_t_be_pickled_is_not_put(queue: Queue) -> None:
+    with pytest.raises(TypeError):
+        queue.put(threading.Lock())
+    assert queue.empty()
+
+
+def test_what_a_process_fetched_ahead_and_does_not_take_goes_to_others(queue: Queue) -> None:
+    queue.put_nowait_batch(range(100))
+    mine = [queue.get() for _ in range(30)]
+    assert mine == [*range(30)]
+    other = copy_of(queue)
+    others = [other.get(timeout=ENOUGH_S) for _ in range(3)]
+    assert set(others).isdisjoint(mine)
+    wait_until(lambda: queue.qsize() == 67, ENOUGH_S, "nobody keeps what it does not take")
+
+
+def test_after_shutdown_nobody_can_use_the_queue(cluster: Cluster) -> None:
+    queue = Queue()
+    copy = copy_of(queue)
+    queue.shutdown()
+    with pytest.raises(rayka.RaykaError):
+        queue.get_nowait()
+    with pytest.raises(rayka.RaykaError, match="was shut down"):
+        copy.put(1)
+    with pytest.raises(rayka.RaykaError, match="was shut down"):
+        copy.get(timeout=ENOUGH_S)
+    assert queue.name not in cluster.admin().list_topics()
+
+
+def test_a_living_process_keeps_its_item_for_as_long_as_it_likes(cluster: Cluster, monkeypatch: Any) -> None:
+    monkeypatch.setattr("rayka.queue.reader._RENEWALS", 60)
+    queue = leased(cluster)
+    queue.put("long")
+    other = copy_of(queue)
+    assert queue.get() == "long"
+    with pytest.raises(Empty):
+        other.get(timeout=3 * LEASE_MS / 1000)
+    queue.shutdown()
+
+
+def test_task_done_and_task_failed_end_leases_where_the_program_asks_for_it(cluster: Cluster) -> None:
+    queue = leased(cluster, lease="task_done")
+    queue.put_nowait_batch(["good", "bad", "lost"])
+    assert [queue.get() for _ in range(3)] == ["good", "bad", "lost"]
+    queue.task_done()
+    queue.task_failed()
+    assert queue.get(timeout=ENOUGH_S) == "bad"
+    other = copy_of(queue)
+    queue.close()
+    assert sorted(other.get(timeout=ENOUGH_S) for _ in range(2)) == ["bad", "lost"]
+    other.task_done()
+    other.task_done()
+    with pytest.raises(ValueError, match="more often than get"):
+        other.task_done()
+    other.shutdown()
+
+
+def test_an_item_that_fails_as_often_as_allowed_is_a_dead_letter(cluster: Cluster) -> None:
+    queue = leased(cluster, lease="task_done", max_attempts=2, dead_letters=True)
+    queue.put("poison")
+    for _ in range(2):
+        assert queue.get(timeout=ENOUGH_S) == "poison"
+        queue.task_failed()
+    topic = queue.dead_letter_topic
+    assert topic == f"dlq.{queue.name}"
+    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=ENOUGH_S * 1000) as consumer:
+        consumer.assign([(topic, 0)])
+        letter = next(iter(consumer))
+    assert pickle.loads(letter.value) == "poison"
+    assert dict(letter.headers)["__dlq.errors.delivery.count"] == b"2"
+    with pytest.raises(Empty):
+        queue.get_nowait()
+    queue.shutdown()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"lease": "never"}, {"lease_s": 5}, {"max_attempts": 1}, {"partitions": 0}, {"maxsize": "many"}],
+)
+def test_settings_that_can_t_be_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Queue(**settings)
+
+
+def test_a_full_queue_refuses_or_waits(cluster: Cluster) -> None:
+    queue = Queue(1)
+    other = copy_of(queue)
+    queue.put(0, block=False)
+    assert queue.full()
+    with pytest.raises(Full):
+        other.put_nowait(1)
+    with pytest.raises(Full):
+        queue.put(1, timeout=0.1)
+    with pytest.raises(ValueError, match="non-negative"):
+        queue.put(1, timeout=-1)
+    assert other.get() == 0
+    queue.put(1, timeout=ENOUGH_S)
+    putting = later(queue.put, 2)
+    assert other.get(timeout=ENOUGH_S) == 1
+    putting.join(ENOUGH_S)
+    assert other.get() == 2
+    queue.shutdown()
+
+
+def test_an_empty_queue_refuses_or_waits(queue: Queue) -> None:
+    with pytest.raises(Empty):
+        queue.get_nowait()
+    with pytest.raises(Empty):
+        queue.get(timeout=0.1)
+    with pytest.raises(ValueError, match="non-negative"):
+        queue.get(timeout=-1)
+    later(copy_of(queue).put, "late")
+    assert queue.get(timeout=ENOUGH_S) == "late"
+    queue.put("at once")
+    assert queue.get(block=False) == "at once"
+
+
+def test_many_threads_and_programs_get_every_item_once(queue: Queue) -> None:
+    found: list[int] = []
+
+    def drain(queue: Queue) -> None:
+        while (item := queue.get(timeout=ENOUGH_S)) is not None:
+            found.append(item)
+
+    copies = [copy_of(queue) for _ in range(2)]
+    drains = [later(drain, copy) for copy in copies for _ in range(2)]
+    putters = [later(lambda: [queue.put(number) for number in range(100)]) for _ in range(2)]
+    for putter in putters:
+        putter.join(ENOUGH_S)
+    queue.put_nowait_batch(range(100, 1500))
+    queue.put_nowait_batch([None] * len(drains))
+    for each in drains:
+        each.join(ENOUGH_S)
+    assert sorted(found) == sorted(itertools.chain([*range(100)] * 2, range(100, 1500)))
+
+
+def test_a_queue_without_partitions_in_order_gives_every_item_too(cluster: Cluster) -> None:
+    queue = Queue(partitions=3)
+    for number in range(60):
+        queue.put(number)
+    assert queue.qsize() == 60
+    assert sorted(queue.get(timeout=ENOUGH_S) for _ in range(60)) == [*range(60)]
+    queue.shutdown()
+
+
+def test_items_that_are_done_with_leave_the_lag_of_the_group(cluster: Cluster, queue: Queue) -> None:
+    queue.put_nowait_batch(range(10))
+    assert queue.get_nowait_batch(10) == [*range(10)]
+    with pytest.raises(Empty):
+        queue.get_nowait()
+    loop: LoopThread = cluster._connection.loop
+    depths = queue._here.topic.depths
+    wait_until(lambda: loop.run(depths())[0].start_offset == 10, ENOUGH_S, "all items are done")
