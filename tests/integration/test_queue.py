@@ -35,7 +35,7 @@ def leased(cluster: Cluster, name: str, **settings: Any) -> Queue:
     return queue
 
 
-@ray.remote(num_cpus=0, max_concurrency=4)
+@ray.remote(num_cpus=0)
 class Worker:
     """A program that uses queues, and may be killed."""
 
@@ -47,7 +47,8 @@ class Worker:
             queue.put(item)
 
     def hold(self, queue: Queue, count: int) -> list[Any]:
-        self._queue = queue
+        """Get items and keep the handle, so that their leases do not end with it."""
+        self._held = [*getattr(self, "_held", []), queue]
         return self.get(queue, count)
 
     def get_by_name(self, name: str) -> Any:
@@ -99,37 +100,33 @@ def test_a_named_queue_is_the_same_for_everybody_and_keeps_its_items(cluster: Cl
     assert "jobs" not in cluster.admin().list_topics()
 
 
-def test_the_item_of_a_killed_process_is_got_by_another(cluster: Cluster) -> None:
-    queue = leased(cluster, "killed")
-    queue.put_nowait_batch(range(5))
+def test_items_of_a_killed_process_are_got_by_others(cluster: Cluster) -> None:
+    queue, program = leased(cluster, "killed"), leased(cluster, "programs", lease="program")
+    for each in (queue, program):
+        each.put_nowait_batch(range(5))
     worker = Worker.remote()
-    assert ray.get(worker.hold.remote(queue, 3), timeout=ENOUGH_S) == [0, 1, 2]
-    wait_until(lambda: queue.qsize() == 2, ENOUGH_S, "the worker has given back what it had fetched ahead")
+    assert ray.get([worker.hold.remote(each, 3) for each in (queue, program)], timeout=ENOUGH_S) == [[0, 1, 2]] * 2
+    for each in (queue, program):
+        wait_until(lambda each=each: each.qsize() == 2, ENOUGH_S, "the worker gives back what it does not take")
     ray.kill(worker)
     assert sorted(queue.get(timeout=ENOUGH_S) for _ in range(3)) == [2, 3, 4]  # 0 and 1 were done with the next get
-    with pytest.raises(Empty):
-        queue.get(timeout=2 * LEASE_MS / 1000)
-    queue.shutdown()
-
-
-def test_items_of_a_program_come_back_if_it_is_killed_and_are_done_when_it_ends(cluster: Cluster) -> None:
-    queue = leased(cluster, "programs", lease="program")
-    queue.put_nowait_batch(range(4))
-    killed, ends = Worker.remote(), Queue(name="programs", lease="program")
-    assert ray.get(killed.hold.remote(queue, 2), timeout=ENOUGH_S) == [0, 1]
-    ray.kill(killed)
-    assert sorted(ends.get(timeout=ENOUGH_S) for _ in range(4)) == [0, 1, 2, 3]
+    ends = Queue(name="programs", lease="program")
+    assert sorted(ends.get(timeout=ENOUGH_S) for _ in range(5)) == [0, 1, 2, 3, 4]
     ends.close()
-    with pytest.raises(Empty):
-        queue.get(timeout=2 * LEASE_MS / 1000)
-    queue.shutdown()
+    for each in (queue, program):
+        with pytest.raises(Empty):
+            each.get(timeout=2 * LEASE_MS / 1000)
+        each.shutdown()
 
 
 def test_items_survive_the_death_of_the_leader(cluster: Cluster) -> None:
-    queue = leased(cluster, "leaders")
+    queue = Queue(name="leaders")
     queue.put_nowait_batch(range(50))
     taken = [queue.get() for _ in range(10)]
-    wait_until(lambda: queue.qsize() == 40, ENOUGH_S, "what was fetched ahead is given back")
+    loop, depths = cluster._connection.loop, queue._here.topic.depths
+    wait_until(
+        lambda: loop.run(depths())[0] == (40, 1, 9), ENOUGH_S, "nine are done, one is leased, none fetched ahead"
+    )
     actor = cluster._connection.broker.image.topics["leaders"].partitions[0].leader_actor
     assert actor is not None
     ray.kill(ray.get_actor(actor, namespace="rayka"), no_restart=False)
