@@ -28,7 +28,7 @@ from rayka.queue.topic import QueueTopic
 from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
-from rayka.storage.log.reader import SegmentReader
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice, TopicPartition
 
 logger = logging.getLogger(__name__)

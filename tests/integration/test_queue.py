@@ -123,7 +123,7 @@ def test_items_survive_the_death_of_the_leader(cluster: Cluster) -> None:
     queue = Queue(name="leaders")
     queue.put_nowait_batch(range(50))
     taken = [queue.get() for _ in range(10)]
-    loop, depths = cluster._connection.loop, queue._here.topic.depths
+    loop, depths = queue._here.loop, queue._here.topic.depths
     wait_until(
         lambda: loop.run(depths())[0] == (40, 1, 9), ENOUGH_S, "nine are done, one is leased, none fetched ahead"
     )
