@@ -16,6 +16,7 @@ from functools import partial
 from typing import NoReturn
 
 from rayka.client.consumer.positions import AssignedPartition
+from rayka.client.consumer.read_buffers import ReadBuffers
 from rayka.client.consumer.records import CompletedFetch, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.settings import ConsumerConfig
@@ -48,6 +49,7 @@ class Fetcher:
         self._broker = broker
         self._config = config
         self._files = SegmentFiles()
+        self._buffers = ReadBuffers()
         self._loop = loop
         self._fetches: set[asyncio.Future[list[FetchResult]]] = set()
         self._searches: set[asyncio.Task[None]] = set()
@@ -275,10 +277,10 @@ class Fetcher:
             self._put(state, result, result.records or b"")
             return
         position, size = result.records.position, result.records.size
-        data = bytearray(size)
+        data = self._buffers.take(size)
         try:
             file = self._files.open(result.records)
-            if file.read_cached(memoryview(data), position) == size:
+            if file.read_cached(data, position) == size:
                 self._put(state, result, data)
             else:
                 state.is_fetching = True
@@ -308,7 +310,7 @@ class Fetcher:
         logger.info("%s: %s; fetching again", state.topic_partition, error)
         self._back_off(state)
 
-    def _put(self, state: AssignedPartition, result: FetchResult, data: bytes | bytearray) -> None:
+    def _put(self, state: AssignedPartition, result: FetchResult, data: bytes | memoryview) -> None:
         try:
             completed_fetch = CompletedFetch(
                 state.topic_partition, state.fetch_offset, data, result.aborted_transactions, self._config

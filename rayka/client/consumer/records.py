@@ -72,7 +72,7 @@ class CompletedFetch:
         self,
         topic_partition: TopicPartition,
         fetch_offset: int,
-        data: bytes | bytearray,
+        data: bytes | bytearray | memoryview,
         aborted_transactions: tuple[AbortedTransaction, ...] | None,
         config: ConsumerConfig,
     ) -> None:

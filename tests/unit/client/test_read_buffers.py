@@ -1,0 +1,50 @@
+"""Memory is read into again when nobody has it any more, and no earlier."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayka.client.consumer.read_buffers import ReadBuffers
+
+MIB = 1 << 20
+
+
+def address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+def test_a_buffer_is_used_again_when_nobody_has_it() -> None:
+    buffers = ReadBuffers()
+    first = buffers.take(MIB)
+    of_first = address(first)
+    assert address(buffers.take(MIB)) != of_first
+    array = np.frombuffer(first, np.uint8)[10:20]
+    del first
+    assert of_first not in [address(buffers.take(MIB - 5)) for _ in range(3)]
+    del array
+    assert of_first in [address(view) for view in [buffers.take(MIB - 5) for _ in range(3)]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 6 * MIB), st.booleans()), max_size=12))
+def test_what_somebody_has_is_never_written_over(asked: list[tuple[int, bool]]) -> None:
+    buffers, held = ReadBuffers(), []
+    for number, (size, is_held) in enumerate(asked):
+        view = buffers.take(size)
+        assert len(view) == size
+        view[:1] = bytes([number])[:size]
+        if is_held and size:
+            held.append((view, number))
+        del view
+    assert [view[0] for view, _ in held] == [number for _, number in held]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    buffers = ReadBuffers()
+    views = [buffers.take(3 * MIB) for _ in range(20)]
+    views.clear()
+    gc.collect()
+    assert sum(len(each) for each in gc.get_referents(buffers.__dict__["_buffers"])) <= 16 * MIB
