@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from rayka.client.producer.partitioner import Partitioner, murmur2, random_partition
     from rayka.client.producer.producer import AsyncProducer, BufferFull, Producer
     from rayka.client.settings import ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
-    from rayka.client.share.consumer import AsyncShareConsumer, ShareConsumer
+    from rayka.client.share.blocking import ShareConsumer
+    from rayka.client.share.consumer import AsyncShareConsumer
+    from rayka.client.share.pool import ProcessingCounts, ProcessingPool
     from rayka.client.share.records import ShareRecord
     from rayka.client.streams.streams import AsyncConsumerConnector, AsyncStream, ConsumerConnector, Stream
     from rayka.client.streams.topic_filter import Blacklist, TopicFilter, Whitelist
@@ -50,7 +52,9 @@ _MODULES = {
     "rayka.client.producer.partitioner": ("Partitioner", "murmur2", "random_partition"),
     "rayka.client.producer.producer": ("AsyncProducer", "BufferFull", "Producer"),
     "rayka.client.settings": ("ConsumerConfig", "ConsumerOptions", "ProducerConfig", "ProducerOptions"),
-    "rayka.client.share.consumer": ("AsyncShareConsumer", "ShareConsumer"),
+    "rayka.client.share.blocking": ("ShareConsumer",),
+    "rayka.client.share.consumer": ("AsyncShareConsumer",),
+    "rayka.client.share.pool": ("ProcessingCounts", "ProcessingPool"),
     "rayka.client.share.records": ("ShareRecord",),
     "rayka.client.streams.streams": ("AsyncConsumerConnector", "AsyncStream", "ConsumerConnector", "Stream"),
     "rayka.client.streams.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
@@ -98,6 +102,8 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetSpec",
     "Partitioner",
+    "ProcessingCounts",
+    "ProcessingPool",
     "ProduceFuture",
     "Producer",
     "ProducerConfig",

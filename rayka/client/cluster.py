@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, Unpack, overload
 from weakref import WeakSet
@@ -19,7 +19,11 @@ from rayka.client.group.settings import GroupConsumerOptions
 from rayka.client.loop import LoopThread
 from rayka.client.producer.producer import AsyncProducer, Producer
 from rayka.client.settings import ConsumerOptions, ProducerOptions
-from rayka.client.share.consumer import AsyncShareConsumer, ShareConsumer
+from rayka.client.share.blocking import ShareConsumer
+from rayka.client.share.consumer import AsyncShareConsumer
+from rayka.client.share.pool import AsyncProcessingPool, ProcessingPool
+from rayka.client.share.processing import RETRIABLE, Retriable
+from rayka.client.share.worker import Process, spawner
 from rayka.client.streams.streams import AsyncConsumerConnector, ConsumerConnector
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -62,7 +66,7 @@ class Cluster:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._clients: WeakSet[AsyncProducer | AsyncConsumer | AsyncReader | AsyncConsumerConnector] = WeakSet()
-        self._members: WeakSet[GroupConsumer | ConsumerConnector | ShareConsumer] = WeakSet()
+        self._members: WeakSet[GroupConsumer | ConsumerConnector | ShareConsumer | ProcessingPool] = WeakSet()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -102,8 +106,12 @@ class Cluster:
         *,
         acknowledgement_mode: str = "implicit",
         max_poll_records: int = 500,
+        acquire_mode: str = "batch_optimized",
     ) -> ShareConsumer:
-        """A member of a share group: many of them read a partition together, each record under a lock (KIP-932)."""
+        """A member of a share group: many of them read a partition together, each record under a lock (KIP-932).
+
+        Settings: `AsyncShareConsumer`.
+        """
 
         async def create() -> AsyncShareConsumer:
             return AsyncShareConsumer(
@@ -112,11 +120,49 @@ class Cluster:
                 topics,
                 acknowledgement_mode=acknowledgement_mode,
                 max_poll_records=max_poll_records,
+                acquire_mode=acquire_mode,
             )
 
         consumer = ShareConsumer(self._connection.loop.run(create()), self._connection.loop)
         self._members.add(consumer)
         return consumer
+
+    def process(
+        self,
+        topic: str,
+        group_id: str,
+        fn: Process | type[Any],
+        *,
+        actors: int = 2,
+        retriable: Retriable = RETRIABLE,
+        delay_ms: int | None = None,
+        ray_actor_options: Mapping[str, Any] | None = None,
+    ) -> ProcessingPool:
+        """Process the records of a topic in a pool of Ray actors, as a member of a share group, until it is closed.
+
+        `fn` takes a `ShareRecord`; of a class each actor makes an instance and calls that. A record is accepted when
+        `fn` returns, released with `delay_ms` after an error of the `retriable` types (or a `RaykaError` that is
+        retriable), and rejected after any other: the traceback goes to the dead-letter topic of the group, if it has
+        one. Locks are renewed while a record is processed. The records of an actor that dies go back to the group at
+        once, and another actor takes its place. `ray_actor_options` are those of Ray, such as `num_cpus`.
+
+        Raises INVALID_REQUEST for what is no such function or number of actors.
+        """
+        spawn = spawner(fn, retriable, delay_ms, ray_actor_options or {})
+
+        async def create() -> AsyncProcessingPool:
+            consumer = AsyncShareConsumer(
+                self._connection.broker,
+                group_id,
+                [topic],
+                acknowledgement_mode="explicit",
+                acquire_mode="record_limit",
+            )
+            return AsyncProcessingPool(consumer, spawn, actors)
+
+        pool = ProcessingPool(self._connection.loop.run(create()), self._connection.loop)
+        self._members.add(pool)
+        return pool
 
     def consumer_connector(
         self, group_id: str, consumer_id: str | None = None, **config: Unpack[GroupConsumerOptions]

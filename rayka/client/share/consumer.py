@@ -8,16 +8,13 @@ the reasons of rejected ones are not in Kafka's protocol; they reach the leader 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from rayka.client.group.subscription import subscription_of
-from rayka.client.loop import LoopThread
 from rayka.client.share.member import ShareMember
 from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
@@ -31,6 +28,7 @@ from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.share.acknowledge import GROUP_BACKOFF
+from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.storage.segments.reader import SegmentReader
@@ -42,10 +40,9 @@ _LONGEST_WAIT_S: Final = 0.5
 _RETRY_S: Final = 0.1
 _MAX_BYTES: Final = 50 << 20
 _MODES: Final = ("implicit", "explicit")
+_ACQUIRE_MODES: Final = tuple(mode.name.lower() for mode in AcquireMode)
 
 CommitResults = dict[TopicPartition, RaykaError | None]
-CommitCallback = Callable[[CommitResults | None, BaseException | None], object]
-"""Takes the results, or the error of the commit as a whole."""
 Said = Mapping[TopicPartition, Mapping[int, RecordAcknowledgement]]
 """Acknowledgements by partition and offset."""
 _ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
@@ -56,7 +53,9 @@ _RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 class AsyncShareConsumer:
     """To be used in the event loop where it was made, by one task at a time.
 
-    Raises INVALID_TOPIC_EXCEPTION for topics that are not a list of names, and INVALID_CONFIG.
+    A poll gets the records that were sent together as a whole, so perhaps more than `max_poll_records`, unless
+    `acquire_mode` is `record_limit`. Raises INVALID_TOPIC_EXCEPTION for topics that are not a list of names, and
+    INVALID_CONFIG.
     """
 
     def __init__(
@@ -67,13 +66,14 @@ class AsyncShareConsumer:
         *,
         acknowledgement_mode: str = "implicit",
         max_poll_records: int = 500,
+        acquire_mode: str = "batch_optimized",
     ) -> None:
-        if acknowledgement_mode not in _MODES:
-            reason = f"Invalid value {acknowledgement_mode!r} for acknowledgement_mode: it must be one of {_MODES}"
-            raise RaykaError(ErrorCode.INVALID_CONFIG, reason)
+        _check("acknowledgement_mode", acknowledgement_mode, _MODES)
+        _check("acquire_mode", acquire_mode, _ACQUIRE_MODES)
         self._broker = broker
         self._is_implicit = acknowledgement_mode == "implicit"
         self._max_poll_records = max_poll_records
+        self._acquire_mode = AcquireMode[acquire_mode.upper()]
         self._member = ShareMember(broker, group_id, subscription_of(topics, None).topics)
         self._loop = asyncio.get_running_loop()
         self._reader = SegmentReader()
@@ -81,6 +81,7 @@ class AsyncShareConsumer:
         self._said: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._commits: set[asyncio.Task[Any] | None] = set()
+        self.lock_duration_ms = 0
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """Records to process; none if none came within `timeout_ms`.
@@ -89,14 +90,26 @@ class AsyncShareConsumer:
         membership, and an error of a partition that will not pass by itself.
         """
         self._settle_held()
+        return await self.poll_more(timeout_ms, self._max_poll_records)
+
+    async def poll_more(self, timeout_ms: float, max_records: int) -> list[ShareRecord]:
+        """As `poll`, for a program that holds records of earlier polls, and goes on to hold them.
+
+        With `acquire_mode` `record_limit` there are no more than `max_records`.
+        """
         until = self._loop.time() + timeout_ms / 1000
         while True:
             if self._member.error is not None:
                 raise self._member.error
             left_s = max(0.0, until - self._loop.time())
-            records = await self._fetch(min(left_s, _LONGEST_WAIT_S))
+            records = await self._fetch(min(left_s, _LONGEST_WAIT_S), max_records)
             if records or self._loop.time() >= until:
                 return records
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether the group has given it partitions."""
+        return bool(self._member.assignment)
 
     def _settle_held(self) -> None:
         if self._held and not self._is_implicit:
@@ -106,13 +119,13 @@ class AsyncShareConsumer:
             self._said[topic_partition][offset] = _ACCEPTED
         self._held.clear()
 
-    async def _fetch(self, wait_s: float) -> list[ShareRecord]:
+    async def _fetch(self, wait_s: float, max_records: int) -> list[ShareRecord]:
         assignment = self._member.assignment
         if not assignment:
             await self._assigned(wait_s)
             return []
         self._topic_ids |= {partition: topic_id.bytes for partition, topic_id in assignment.items()}
-        results = await self._ask(dict.fromkeys(assignment), self._take_said(), wait_s)
+        results = await self._ask(dict.fromkeys(assignment), self._take_said(), wait_s, max_records)
         records = [record for partition, result in results.items() for record in self._records(partition, result)]
         if not records:
             await self._failed(results, wait_s)
@@ -141,7 +154,7 @@ class AsyncShareConsumer:
         return dict(said)
 
     async def _ask(
-        self, fetched: Iterable[TopicPartition], said: Said, wait_s: float = 0.0
+        self, fetched: Iterable[TopicPartition], said: Said, wait_s: float = 0.0, max_records: int = 0
     ) -> dict[TopicPartition, ShareFetchResult]:
         fetched = set(fetched)
         partitions = [
@@ -159,11 +172,13 @@ class AsyncShareConsumer:
             max_wait_s=wait_s,
             min_bytes=1,
             max_bytes=_MAX_BYTES,
-            max_records=self._max_poll_records if fetched else 0,
+            max_records=max_records,
             batch_size=self._max_poll_records,
+            acquire_mode=self._acquire_mode,
             is_renew_ack=any(_RENEWED in of_partition.values() for of_partition in said.values()),
         )
-        _, results = await self._broker.share_leaders.fetch(params, partitions)
+        lock_duration_ms, results = await self._broker.share_leaders.fetch(params, partitions)
+        self.lock_duration_ms = lock_duration_ms or self.lock_duration_ms
         answered = {partition.topic_partition: result for partition, result in zip(partitions, results, strict=True)}
         for partition, result in answered.items():
             if result.acknowledge_error:
@@ -184,12 +199,14 @@ class AsyncShareConsumer:
         self._held |= {(partition, offset) for offset in found}
         return records
 
-    def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
+    def acknowledge(
+        self, record: ShareRecord, kind: AcknowledgeType | RecordAcknowledgement = AcknowledgeType.ACCEPT
+    ) -> None:
         """Accept, release or reject a record; the acknowledgement is sent with the next poll or commit.
 
         Raises INVALID_RECORD_STATE for a record that is not of the last poll or was acknowledged before.
         """
-        self._say(record, RecordAcknowledgement(kind))
+        self._say(record, kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind))
 
     def accept(self, record: ShareRecord) -> None:
         """The record is done. As `acknowledge`."""
@@ -255,10 +272,16 @@ class AsyncShareConsumer:
 
     async def renew(self, record: ShareRecord) -> None:
         """Hold a record for the whole lock duration again. Raises what the leader answers."""
-        said = {record.topic_partition: {record.offset: _RENEWED}}
-        for error in (await self._acknowledge(said)).values():
+        for error in (await self.renew_all([record])).values():
             if error is not None:
                 raise error
+
+    async def renew_all(self, records: Iterable[ShareRecord]) -> CommitResults:
+        """As `renew`, of several records: all of a partition, or none if there is an error."""
+        said: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
+        for record in records:
+            said[record.topic_partition][record.offset] = _RENEWED
+        return await self._acknowledge(said)
 
     async def _acknowledge(self, said: Said) -> CommitResults:
         if not said:
@@ -291,77 +314,7 @@ class AsyncShareConsumer:
         await member.leave()
 
 
-class ShareConsumer:
-    """The blocking form of `AsyncShareConsumer`, for one thread at a time."""
-
-    def __init__(self, core: AsyncShareConsumer, loop: LoopThread) -> None:
-        self._core = core
-        self._loop = loop
-        self._is_closed = False
-
-    def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
-        """See `AsyncShareConsumer.poll`."""
-        return self._loop.run(self._core.poll(timeout_ms))
-
-    def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
-        """See `AsyncShareConsumer.acknowledge`."""
-        self._core.acknowledge(record, kind)
-
-    def accept(self, record: ShareRecord) -> None:
-        """See `AsyncShareConsumer.accept`."""
-        self._core.accept(record)
-
-    def release(self, record: ShareRecord, delay_ms: int | None = None) -> None:
-        """See `AsyncShareConsumer.release`."""
-        self._core.release(record, delay_ms)
-
-    def reject(self, record: ShareRecord, reason: str | BaseException | None = None) -> None:
-        """See `AsyncShareConsumer.reject`."""
-        self._core.reject(record, reason)
-
-    def holds(self, record: ShareRecord) -> bool:
-        """See `AsyncShareConsumer.holds`."""
-        return self._core.holds(record)
-
-    def processing(
-        self, record: ShareRecord, *, retriable: Retriable = RETRIABLE, delay_ms: int | None = None
-    ) -> AbstractContextManager[ShareRecord]:
-        """See `AsyncShareConsumer.processing`."""
-        return self._core.processing(record, retriable=retriable, delay_ms=delay_ms)
-
-    def commit(self) -> CommitResults:
-        """See `AsyncShareConsumer.commit`."""
-        return self._loop.run(self._core.commit())
-
-    def commit_async(self, callback: CommitCallback | None = None) -> concurrent.futures.Future[CommitResults]:
-        """As `commit`, without waiting.
-
-        `callback(results, error)` runs in the client's own thread: it must be short and must not block.
-        """
-        future = self._loop.submit(self._core.commit())
-        if callback is not None:
-            future.add_done_callback(lambda done: _tell(callback, done))
-        return future
-
-    def renew(self, record: ShareRecord) -> None:
-        """See `AsyncShareConsumer.renew`."""
-        self._loop.run(self._core.renew(record))
-
-    def close(self) -> None:
-        """See `AsyncShareConsumer.close`. Safe to repeat."""
-        if not self._is_closed and not self._loop.is_closed:
-            self._is_closed = True
-            self._loop.run(self._core.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _tell(callback: CommitCallback, done: concurrent.futures.Future[CommitResults]) -> None:
-    error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
-    callback(None if error else done.result(), error)
+def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        reason = f"Invalid value {value!r} for {name}: it must be one of {', '.join(allowed)}"
+        raise RaykaError(ErrorCode.INVALID_CONFIG, reason)

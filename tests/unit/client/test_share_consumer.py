@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.share.consumer import ShareConsumer
+from rayka.client.share.blocking import ShareConsumer
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord, acknowledgement_batches
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.records import ConfigResource, ResourceType

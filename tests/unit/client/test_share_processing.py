@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.share.consumer import CommitResults, ShareConsumer
+from rayka.client.share.blocking import ShareConsumer
+from rayka.client.share.consumer import CommitResults
 from rayka.coordinator.shares.requests import StateBatch
 from rayka.errors import ErrorCode, RaykaError
 from tests.unit.client.test_share_consumer import broker_config as broker_config

@@ -1,0 +1,78 @@
+"""The share consumer for programs that block."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from rayka.client.loop import Closing, LoopThread, Shell, blocking
+from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
+from rayka.client.share.processing import RETRIABLE, Retriable
+from rayka.client.share.records import ShareRecord
+from rayka.share.record_state import AcknowledgeType
+
+CommitCallback = Callable[[CommitResults | None, BaseException | None], object]
+"""Takes the results, or the error of the commit as a whole."""
+
+
+class ShareConsumer(Shell[AsyncShareConsumer], Closing):
+    """The blocking form of `AsyncShareConsumer`, for one thread at a time."""
+
+    def __init__(self, core: AsyncShareConsumer, loop: LoopThread) -> None:
+        super().__init__(core, loop)
+        self._is_closed = False
+
+    poll = blocking(AsyncShareConsumer.poll)
+    renew = blocking(AsyncShareConsumer.renew)
+
+    def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
+        """See `AsyncShareConsumer.acknowledge`."""
+        self._core.acknowledge(record, kind)
+
+    def accept(self, record: ShareRecord) -> None:
+        """See `AsyncShareConsumer.accept`."""
+        self._core.accept(record)
+
+    def release(self, record: ShareRecord, delay_ms: int | None = None) -> None:
+        """See `AsyncShareConsumer.release`."""
+        self._core.release(record, delay_ms)
+
+    def reject(self, record: ShareRecord, reason: str | BaseException | None = None) -> None:
+        """See `AsyncShareConsumer.reject`."""
+        self._core.reject(record, reason)
+
+    def holds(self, record: ShareRecord) -> bool:
+        """See `AsyncShareConsumer.holds`."""
+        return self._core.holds(record)
+
+    def processing(
+        self, record: ShareRecord, *, retriable: Retriable = RETRIABLE, delay_ms: int | None = None
+    ) -> AbstractContextManager[ShareRecord]:
+        """See `AsyncShareConsumer.processing`."""
+        return self._core.processing(record, retriable=retriable, delay_ms=delay_ms)
+
+    def commit(self) -> CommitResults:
+        """See `AsyncShareConsumer.commit`."""
+        return self._loop.run(self._core.commit())
+
+    def commit_async(self, callback: CommitCallback | None = None) -> concurrent.futures.Future[CommitResults]:
+        """As `commit`, without waiting.
+
+        `callback(results, error)` runs in the client's own thread: it must be short and must not block.
+        """
+        future = self._loop.submit(self._core.commit())
+        if callback is not None:
+            future.add_done_callback(lambda done: _tell(callback, done))
+        return future
+
+    def close(self) -> None:
+        """See `AsyncShareConsumer.close`. Safe to repeat."""
+        if not self._is_closed and not self._loop.is_closed:
+            self._is_closed = True
+            self._loop.run(self._core.close())
+
+
+def _tell(callback: CommitCallback, done: concurrent.futures.Future[CommitResults]) -> None:
+    error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
+    callback(None if error else done.result(), error)

@@ -1,0 +1,279 @@
+"""A pool of Ray actors that processes the records of a share group.
+
+The program that starts the pool is the member of the group: it leases records, hands them to the actors, renews the
+leases of what is being processed, and acknowledges what the actors say. When an actor dies, its records go back to the
+group at once and another actor takes its place. When the program dies, they go back when their locks expire.
+
+What is in memory is bounded: no more records are leased than the actors have room for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ray.exceptions import RayError
+
+from rayka.client.loop import Closing, LoopThread, Shell, blocking
+from rayka.client.share.consumer import AsyncShareConsumer
+from rayka.client.share.records import RecordAcknowledgement, ShareRecord
+from rayka.client.share.worker import Worker
+from rayka.errors import ErrorCode, RaykaError
+from rayka.share.record_state import AcknowledgeType
+
+logger = logging.getLogger(__name__)
+
+_CALLS_PER_ACTOR: Final = 2
+"""One that runs, and one that waits, so that the actor need not wait for the pool."""
+_WAIT_MS: Final = 500
+_FIRST_PAUSE_S: Final = 0.2
+_MOST_STARTS: Final = 3
+"""So many actors in a row that can't start end the pool."""
+_LEAST_RENEWAL_S: Final = 0.1
+_CLOSE_TIMEOUT_MS: Final = 30_000
+_RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, 0)
+
+
+@dataclass(slots=True)
+class ProcessingCounts:
+    """What became of records so far. `lost` are those whose acknowledgement was refused: they are delivered again."""
+
+    accepted: int = 0
+    released: int = 0
+    rejected: int = 0
+    lost: int = 0
+
+    def add(self, acknowledgement: RecordAcknowledgement, *, is_durable: bool) -> None:
+        """One more."""
+        if not is_durable:
+            self.lost += 1
+        elif acknowledgement.type == AcknowledgeType.ACCEPT:
+            self.accepted += 1
+        elif acknowledgement.type == AcknowledgeType.REJECT:
+            self.rejected += 1
+        else:
+            self.released += 1
+
+
+class AsyncProcessingPool:
+    """To be used in the event loop where it was made."""
+
+    def __init__(self, consumer: AsyncShareConsumer, spawn: Callable[[], Worker], actors: int) -> None:
+        if actors < 1:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"Invalid value {actors} for actors: it must be at least 1")
+        self.counts = ProcessingCounts()
+        self._consumer = consumer
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._workers: list[Worker] = []
+        self._waiting: deque[ShareRecord] = deque()
+        self._running: dict[asyncio.Task[Any] | None, ShareRecord] = {}
+        self._said: list[tuple[ShareRecord, RecordAcknowledgement]] = []
+        self._has_said = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        self._idle_since = self._loop.time()
+        self._failure: BaseException | None = None
+        self._is_closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._feeder = self._start(self._feed())
+        self._committer = self._start(self._commit())
+        self._start(self._renew())
+        for _ in range(actors):
+            self._start(self._start_worker())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """An error of the pool itself ends it; `join` and `close` raise it."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._failure is None:
+            self._failure = error
+            self._feeder.cancel()
+            self._is_idle.set()
+
+    # Actors.
+
+    @property
+    def ready_actors(self) -> int:
+        """How many actors can process records now."""
+        return len(self._workers)
+
+    async def _start_worker(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        for attempt in range(_MOST_STARTS):
+            worker = self._spawn()
+            try:
+                await worker.ready()
+            except RayError as error:
+                logger.warning("an actor of the pool did not start: %s", error)
+                if attempt == _MOST_STARTS - 1:
+                    raise
+            except asyncio.CancelledError:
+                worker.kill()
+                raise
+            else:
+                self._workers.append(worker)
+                self._hand_out()
+                return
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+
+    def _hand_out(self) -> None:
+        """Give records that wait to the actors that have the least to do."""
+        while self._waiting and self._room() > 0:
+            worker = min(self._workers, key=lambda one: one.calls)
+            record = self._waiting.popleft()
+            worker.calls += 1
+            self._running[self._start(self._process(worker, record))] = record
+        if self._room() > len(self._waiting):
+            self._has_room.set()
+
+    def _room(self) -> int:
+        return sum(_CALLS_PER_ACTOR - worker.calls for worker in self._workers)
+
+    async def _process(self, worker: Worker, record: ShareRecord) -> None:
+        acknowledgement = _RELEASED
+        try:
+            acknowledgement = await worker.process(record)
+        except RayError as error:
+            self._died(worker, error)
+        worker.calls -= 1
+        del self._running[asyncio.current_task()]
+        self._said.append((record, acknowledgement))
+        self._has_said.set()
+        self._hand_out()
+
+    def _died(self, worker: Worker, error: RayError) -> None:
+        if worker in self._workers:
+            logger.warning("an actor of the pool died, another takes its place: %s", error)
+            self._workers.remove(worker)
+            self._start(self._start_worker())
+
+    # Leases.
+
+    async def _feed(self) -> None:
+        """Lease as many records as there is room for."""
+        while True:
+            self._has_room.clear()
+            room = self._room() - len(self._waiting)
+            if room <= 0:
+                await self._has_room.wait()
+                continue
+            records = await self._consumer.poll_more(_WAIT_MS, room)
+            if records:
+                self._waiting.extend(records)
+                self._is_idle.clear()
+            elif self._consumer.is_assigned:
+                self._check_idle()
+            self._has_said.set()  # A poll may have found offsets without records, which are acknowledged too.
+            self._hand_out()
+
+    def _check_idle(self) -> None:
+        if not (self._waiting or self._running or self._said or self._is_idle.is_set()):
+            self._idle_since = self._loop.time()
+            self._is_idle.set()
+
+    async def _commit(self) -> None:
+        """Send what the actors said. What gathers meanwhile goes with the next commit."""
+        while True:
+            await self._has_said.wait()
+            self._has_said.clear()
+            said = [one for one in self._said if self._consumer.holds(one[0])]
+            self._said.clear()
+            for record, acknowledgement in said:
+                self._consumer.acknowledge(record, acknowledgement)
+            results = await self._consumer.commit()
+            for record, acknowledgement in said:
+                self.counts.add(acknowledgement, is_durable=results.get(record.topic_partition) is None)
+            if said:
+                self._check_idle()
+
+    async def _renew(self) -> None:
+        """Renew all leases three times before they end."""
+        while True:
+            await asyncio.sleep(max(_LEAST_RENEWAL_S, self._consumer.lock_duration_ms / 3000))
+            held = [*self._waiting, *self._running.values(), *(record for record, _ in self._said)]
+            errors = await self._consumer.renew_all(held)
+            for record in held:
+                if errors.get(record.topic_partition) is not None and self._consumer.holds(record):
+                    await self._consumer.renew_all([record])
+
+    # Waiting and ending.
+
+    async def join(self, idle_ms: float = 1000, timeout_ms: float | None = None) -> ProcessingCounts:
+        """Return when there was nothing to do for `idle_ms`; records that wait for their retry do not count.
+
+        Raises what ended the pool, if that ends before, and TimeoutError after `timeout_ms`.
+        """
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            while True:
+                await self._is_idle.wait()
+                if self._failure is not None:
+                    raise self._failure
+                left_s = self._idle_since + idle_ms / 1000 - self._loop.time()
+                if left_s <= 0:
+                    return self.counts
+                await asyncio.sleep(left_s)
+
+    async def close(self, timeout_ms: float = _CLOSE_TIMEOUT_MS) -> None:
+        """Lease no more records, wait for those that are being processed, give back the others, and end the actors.
+
+        Raises what ended the pool. Safe to repeat.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._feeder.cancel()
+        self._waiting.clear()
+        try:
+            if self._failure is None and (self._running or self._said):
+                await asyncio.wait_for(self._is_idle.wait(), timeout_ms / 1000)
+        except TimeoutError:
+            logger.warning("%d records are given back that were still being processed", len(self._running))
+        finally:
+            await self._end()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _end(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for worker in self._workers:
+            worker.kill()
+        await self._consumer.close()
+
+
+class ProcessingPool(Shell[AsyncProcessingPool], Closing):
+    """A pool that works from its start until it is closed; `with` closes it."""
+
+    def __init__(self, core: AsyncProcessingPool, loop: LoopThread) -> None:
+        super().__init__(core, loop)
+
+    join = blocking(AsyncProcessingPool.join)
+
+    @property
+    def counts(self) -> ProcessingCounts:
+        """What became of records so far."""
+        return self._core.counts
+
+    @property
+    def ready_actors(self) -> int:
+        """See `AsyncProcessingPool.ready_actors`."""
+        return self._core.ready_actors
+
+    def close(self, timeout_ms: float = _CLOSE_TIMEOUT_MS) -> None:
+        """See `AsyncProcessingPool.close`."""
+        if not self._loop.is_closed:
+            self._loop.run(self._core.close(timeout_ms))

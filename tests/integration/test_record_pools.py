@@ -1,0 +1,161 @@
+"""Pools of Ray actors that process the records of a share group: what they do while actors fail and die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray.exceptions import RayError
+
+import rayka
+from rayka.client.cluster import Cluster
+from rayka.client.share.records import ShareRecord
+from rayka.errors import RaykaError
+from rayka.metadata.records import ConfigResource, ResourceType
+from rayka.testing import wait_until
+
+TASKS = 100
+TASK_S = 0.01
+pytestmark = pytest.mark.timeout(400)  # Starting actors takes long on a busy machine.
+ACTORS = 4
+KILLED = 2
+SETTINGS = {
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.min.heartbeat.interval.ms": "200",
+    "group.share.heartbeat.interval.ms": "200",
+    "errors.deadletterqueue.auto.create.topics.enable": "true",
+}
+TIMEOUT_S = 150.0
+TIMEOUT_MS = 1000 * TIMEOUT_S
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One embedded broker for this module."""
+    with rayka.start(str(tmp_path_factory.mktemp("data")), "127.0.0.1:0", SETTINGS) as started:
+        yield started
+
+
+def prepare(cluster: Cluster, name: str, count: int, **configs: str) -> None:
+    """A topic of one partition with records, and a group of the same name that reads from its beginning."""
+    cluster.admin().create_topic(name, partitions=1)
+    settings = {"share.auto.offset.reset": "earliest"} | {key.replace("_", "."): text for key, text in configs.items()}
+    cluster.admin().alter_configs(ConfigResource(ResourceType.GROUP, name), settings)
+    write(cluster, name, count)
+
+
+def write(cluster: Cluster, topic: str, count: int) -> None:
+    with cluster.producer() as producer:
+        producer.send_many(topic, [b"%d" % number for number in range(count)])
+
+
+def left_over(cluster: Cluster, name: str) -> list[ShareRecord]:
+    """What another member of the group gets."""
+    with cluster.share_consumer(name, [name]) as consumer:
+        return consumer.poll(timeout_ms=1500)
+
+
+class Journal:
+    """Writes down which process begins and ends which record."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __call__(self, record: ShareRecord) -> None:
+        self.write("began", record)
+        time.sleep(TASK_S)
+        self.write("ended", record)
+
+    def write(self, what: str, record: ShareRecord) -> None:
+        with (self.directory / str(os.getpid())).open("a") as file:
+            file.write(f"{what} {record.offset} {time.monotonic()}\n")
+
+    def lines(self) -> list[tuple[str, int, float]]:
+        """All that was written, by all processes."""
+        lines = [line.split() for path in self.directory.iterdir() for line in path.read_text().splitlines()]
+        return [(what, int(offset), float(at)) for what, offset, at in lines]
+
+
+def test_each_record_is_acknowledged_once_while_actors_are_killed(cluster: Cluster, tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    prepare(cluster, "tasks", 0)
+    with cluster.process("tasks", "tasks", journal, actors=ACTORS) as pool:
+        wait_until(lambda: pool.ready_actors == ACTORS, TIMEOUT_S, "the actors have started")
+        write(cluster, "tasks", TASKS)
+        wait_until(lambda: pool.counts.accepted >= TASKS // 4, TIMEOUT_S, "a quarter is done")
+        for path in sorted(tmp_path.iterdir())[:KILLED]:
+            os.kill(int(path.name), signal.SIGKILL)
+        wait_until(lambda: pool.counts.accepted == TASKS, TIMEOUT_S, "all is done")
+        counts = pool.join(timeout_ms=TIMEOUT_MS)
+    assert (counts.accepted, counts.rejected, counts.lost) == (TASKS, 0, 0)
+    assert 1 <= counts.released <= 2 * KILLED, "what the killed actors had"
+    ended = Counter(offset for what, offset, _ in journal.lines() if what == "ended")
+    assert ended.keys() == set(range(TASKS))
+    assert left_over(cluster, "tasks") == []
+
+
+def test_records_come_back_or_become_dead_letters_by_their_error(cluster: Cluster) -> None:
+    prepare(cluster, "orders", 3, errors_deadletterqueue_topic_name="dlq.orders")
+
+    def check(record: ShareRecord) -> None:
+        if record.value == b"1" and record.delivery_count < 3:
+            raise ConnectionError("not yet")
+        if record.value == b"2":
+            raise ValueError("no such order")
+
+    with cluster.process("orders", "orders", check, delay_ms=100) as pool:
+        pool.join(idle_ms=1500, timeout_ms=TIMEOUT_MS)
+        assert (pool.counts.accepted, pool.counts.released, pool.counts.rejected) == (2, 2, 1)
+    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=20_000) as consumer:
+        consumer.assign([("dlq.orders", 0)])
+        headers = dict(next(iter(consumer)).headers)
+    assert headers["__dlq.errors.exception.class.name"] == b"builtins.ValueError"
+    assert b'raise ValueError("no such order")' in (headers["__dlq.errors.exception.stacktrace"] or b"")
+
+
+def test_a_record_stays_locked_however_long_it_takes(cluster: Cluster) -> None:
+    prepare(cluster, "films", 1, share_record_lock_duration_ms="1000")
+    with cluster.process("films", "films", lambda record: time.sleep(3), actors=1) as pool:
+        pool.join(idle_ms=100, timeout_ms=TIMEOUT_MS)
+        assert (pool.counts.accepted, pool.counts.lost) == (1, 0)
+
+
+def test_what_is_not_finished_in_time_goes_back_when_the_pool_closes(cluster: Cluster, tmp_path: Path) -> None:
+    prepare(cluster, "slow", 3)
+
+    def wait(record: ShareRecord) -> None:
+        (tmp_path / "begun").touch()
+        time.sleep(600)
+
+    with cluster.process("slow", "slow", wait, actors=1) as pool:
+        wait_until((tmp_path / "begun").exists, TIMEOUT_S, "a record is being processed")
+        pool.close(timeout_ms=100)
+    assert len(left_over(cluster, "slow")) == 3
+
+
+class Broken:
+    """No instance of it can be made."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no model")
+
+
+def test_a_pool_whose_actors_can_not_start_ends_with_their_error(cluster: Cluster) -> None:
+    prepare(cluster, "broken", 1)
+    pool = cluster.process("broken", "broken", Broken, actors=1)
+    with pytest.raises(RayError, match="no model"):
+        pool.join(timeout_ms=TIMEOUT_MS)
+    with pytest.raises(RayError, match="no model"):
+        pool.close()
+    assert len(left_over(cluster, "broken")) == 1
+
+
+@pytest.mark.parametrize(("fn", "actors", "message"), [("no function", 1, "fn must be"), (print, 0, "at least 1")])
+def test_what_is_no_pool_is_refused(cluster: Cluster, fn: object, actors: int, message: str) -> None:
+    with pytest.raises(RaykaError, match=message):
+        cluster.process("none", "none", fn, actors=actors)  # type: ignore[arg-type]
