@@ -10,6 +10,7 @@ from rayka.config.definition import UpdateMode
 from rayka.config.ignored import reason_ignored
 from rayka.config.listeners import Endpoint, client_listeners
 from rayka.config.log import LogConfig
+from rayka.config.remote import STORE_URL, SYSTEM_ENABLE
 from rayka.config.unused import UNUSED_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
 
@@ -102,6 +103,10 @@ class BrokerConfig(Mapping[str, Any]):
         )
         authorizer = self.texts.get("authorizer.class.name")
         yield bool(authorizer), f"authorizer.class.name is {authorizer}, but rayka does not serve ACLs yet"
+        yield (
+            self[SYSTEM_ENABLE] and not self[STORE_URL],
+            f"{SYSTEM_ENABLE} needs {STORE_URL}: file:///DIRECTORY or s3://BUCKET/PREFIX",
+        )
         yield not self.log_dirs, "log.dirs or log.dir must name at least one directory"
         for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
             yield self[name] == 0, f"{name} must be unlimited (-1) or, greater than or equal to 1"

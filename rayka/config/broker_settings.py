@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
 from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
+from rayka.config.remote import REMOTE_CONFIGS
 from rayka.config.shares import SHARE_COORDINATOR_CONFIGS, SHARE_GROUP_BROKER_CONFIGS
 from rayka.config.topic import TOPIC_CONFIGS
 from rayka.config.transactions import TRANSACTION_COORDINATOR_CONFIGS
@@ -29,6 +30,7 @@ GROUPS = "Groups"
 SHARE_GROUPS = "Share groups"
 TRANSACTIONS = "Transactions"
 CLEANING = "The log cleaner"
+TIERING = "Tiered storage"
 UNUSED = "Accepted, but not in use"
 
 
@@ -274,7 +276,8 @@ def _actors() -> Iterator[ConfigDef]:
 BROKER_CONFIGS: Mapping[str, ConfigDef] = {
     definition.name: replace(definition, group=title, doc=with_reason(definition))
     for title, group in (
-        (LISTENING, _listening), (STORING, _storing), (CLEANING, _cleaning), (TOPICS, _topics), (DEFAULTS, _defaults),
+        (LISTENING, _listening), (STORING, _storing), (CLEANING, _cleaning), (TIERING, REMOTE_CONFIGS.values),
+        (TOPICS, _topics), (DEFAULTS, _defaults),
         (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing),
         (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (SHARE_GROUPS, SHARE_GROUP_BROKER_CONFIGS.values),
         (SHARE_GROUPS, SHARE_COORDINATOR_CONFIGS.values), (TRANSACTIONS, TRANSACTION_COORDINATOR_CONFIGS.values),

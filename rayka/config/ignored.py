@@ -40,7 +40,7 @@ IGNORED_CONFIGS: Mapping[str, tuple[str, ...]] = {
     "The parts of share groups can't be exchanged.": (
         "group.share.persister.class.name", "group.share.dlq.manager.class.name", "group.share.assignor.offload.enable",
     ),
-    "Segments stay on local disks: there is no tiered storage.": ("remote.*",),
+    "The remote store and the metadata of its segments are no plug-ins.": ("remote.*", "rsm.config.*", "rlmm.config.*"),
     "Plug-ins of the Java broker can't be loaded.": (
         "alter.config.policy.class.name", "create.topic.policy.class.name", "metric.reporters",
         "kafka.metrics.*", "metrics.*", "auto.include.jmx.reporter", "telemetry.max.bytes",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rayka.config.definition import LONG_MAX, ConfigValue
+from rayka.config.remote import check_remote_configs
 from rayka.config.topic import ARRAY_MAX, TOPIC_CONFIGS
 from rayka.errors import ErrorCode, RaykaError
 
@@ -125,6 +126,7 @@ def check_topic_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -
             raise RaykaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     for name, value in configs.items():
         TOPIC_CONFIGS[name].parse(value)
+    check_remote_configs(lambda name: resolve(name, broker, configs), broker)
     smallest = resolve("min.compaction.lag.ms", broker, configs)
     largest = resolve("max.compaction.lag.ms", broker, configs)
     if isinstance(smallest, int) and isinstance(largest, int) and smallest > largest:

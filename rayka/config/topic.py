@@ -30,10 +30,6 @@ def _gzip_level(value: ConfigValue) -> str | None:
     return "Value must be between 1 and 9 or equal to -1"
 
 
-def _no_tiers(value: ConfigValue) -> str | None:
-    return "rayka keeps all segments on local disks; there is no remote storage" if value else None
-
-
 def _retention() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "cleanup.policy", LIST, "delete",
@@ -218,37 +214,50 @@ def _replication() -> Iterator[ConfigDef]:
         )  # fmt: skip
 
 
-def _errors_and_tiers() -> Iterator[ConfigDef]:
+def _errors() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "errors.deadletterqueue.group.enable", BOOLEAN, "false",
         "Whether share groups may use this topic as a dead-letter queue.",
     )  # fmt: skip
+
+
+def _tiers() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "remote.storage.enable", BOOLEAN, "false",
-        "Tiered storage. rayka has none: `true` is refused.", check=_no_tiers,
+        "Whether closed segments are copied to the remote store (KIP-405), so that local disks keep the newest records "
+        "alone. The broker must have `remote.log.storage.system.enable`, and the topic the cleanup policy `delete`.",
     )  # fmt: skip
     yield ConfigDef(
         "remote.log.copy.disable", BOOLEAN, "false",
-        "Known for the sake of tools; without tiered storage it does nothing.",
+        "Whether nothing more is copied; what is in the store is still read, and kept as long as the topic says. Local "
+        "segments are kept for `retention.ms` and `retention.bytes` then.",
     )  # fmt: skip
     yield ConfigDef(
         "remote.log.delete.on.disable", BOOLEAN, "false",
-        "Known for the sake of tools; without tiered storage it does nothing.",
+        "Whether the remote segments are deleted when `remote.storage.enable` is turned off; else that is refused.",
     )  # fmt: skip
-    for name, lower, default in (
-        ("local.retention.ms", -2, "-2"), ("local.retention.bytes", -2, "-2"),
-        ("remote.copy.lag.ms", -1, "0"), ("remote.copy.lag.bytes", -1, "-1"),
-    ):  # fmt: skip
+    for unit, kept in (("ms", "How long local segments are kept"), ("bytes", "How many bytes of local segments stay")):
         yield ConfigDef(
-            name, LONG, default, "Known for the sake of tools; without tiered storage it does nothing.",
-            lower=lower, synonyms=(Synonym(f"log.{name}"),),
+            f"local.retention.{unit}", LONG, "-2",
+            f"{kept} once they are in the remote store. -2 stands for `retention.{unit}`, -1 for no limit.",
+            lower=-2, synonyms=(Synonym(f"log.local.retention.{unit}"),),
+        )  # fmt: skip
+    for unit, default, what in (
+        ("ms", "0", "How long after its last record a closed segment is copied"),
+        ("bytes", "-1", "After how many newer bytes of the log a closed segment is copied"),
+    ):
+        yield ConfigDef(
+            f"remote.copy.lag.{unit}", LONG, default,
+            f"{what}, if the other `remote.copy.lag` does not ask for it earlier. 0 copies at once; -1 stands for "
+            f"`local.retention.{unit}`.",
+            lower=-1, synonyms=(Synonym(f"log.remote.copy.lag.{unit}"),),
         )  # fmt: skip
 
 
 TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
     definition.name: replace(definition, doc=with_reason(definition))
     for group in (
-        _retention, _segments, _flushing, _records, _compression, _compaction, _replication, _errors_and_tiers,
+        _retention, _segments, _flushing, _records, _compression, _compaction, _replication, _errors, _tiers,
     )
     for definition in group()
 }  # fmt: skip

@@ -15,7 +15,6 @@ STRING, LIST, PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
 
 _THREADS = "actors take the place of thread pools"
 _SASL = "SASL is not served yet"
-_TIERED = "segments stay on local disks"
 
 NOT_IN_USE: Mapping[str, str] = {
     "num.recovery.threads.per.data.dir": "each partition actor recovers its own directory",
@@ -30,13 +29,6 @@ NOT_IN_USE: Mapping[str, str] = {
     "share.fetch.purgatory.purge.interval.requests": "a share fetch that has ended leaves nothing behind",
     "leader.replication.throttled.replicas": "replication is not throttled",
     "follower.replication.throttled.replicas": "replication is not throttled",
-    "remote.storage.enable": _TIERED,
-    "remote.log.copy.disable": _TIERED,
-    "remote.log.delete.on.disable": _TIERED,
-    "local.retention.ms": _TIERED,
-    "local.retention.bytes": _TIERED,
-    "remote.copy.lag.ms": _TIERED,
-    "remote.copy.lag.bytes": _TIERED,
 }
 """Why a setting that has a definition elsewhere does nothing."""
 

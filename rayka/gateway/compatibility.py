@@ -31,9 +31,7 @@ REMARKS = {
         "what zstd compressed cannot be converted and is answered with UNSUPPORTED_COMPRESSION_TYPE; "
         "incremental sessions from 7 on; by topic id from 13 on"
     ),
-    ApiKey.LIST_OFFSETS: (
-        "0 lists where segments begin; nothing is tiered: -4 is the log start offset, -5 and -6 find no offset"
-    ),
+    ApiKey.LIST_OFFSETS: ("0 lists where segments begin; -4, -5 and -6 tell what tiered storage has copied"),
     ApiKey.METADATA: "by topic id from 12 on; creates topics as `auto.create.topics.enable` and the request say",
     ApiKey.OFFSET_COMMIT: "0 stores offsets where all others do; by topic id from 10 on",
     ApiKey.OFFSET_FETCH: "many groups from 8 on; by topic id from 10 on",

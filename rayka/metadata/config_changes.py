@@ -20,6 +20,7 @@ from rayka.config import (
     check_topic_configs,
 )
 from rayka.config.groups import checked_group_config
+from rayka.config.remote import check_remote_change
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     AlterOperation,
@@ -149,6 +150,7 @@ class ConfigChanges:
             )
         if resource.type is ResourceType.TOPIC:
             check_topic_configs(after, self.config.texts)
+            check_remote_change(before, after)
         elif resource.type is ResourceType.BROKER:
             self._check_min_isr(resource, before, after)
             check_broker_configs(after, self.config.static, per_broker=bool(resource.name))

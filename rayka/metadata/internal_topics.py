@@ -55,8 +55,24 @@ def _transaction_state_topic(config: BrokerConfig) -> NewTopic:
     )
 
 
+def _remote_log_metadata_topic(config: BrokerConfig) -> NewTopic:
+    prefix = "rlmm.config.remote.log.metadata.topic."
+    return NewTopic(
+        "__remote_log_metadata",
+        num_partitions=int(config[f"{prefix}num.partitions"]),
+        replication_factor=int(config[f"{prefix}replication.factor"]),
+        configs={
+            "cleanup.policy": "delete",
+            "retention.ms": str(config[f"{prefix}retention.ms"]),
+            "remote.storage.enable": "false",
+            MIN_ISR: str(config[f"{prefix}min.isr"]),
+        },
+    )
+
+
 _TOPICS: Mapping[str, Callable[[BrokerConfig], NewTopic]] = {
     "__consumer_offsets": _offsets_topic,
+    "__remote_log_metadata": _remote_log_metadata_topic,
     "__share_group_state": _share_state_topic,
     "__transaction_state": _transaction_state_topic,
 }

@@ -16,9 +16,20 @@ def create_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> 
 
 
 class Writer:
-    """An idempotent producer in a thread: numbered records to each partition in turn, as fast as `pace_s` allows."""
+    """An idempotent producer in a thread: numbered records to each partition in turn, as fast as `pace_s` allows.
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, pace_s: float = 0.0005, name: str = "w") -> None:
+    `settings` are more of librdkafka's.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        pace_s: float = 0.0005,
+        name: str = "w",
+        **settings: object,
+    ) -> None:
         self.topic = topic
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         self.failed: list[str] = []
@@ -36,6 +47,7 @@ class Writer:
                 "delivery.timeout.ms": 60000,
                 "retry.backoff.max.ms": 500,
                 "reconnect.backoff.max.ms": 500,
+                **settings,
             }
         )
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -81,7 +81,7 @@ class TieredLog:
         self.store = FaultyStore(path / "store")
         self.events: list[bytes] = []
         self.is_released = False
-        self._limits = ReaderLimits(chunk_bytes, cache_bytes, 4_096)
+        self._limits = ReaderLimits(chunk_bytes, cache_bytes, lambda: 4_096)
         self._log_start_offset = 0
         self._high_watermark = 0
         self.open()

@@ -32,6 +32,9 @@ from rayka.actors.coordinator.transactions import TransactionLinks
 from rayka.actors.node.gc import tune_garbage_collection
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
+from rayka.actors.remote.reads import REMOTE_CACHE, RemoteReads
+from rayka.actors.remote.remote_log import RemoteLog, Tiered
+from rayka.actors.remote.stores import open_store
 from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import PROBE_INTERVAL_S, DiskMonitor, DiskThread
 from rayka.actors.replica.maintenance import LogUpkeep
@@ -43,6 +46,7 @@ from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.partitions import SharePartitions
 from rayka.actors.share.persister import CoordinatorPersister
 from rayka.config import BrokerConfig
+from rayka.config.remote import SYSTEM_ENABLE
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.listener import Listener
 from rayka.metadata.commands import ActorDied, ActorRegistration
@@ -126,6 +130,7 @@ class PartitionActor:
             self._replicas, self._directory, self._disk, lambda: self._view.config, self._spec.cleaner_dir
         )
         self._cleaner.start()
+        self._remote_log = self._start_remote_log(config)
         self._share_partitions = SharePartitions(
             self._replicas,
             CoordinatorPersister(self._view.shares),
@@ -143,6 +148,19 @@ class PartitionActor:
         await self._listener.start()
         tune_garbage_collection()
         logger.info("%s holds %d replicas", self._name, len(self._replicas))
+
+    def _start_remote_log(self, config: BrokerConfig) -> RemoteLog | None:
+        """Serve what is in the remote store, and keep it in step with the logs, if there is one."""
+        if not config[SYSTEM_ENABLE]:
+            return None
+        store = open_store(config)
+        reads = RemoteReads(self._replicas, self._view, store, os.path.join(self._path, REMOTE_CACHE))
+        remote_log = RemoteLog(self._name, self._view, self._replicas, self._directory, self._disk, store, reads.forget)
+        reads.known = remote_log.known
+        self._server.remote_reads, self._roles.remote_log = reads, remote_log
+        self._remote_reads = reads
+        remote_log.start()
+        return remote_log
 
     def _begin_writing(self, roles: ReplicaRoles) -> None:
         """A disk that takes nothing is left to the monitor; reads are served meanwhile."""
@@ -241,6 +259,9 @@ class PartitionActor:
         await self._assignments.stop()
         await self._view.stop()
         await self._cleaner.stop()
+        if self._remote_log is not None:
+            await self._remote_log.stop()
+            await self._remote_reads.stop()
         await self._upkeep.stop()
         await self._roles.stop()
         await self._monitor.stop()
@@ -268,6 +289,10 @@ class PartitionActor:
         return await self._published.publish(
             TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation), topic_id
         )
+
+    async def tiered(self) -> Tiered:
+        """What tiered storage did so far."""
+        return Tiered() if self._remote_log is None else self._remote_log.done
 
     async def published(self) -> Published:
         """What `publish` did so far."""

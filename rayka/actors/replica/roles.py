@@ -13,6 +13,7 @@ from typing import Any
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
+from rayka.actors.remote.remote_log import RemoteLog
 from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
@@ -22,6 +23,7 @@ from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
 from rayka.replica.partition import Partition, Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.log.log import Log
+from rayka.storage.remote.segment_metadata import TopicIdPartition
 from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class ReplicaRoles:
         self._coordinators = coordinators
         self._assignments = assignments
         self._configs = config.texts
+        self.remote_log: RemoteLog | None = None
         self._producer_id_expiration_ms = int(config["producer.id.expiration.ms"])
 
     async def image_changed(self, before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
@@ -184,6 +187,8 @@ class ReplicaRoles:
             self._resign(held)
             held.log.release()
             await self._remove_files(held, is_deleted)
+            if is_deleted and self.remote_log is not None:
+                self.remote_log.partitions_removed([TopicIdPartition(topic.topic_id, topic_partition)])
 
     async def _remove_files(self, held: Partition, is_deleted: bool) -> None:
         """Keep the files of a topic unless its deletion was seen: the metadata may be what is wrong."""

@@ -46,7 +46,12 @@ from rayka.types import (
     AppendParams,
     AppendRequest,
     AppendResult,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
     LogDirDescription,
+    OffsetAnswer,
+    OffsetQuery,
     ReplicaDescription,
     TopicPartition,
 )
@@ -54,6 +59,8 @@ from rayka.types import (
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_REMOTE = ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 
 
 class PartitionUsers(Protocol):
@@ -67,6 +74,25 @@ class PartitionUsers(Protocol):
 
     def released(self, topic_partition: TopicPartition) -> None:
         """The partition changed its role, left or failed."""
+
+
+class RemoteReads(Protocol):
+    """Reads what is in the remote store alone (KIP-405). Such answers come with OFFSET_MOVED_TO_TIERED_STORAGE."""
+
+    def fetch(
+        self,
+        requests: Sequence[FetchPartition],
+        max_bytes: int,
+        isolation: IsolationLevel,
+        results: list[FetchResult],
+        done: Callable[[list[FetchResult]], None],
+    ) -> None:
+        """Complete the results of a fetch."""
+
+    def list_offsets(
+        self, queries: Sequence[OffsetQuery], isolation: IsolationLevel, answers: list[OffsetAnswer], done: Done
+    ) -> None:
+        """Complete the answers of a search by time."""
 
 
 class ReplicaServer:
@@ -88,6 +114,7 @@ class ReplicaServer:
         self._unflushed_bytes: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, Callable[..., None]] = {}
         self.share_partitions: PartitionUsers | None = None
+        self.remote_reads: RemoteReads | None = None
         self._marker_appends = MarkerAppends(replicas, self)
         self._transactional_appends = TransactionalAppends(replicas, self._append, self._background)
 
@@ -243,7 +270,10 @@ class ReplicaServer:
         """
         results = self._replicas.fetch(params.partitions, params.max_bytes, params.isolation)
         missing = params.min_bytes - sum(result.size for result in results)
-        if missing <= 0 or params.max_wait_s <= 0 or any(result.error for result in results):
+        if any(result.error for result in results):
+            self._answer_with_remote(params, results, done)
+            return None
+        if missing <= 0 or params.max_wait_s <= 0:
             done(results)
             return None
         key = next(self._keys)
@@ -270,7 +300,17 @@ class ReplicaServer:
 
     def _answer_fetch(self, fetch: DelayedFetch) -> None:
         self._cancel_timer(fetch.key)
-        fetch.done(self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation))
+        results = self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation)
+        self._answer_with_remote(fetch, results, fetch.done)
+
+    def _answer_with_remote(
+        self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]
+    ) -> None:
+        """Answer a fetch, after what is in the remote store alone was read there."""
+        if self.remote_reads is None or not any(result.error == _REMOTE for result in results):
+            done(results)
+        else:
+            self.remote_reads.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation, results, done)
 
     def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """The partition changed its role, left or failed: answer everything that waits for it."""
@@ -321,7 +361,11 @@ class ReplicaServer:
         done(self._replicas.active_producers(request.partitions))
 
     def _list_offsets(self, request: ListOffsets, done: Done) -> None:
-        done(self._replicas.list_offsets(request.queries, request.isolation))
+        answers = self._replicas.list_offsets(request.queries, request.isolation)
+        if self.remote_reads is None or not any(answer.error == _REMOTE for answer in answers):
+            done(answers)
+        else:
+            self.remote_reads.list_offsets(request.queries, request.isolation, answers, done)
 
     def _find_epoch_ends(self, request: FindEpochEnds, done: Done) -> None:
         done(self._replicas.epoch_end_offsets(request.queries))

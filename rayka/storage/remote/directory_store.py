@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 
@@ -11,14 +12,20 @@ _PART_SUFFIX = ".part"
 
 
 class DirectoryStore:
-    """`RemoteStore` in a directory. An object is flushed before it gets its name."""
+    """`RemoteStore` in a directory. An object is flushed before it gets its name.
+
+    The directory is made when the store is opened. One that goes away later is an error, not an empty store.
+    """
 
     def __init__(self, files: RealFiles, path: str) -> None:
+        """Raises OSError."""
         self._files = files
         self._path = os.path.abspath(path)
+        files.make_directory(self._path)
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
         """See `RemoteStore.put`."""
+        self._check()
         path = self._of(name)
         directory = os.path.dirname(path)
         self._files.make_directory(directory)
@@ -47,6 +54,7 @@ class DirectoryStore:
 
     def delete(self, name: str) -> None:
         """See `RemoteStore.delete`."""
+        self._check()
         for suffix in ("", _PART_SUFFIX):
             self._files.remove_if_present(self._of(name) + suffix)
 
@@ -57,6 +65,10 @@ class DirectoryStore:
                 found = os.path.relpath(os.path.join(directory, name), self._path)
                 if found.startswith(prefix):
                     yield found
+
+    def _check(self) -> None:
+        if not self._files.is_directory(self._path):
+            raise NotADirectoryError(errno.ENOTDIR, "the remote store is not there", self._path)
 
     def _of(self, name: str) -> str:
         return os.path.join(self._path, name)

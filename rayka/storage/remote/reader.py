@@ -25,11 +25,11 @@ from rayka.types import FileSlice, OffsetAnswer
 
 
 class ReaderLimits(NamedTuple):
-    """Sizes in bytes: of what is fetched at once, of the cache of that, and of the cache of indexes."""
+    """Sizes in bytes: of what is fetched at once, of the cache of that, and of the cache of indexes, as it is now."""
 
     chunk_bytes: int
     chunk_cache_bytes: int
-    index_cache_bytes: int
+    index_cache_bytes: Callable[[], int]
 
 
 class NextChunk(NamedTuple):
@@ -153,7 +153,7 @@ class RemoteLogReader:
     def _surplus(self) -> list[str]:
         size = sum(segment.index_bytes for segment in self._segments.values())
         gone = []
-        while size > self._limits.index_cache_bytes and len(self._segments) > 1:
+        while size > self._limits.index_cache_bytes() and len(self._segments) > 1:
             name, oldest = self._segments.popitem(last=False)
             size -= oldest.index_bytes
             gone.append(name)

@@ -18,6 +18,17 @@ OURS = {
     "group.consumer.unsettled.heartbeat.interval.ms",
     "group.initial.rebalance.quiet.ms",
     "group.share.unsettled.heartbeat.interval.ms",
+    "rsm.config.url",
+    "rsm.config.storage.s3.endpoint.url",
+    "rsm.config.storage.s3.region",
+    "rsm.config.storage.aws.access.key.id",
+    "rsm.config.storage.aws.secret.access.key",
+    "rsm.config.chunk.size",
+    "rsm.config.fetch.chunk.cache.size",
+    "rlmm.config.remote.log.metadata.topic.num.partitions",
+    "rlmm.config.remote.log.metadata.topic.replication.factor",
+    "rlmm.config.remote.log.metadata.topic.min.isr",
+    "rlmm.config.remote.log.metadata.topic.retention.ms",
 }
 
 DELIBERATE = {
@@ -33,7 +44,6 @@ DELIBERATE = {
     ("group.consumer.assignors", "validator"): "rayka has no assignors but its own",
     ("group.share.assignors", "validator"): "rayka has no assignors but its own",
     ("group.consumer.migration.policy", "validator"): "the same check, written differently",
-    ("remote.storage.enable", "validator"): "there is no tiered storage; Kafka refuses it in the same place",
 }
 
 

@@ -80,11 +80,6 @@ def test_a_bad_text_is_refused_with_name_value_and_reason(name: str, text: str, 
     assert (caught.value.code, caught.value.message) == (ErrorCode.INVALID_CONFIG, message)
 
 
-def test_tiered_storage_is_refused_with_the_reason() -> None:
-    with pytest.raises(RaykaError, match="no remote storage"):
-        parse(TOPIC_CONFIGS, "remote.storage.enable", "true")
-
-
 def test_an_unknown_topic_config_is_refused_by_name() -> None:
     with pytest.raises(RaykaError, match=r"INVALID_CONFIG: Unknown topic config name: retention\.msec"):
         parse(TOPIC_CONFIGS, "retention.msec", "1")

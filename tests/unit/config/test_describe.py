@@ -66,7 +66,6 @@ def test_a_setting_in_hours_gives_the_value_in_ms_but_is_no_synonym_as_in_kafka(
 def test_a_setting_that_does_nothing_says_so() -> None:
     assert BROKER_CONFIGS["num.io.threads"].doc.startswith("Not in use")
     assert BROKER_CONFIGS["num.recovery.threads.per.data.dir"].doc.startswith("Not in use")
-    assert topic_entry("remote.storage.enable", {}).documentation.startswith("Not in use")
 
 
 def test_a_config_without_a_broker_setting_has_no_chain() -> None:

@@ -10,6 +10,7 @@ import pytest
 from rayka.config import LogConfig
 from rayka.storage.log.leader_epochs import EpochEntry
 from rayka.storage.remote.metadata_records import decode, encode
+from rayka.storage.remote.partitioner import metadata_partition
 from rayka.storage.remote.remote_partition import RemotePartition
 from rayka.storage.remote.retention import LocalState, expired
 from rayka.storage.remote.segment_metadata import (
@@ -147,6 +148,13 @@ def test_only_complete_segments_of_the_log_itself_count_as_copied() -> None:
     epochs = [EpochEntry(0, 0), EpochEntry(2, 80), EpochEntry(3, 201)]
 
     assert [segment.end_offset for segment in partition.lineage(epochs)] == [100, 200]
+
+
+def test_the_partition_is_the_one_that_kafka_takes() -> None:
+    """As `RemoteLogMetadataTopicPartitioner` of Apache Kafka 4.4.0 answers."""
+    other = TopicIdPartition(uuid.UUID("f1020304-0506-0708-9112-1314151617f8"), TopicPartition("x", 0))
+
+    assert (metadata_partition(PARTITION, 50), metadata_partition(other, 50)) == (34, 27)
 
 
 def test_a_log_that_has_forgotten_the_start_of_an_epoch_still_has_its_segments() -> None:

@@ -1,0 +1,237 @@
+"""Serves fetches and searches by time from the remote store, in threads, within a normal answer.
+
+A fetch waits up to `remote.fetch.max.wait.ms`. What comes later than that is in the cache when the client asks again,
+which it does at once. Behind each read the next chunks are fetched ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from rayka.actors.background import BackgroundTasks
+from rayka.actors.channel.link import Done
+from rayka.actors.remote.bandwidth import Bandwidth
+from rayka.actors.remote.slots import MOST_THREADS, Slots
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.replica.partition import Partition, Replicas
+from rayka.storage.files import RealFiles
+from rayka.storage.remote.reader import NextChunk, ReaderLimits, RemoteLogReader, RemoteRead
+from rayka.storage.remote.remote_partition import RemotePartition
+from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
+from rayka.storage.remote.store import RemoteStore
+from rayka.storage.segments.transaction_index import AbortedTxn
+from rayka.types import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    OffsetAnswer,
+    OffsetQuery,
+)
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+REMOTE_CACHE: Final = "remote-log-cache"
+"""The directory below the log directory in which chunks and indexes are kept."""
+_REMOTE: Final = ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+_AHEAD: Final = 2
+"""So many chunks are fetched ahead of a reader."""
+
+
+class _TooManyReads(RaykaError):
+    """All threads are busy, and as many reads wait as may."""
+
+
+class RemoteReads:
+    """The reads of one actor."""
+
+    def __init__(self, replicas: Replicas, broker: Broker, store: RemoteStore, path: str) -> None:
+        self.known: Callable[[Partition], Awaitable[RemotePartition]]
+        """What is in the store of a partition; set before the first read."""
+        self._replicas = replicas
+        self._broker = broker
+        config = broker.config
+        limits = ReaderLimits(
+            config["rsm.config.chunk.size"],
+            config["rsm.config.fetch.chunk.cache.size"],
+            lambda: broker.config["remote.log.index.file.cache.total.size.bytes"],
+        )
+        self._bandwidth = Bandwidth(lambda: broker.config["remote.log.manager.fetch.max.bytes.per.second"])
+        self._reader = RemoteLogReader(RealFiles(), path, store, limits, self._bandwidth)
+        self._slots = Slots(lambda: broker.config["remote.log.reader.threads"])
+        self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="rayka-remote-read")
+        self._ahead: set[NextChunk] = set()
+        self._background = BackgroundTasks("remote reads")
+
+    async def stop(self) -> None:
+        """Answer nothing more."""
+        self._bandwidth.stop()
+        await self._background.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def forget(self, segment: RemoteLogSegmentMetadata) -> None:
+        """A segment was deleted in the store."""
+        self._reader.forget(segment)
+
+    # -- fetching -------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        requests: Sequence[FetchPartition],
+        max_bytes: int,
+        isolation: IsolationLevel,
+        results: list[FetchResult],
+        done: Callable[[list[FetchResult]], None],
+    ) -> None:
+        """Put records into the results that lack them, and call `done`."""
+        self._background.start("remote fetch", self._fetch(requests, max_bytes, isolation, results, done))
+
+    async def _fetch(
+        self,
+        requests: Sequence[FetchPartition],
+        max_bytes: int,
+        isolation: IsolationLevel,
+        results: list[FetchResult],
+        done: Callable[[list[FetchResult]], None],
+    ) -> None:
+        left = max_bytes - sum(result.size for result in results)
+        reads: dict[int, asyncio.Task[FetchResult]] = {}
+        for index, (request, result) in enumerate(zip(requests, results, strict=True)):
+            if result.error == _REMOTE:
+                size = min(left, request.max_bytes)
+                if size > 0 or not reads:
+                    reads[index] = asyncio.ensure_future(self._read(request, result, size, isolation, not reads))
+                left -= size
+        await asyncio.wait(reads.values(), timeout=self._broker.config["remote.fetch.max.wait.ms"] / 1000)
+        done([_settled(result, reads.get(index), isolation) for index, result in enumerate(results)])
+
+    async def _read(
+        self, request: FetchPartition, result: FetchResult, max_bytes: int, isolation: IsolationLevel, is_first: bool
+    ) -> FetchResult:
+        """The result with records. An error is in the result, one of the store as KAFKA_STORAGE_ERROR."""
+        try:
+            partition = self._replicas.get(request.topic_partition)
+            offset = request.fetch_offset
+            segments = await self._segments(partition, offset)
+            read = await self._in_thread(partial(self._reader.read, segments, offset, max_bytes, is_first))
+            if read.records is None:
+                code = ErrorCode.NONE if segments else ErrorCode.OFFSET_OUT_OF_RANGE
+                return _without_records(result, isolation)._replace(error=int(code))
+            aborted = await self._aborted(partition, segments, offset, read, isolation)
+        except _TooManyReads:
+            await asyncio.sleep(self._broker.config["remote.fetch.max.wait.ms"] / 1000)
+            return _without_records(result, isolation)
+        except (OSError, RaykaError) as error:
+            logger.warning("cannot read %s at %d: %s", request.topic_partition, request.fetch_offset, error)
+            code = error.code if isinstance(error, RaykaError) else ErrorCode.KAFKA_STORAGE_ERROR
+            return result._replace(error=int(code))
+        self._fetch_ahead(read.following)
+        return result._replace(error=0, records=read.records, aborted_transactions=aborted)
+
+    async def _segments(self, partition: Partition, offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
+        remote = await self.known(partition)
+        return remote.from_offset(partition.log.leader_epochs, offset)
+
+    async def _aborted(
+        self,
+        partition: Partition,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        offset: int,
+        read: RemoteRead,
+        isolation: IsolationLevel,
+    ) -> tuple[AbortedTransaction, ...] | None:
+        if isolation is not IsolationLevel.READ_COMMITTED:
+            return None
+        found: list[AbortedTxn] = []
+        is_complete = False
+        if not all(segment.is_transaction_index_empty for segment in segments):
+            work = partial(self._reader.aborted_transactions, segments, offset, read.end_offset)
+            found, is_complete = await self._in_thread(work)
+        if not is_complete:
+            found += partition.log.aborted_before(read.end_offset)
+        distinct = {AbortedTransaction(each.producer_id, each.first_offset) for each in found}
+        return tuple(sorted(distinct, key=lambda aborted: aborted.first_offset))
+
+    # -- fetching ahead -------------------------------------------------------------------------
+
+    def _fetch_ahead(self, following: NextChunk | None) -> None:
+        if following is not None and following not in self._ahead and not self._slots.waiting:
+            self._ahead.add(following)
+            self._background.start("prefetch", self._prefetch(following))
+
+    async def _prefetch(self, following: NextChunk) -> None:
+        upcoming: NextChunk | None = following
+        try:
+            for _ in range(_AHEAD):
+                if upcoming is not None:
+                    upcoming = await self._in_thread(partial(self._reader.prefetch, upcoming))
+        except (OSError, RaykaError) as error:
+            logger.debug("cannot fetch ahead: %s", error)
+        finally:
+            self._ahead.discard(following)
+
+    async def _in_thread(self, work: Callable[[], R]) -> R:
+        """Raises _TooManyReads if too many reads wait already."""
+        if self._slots.waiting >= self._broker.config["remote.log.reader.max.pending.tasks"]:
+            raise _TooManyReads(ErrorCode.KAFKA_STORAGE_ERROR, "too many reads from the remote store wait")
+        async with self._slots:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    # -- searching by time ----------------------------------------------------------------------
+
+    def list_offsets(
+        self, queries: Sequence[OffsetQuery], isolation: IsolationLevel, answers: list[OffsetAnswer], done: Done
+    ) -> None:
+        """Put offsets into the answers that lack them, and call `done`."""
+        self._background.start("remote offsets", self._list_offsets(queries, isolation, answers, done))
+
+    async def _list_offsets(
+        self, queries: Sequence[OffsetQuery], isolation: IsolationLevel, answers: list[OffsetAnswer], done: Done
+    ) -> None:
+        timeout_s = self._broker.config["remote.list.offsets.request.timeout.ms"] / 1000
+
+        async def settle(query: OffsetQuery, answer: OffsetAnswer) -> OffsetAnswer:
+            if answer.error != _REMOTE:
+                return answer
+            try:
+                return await asyncio.wait_for(self._find_offset(query, isolation), timeout_s)
+            except TimeoutError:
+                return OffsetAnswer(int(ErrorCode.REQUEST_TIMED_OUT))
+            except RaykaError as error:
+                return OffsetAnswer(int(error.code))
+            except OSError as error:
+                logger.warning("cannot search %s by time: %s", query.topic_partition, error)
+                return OffsetAnswer(int(ErrorCode.KAFKA_STORAGE_ERROR))
+
+        pairs = zip(queries, answers, strict=True)
+        done(list(await asyncio.gather(*(settle(query, answer) for query, answer in pairs))))
+
+    async def _find_offset(self, query: OffsetQuery, isolation: IsolationLevel) -> OffsetAnswer:
+        partition = self._replicas.get(query.topic_partition)
+        log = partition.log
+        segments = await self._segments(partition, log.log_start_offset)
+        work: Any = partial(self._reader.offset_for_timestamp, segments, query.timestamp, log.log_start_offset)
+        found: OffsetAnswer | None = await self._in_thread(work)
+        if found is None or found.offset >= log.local_log_start_offset:
+            return partition.find_offset(query, isolation, is_local=True)
+        return found
+
+
+def _settled(result: FetchResult, read: asyncio.Task[FetchResult] | None, isolation: IsolationLevel) -> FetchResult:
+    """The result as far as it is known. A read that is not done goes on, for the next fetch."""
+    if result.error != _REMOTE:
+        return result
+    return read.result() if read is not None and read.done() else _without_records(result, isolation)
+
+
+def _without_records(result: FetchResult, isolation: IsolationLevel) -> FetchResult:
+    aborted = () if isolation is IsolationLevel.READ_COMMITTED else None
+    return result._replace(error=0, aborted_transactions=aborted)

@@ -1,0 +1,167 @@
+"""Tiered storage under kills of the leader and failures of the store: every record is read, nothing is left behind."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as Named
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from rayka.storage.remote.metadata_records import decode
+from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
+from rayka.testing import BrokerProcess, wait_until
+from tests.faults.load import Writer, check, create_topic, read_all
+from tests.support.scale import rounds
+
+WITHIN_S = 60.0
+METADATA_PARTITIONS = 2
+SEGMENT_ID = re.compile(r"-([0-9a-f]{32})\.[a-z-]+(\.part)?$")
+TIERED = {
+    "remote.storage.enable": "true",
+    "internal.segment.bytes": "20000",
+    "local.retention.bytes": "40000",
+    "file.delete.delay.ms": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that is the remote store."""
+    return tmp_path_factory.mktemp("tiered") / "store"
+
+
+@pytest.fixture(scope="module")
+def broker(store: Path) -> Iterator[BrokerProcess]:
+    """With work on the remote store every 0.2 seconds."""
+    configs = (
+        "remote.log.storage.system.enable=true",
+        f"rsm.config.url=file://{store}",
+        "remote.log.manager.task.interval.ms=200",
+        "remote.log.manager.task.retry.backoff.max.ms=1000",
+        "log.retention.check.interval.ms=300",
+        f"rlmm.config.remote.log.metadata.topic.num.partitions={METADATA_PARTITIONS}",
+        "rsm.config.chunk.size=8192",
+        "rsm.config.fetch.chunk.cache.size=65536",
+        "partition.actors.per.node=2",
+    )
+    with BrokerProcess(store.parent / "data", configs) as started:
+        yield started
+
+
+def local_segments(broker: BrokerProcess, topic: str) -> int:
+    return len(list(broker.data_dir.glob(f"**/{topic}-0/*.log")))
+
+
+def written(broker: BrokerProcess, topic: str, count: int) -> Writer:
+    """A writer that has so many records acknowledged, and goes on."""
+    writer = Writer(broker.bootstrap, topic, 1, pace_s=0.0002, name="w" * 100, **{"batch.size": 4_000})
+    wait_until(lambda: writer.count >= count, WITHIN_S, f"{count} records")
+    return writer
+
+
+def await_copied(broker: BrokerProcess, topic: str, segments: int = 1) -> None:
+    """Until so many segments, the oldest ones, are in the store alone."""
+
+    def are_copied() -> bool:
+        local = min((path.name for path in broker.data_dir.glob(f"**/{topic}-0/*.log")), default="0")
+        copied = sorted(path.name for path in (broker.data_dir.parent / "store").glob(f"{topic}-*/0/*.log"))
+        return len([name for name in copied if name[:20] < local[:20]]) >= segments
+
+    wait_until(are_copied, WITHIN_S, f"{segments} segments are in the store alone")
+
+
+def in_store(store: Path) -> set[str]:
+    """The ids of the segments that have any object."""
+    found = (SEGMENT_ID.search(path.name) for path in store.rglob("*") if path.is_file())
+    return {match.group(1) for match in found if match is not None}
+
+
+def in_metadata(broker: BrokerProcess) -> set[str]:
+    """The ids of the segments that are complete, as a client reads it from the topic; empty while others are there."""
+    partitions: dict[object, RemotePartition] = {}
+    for rows in read_all(broker.bootstrap, "__remote_log_metadata", METADATA_PARTITIONS).values():
+        for _, value in rows:
+            event = decode(value)
+            assert event is not None
+            partitions.setdefault(event.partition, RemotePartition(event.partition)).replay(event)
+    segments = [segment for partition in partitions.values() for segment in partition.segments]
+    return {segment.segment_id.hex for segment in segments if segment.state is FINISHED}
+
+
+def offset_of(broker: BrokerProcess, topic: str, spec: OffsetSpec) -> int:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    name = Named(topic, 0)
+    return int(admin.list_offsets({name: spec})[name].result(30).offset)
+
+
+def test_a_consumer_reads_every_record_from_the_beginning(broker: BrokerProcess) -> None:
+    create_topic(broker.bootstrap, "old", 1, **TIERED)
+    writer = written(broker, "old", 3_000)
+    writer.finish()
+    await_copied(broker, "old", 10)
+
+    records = read_all(broker.bootstrap, "old", 1)
+
+    check([writer], records)
+    assert records[0][0][0] == 0
+
+
+def test_a_store_that_is_away_is_waited_for(broker: BrokerProcess, store: Path) -> None:
+    create_topic(broker.bootstrap, "away", 1, **TIERED)
+    writer = written(broker, "away", 2_000)
+    await_copied(broker, "away", 3)
+    elsewhere = store.with_name("elsewhere")
+    store.rename(elsewhere)
+    segments = local_segments(broker, "away")
+    wanted = writer.count + 2_000
+    wait_until(lambda: writer.count >= wanted, WITHIN_S, "records are taken while the store is away")
+    writer.finish()
+    assert local_segments(broker, "away") > segments
+    found: list[dict[int, list[tuple[int, bytes]]]] = []
+    reader = threading.Thread(target=lambda: found.append(read_all(broker.bootstrap, "away", 1)))
+    reader.start()
+    reader.join(3)
+    assert reader.is_alive()
+
+    elsewhere.rename(store)
+
+    reader.join(WITHIN_S)
+    check([writer], found[0])
+    assert found[0][0][0][0] == 0
+    await_copied(broker, "away", 15)
+
+
+def test_kills_of_the_leader_while_it_copies_lose_nothing_and_leave_nothing_behind(
+    broker: BrokerProcess, store: Path
+) -> None:
+    create_topic(broker.bootstrap, "killed", 1, **TIERED)
+    writer = written(broker, "killed", 500)
+    for _ in range(rounds(3, 15)):
+        before = in_store(store)
+        wait_until(lambda before=before: in_store(store) - before, WITHIN_S, "another segment is copied")
+        broker.leader("killed", 0).kill()
+        wanted = writer.count + 500
+        wait_until(lambda wanted=wanted: writer.count >= wanted, WITHIN_S, "the leader is back")
+    writer.finish()
+    await_copied(broker, "killed")
+
+    check([writer], read_all(broker.bootstrap, "killed", 1))
+    wait_until(lambda: in_store(store) == in_metadata(broker), WITHIN_S, "the store has what the metadata says")
+
+
+def test_deleted_topics_leave_nothing_in_the_store(broker: BrokerProcess, store: Path) -> None:
+    create_topic(broker.bootstrap, "deleted", 1, **TIERED)
+    written(broker, "deleted", 1_000).finish()
+    wait_until(lambda: list(store.glob("deleted-*/**/*.log")), WITHIN_S, "copies")
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics(["deleted"])["deleted"].result(30)
+
+    def is_empty() -> bool:
+        return not any(path.is_file() for path in store.glob("deleted-*/**/*"))
+
+    wait_until(is_empty, WITHIN_S, "the store has nothing of the topic")

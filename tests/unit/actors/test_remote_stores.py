@@ -1,0 +1,135 @@
+"""What every remote store must do: a directory, and a bucket on a real server that speaks S3's protocol."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from rayka.actors.remote.stores import open_store
+from rayka.config import BrokerConfig
+from rayka.errors import RaykaError
+from rayka.storage.remote.segment_copy import PIECE_BYTES
+from rayka.storage.remote.store import RemoteStore
+
+NAME = "orders-0123/0/00000000000000000042-4567.log"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    """The settings for a bucket, with another prefix for each test."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "rsm.config.url": "s3://segments",
+        "rsm.config.storage.s3.endpoint.url": f"http://{host}:{port}",
+        "rsm.config.storage.s3.region": "us-east-1",
+        "rsm.config.storage.aws.access.key.id": "key",
+        "rsm.config.storage.aws.secret.access.key": "secret",
+    }
+    create = urllib.request.Request(f"http://{host}:{port}/segments", method="PUT")
+    urllib.request.urlopen(create, timeout=30).close()
+    yield settings
+    server.stop()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemoteStore:
+    """An empty store."""
+    if request.param == "directory":
+        return open_store(BrokerConfig.parse({"rsm.config.url": f"file://{tmp_path}/store"}))
+    settings = request.getfixturevalue("s3")
+    return open_store(BrokerConfig.parse(settings | {"rsm.config.url": f"s3://segments/{uuid.uuid4().hex}"}))
+
+
+def test_an_object_is_read_in_parts(store: RemoteStore) -> None:
+    store.put(NAME, [b"0123", b"456789"])
+
+    assert store.get(NAME, 0, 10) == b"0123456789"
+    assert store.get(NAME, 3, 4) == b"3456"
+    assert store.get(NAME, 8, 100) == b"89"
+
+
+def test_an_empty_object_is_an_object(store: RemoteStore) -> None:
+    store.put(NAME, [b""])
+
+    assert store.get(NAME, 0, 100) == b""
+
+
+def test_a_large_object_is_sent_in_pieces(store: RemoteStore) -> None:
+    pieces = [bytes([number]) * PIECE_BYTES for number in range(3)]
+
+    store.put(NAME, [*pieces, b"end"])
+
+    assert store.get(NAME, PIECE_BYTES - 1, 3) == b"\0\1\1"
+    assert store.get(NAME, 3 * PIECE_BYTES, 100) == b"end"
+
+
+def test_an_object_that_fails_on_its_way_is_not_there(store: RemoteStore) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield bytes(PIECE_BYTES)
+        raise OSError("the disk fails")
+
+    with pytest.raises(OSError, match="the disk fails"):
+        store.put(NAME, pieces())
+
+    with pytest.raises(FileNotFoundError):
+        store.get(NAME, 0, 1)
+    store.delete(NAME)
+    assert list(store.list("")) == []
+
+
+def test_an_object_is_replaced(store: RemoteStore) -> None:
+    store.put(NAME, [b"old and long"])
+    store.put(NAME, [b"new"])
+
+    assert store.get(NAME, 0, 100) == b"new"
+
+
+def test_objects_are_listed_by_prefix_and_deleted(store: RemoteStore) -> None:
+    names = ["orders-1/0/a.log", "orders-1/1/a.log", "users-1/0/a.log"]
+    for name in names:
+        store.put(name, [b"x"])
+
+    assert sorted(store.list("orders-1/")) == names[:2]
+    store.delete(names[0])
+    store.delete(names[0])
+    assert sorted(store.list("")) == names[1:]
+    with pytest.raises(FileNotFoundError):
+        store.get(names[0], 0, 1)
+
+
+def test_a_directory_that_goes_away_is_an_error(tmp_path: Path) -> None:
+    store = open_store(BrokerConfig.parse({"rsm.config.url": f"file://{tmp_path}/store"}))
+    store.put(NAME, [b"x"])
+    shutil.move(tmp_path / "store", tmp_path / "elsewhere")
+
+    for call in (lambda: store.put(NAME, [b"y"]), lambda: store.delete(NAME), lambda: store.get(NAME, 0, 1)):
+        with pytest.raises(OSError, match=r"not there|No such file"):
+            call()
+    shutil.move(tmp_path / "elsewhere", tmp_path / "store")
+    assert store.get(NAME, 0, 1) == b"x"
+
+
+def test_a_server_that_is_away_is_an_error(s3: dict[str, str]) -> None:
+    settings = s3 | {"rsm.config.storage.s3.endpoint.url": "http://127.0.0.1:9"}
+    store = open_store(BrokerConfig.parse(settings))
+
+    for call in (lambda: store.put(NAME, [b"y"]), lambda: store.delete(NAME), lambda: store.get(NAME, 0, 1)):
+        with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):
+            call()
+
+
+def test_a_bucket_without_the_library_is_refused_with_what_to_install(
+    s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(RaykaError, match=r"rayka\[s3\]"):
+        open_store(BrokerConfig.parse(s3))
