@@ -38,7 +38,8 @@ from rayka.metadata.commands import ActorRegistration, BrokerRegistration, NewTo
 from rayka.metadata.controller import Controller
 from rayka.metadata.image import MetadataImage
 from rayka.replica.partition import Replicas
-from rayka.storage.directory.log_directory import BOOT_ID_FILE, LogDirectory
+from rayka.storage.directory.boot_record import BOOT_ID_FILE
+from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch
 from rayka.types import AppendParams, AppendRequest, TopicPartition

@@ -35,7 +35,7 @@ from tests.clients.members.process import Members, members, missing
 from tests.faults.load import Writer, create_topic
 
 PARTITIONS = 4
-RECOVERY_S = 15.0
+RECOVERY_S = 30.0
 STILL_S = 4.5
 """Longer than the sessions, which are 3 s; shorter than the broker takes to give a process up."""
 OFFSET_COMMIT = 8

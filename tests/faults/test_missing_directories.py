@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 from confluent_kafka import Producer
 
 from rayka.testing import BrokerProcess, wait_until
@@ -20,15 +22,33 @@ def configs(*log_dirs: Path) -> tuple[str, ...]:
     return ("partition.actors.per.node=2", "warm.partition.actors=2", f"log.dirs={','.join(map(str, log_dirs))}")
 
 
-def written(tmp_path: Path, *log_dirs: Path) -> Writer:
-    """A topic with partitions in both directories, written and stopped cleanly."""
-    with BrokerProcess(tmp_path / "data", configs(*log_dirs)) as broker:
+class Written(NamedTuple):
+    """A topic with partitions in two directories, left by a clean stop. Each test puts back what it takes away."""
+
+    path: Path
+    disks: tuple[Path, Path]
+    writer: Writer
+
+    def broker(self, *log_dirs: Path) -> BrokerProcess:
+        return BrokerProcess(self.path / "data", configs(*(log_dirs or self.disks)))
+
+    def check(self, broker: BrokerProcess) -> None:
+        check([self.writer], read_all(broker.bootstrap, "events", PARTITIONS))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """With `older`, a copy of the controller's directory from before the topic was created."""
+    path = tmp_path_factory.mktemp("written")
+    disks = path / "disk1", path / "disk2"
+    with BrokerProcess(path / "data", configs(*disks)) as broker:
+        shutil.copytree(path / "data" / "controller", path / "older")
         create_topic(broker.bootstrap, "events", PARTITIONS)
         writer = Writer(broker.bootstrap, "events", PARTITIONS)
-        wait_until(lambda: writer.count >= 500, 20, "500 acknowledged records")
+        wait_until(lambda: writer.count >= 500, 30, "500 acknowledged records")
         writer.finish()
-    assert {path.parent.parent for path in tmp_path.glob("disk*/*/events-*")} == set(log_dirs)
-    return writer
+    assert {found.parent.parent for found in path.glob("disk*/*/events-*")} == set(disks)
+    return Written(path, disks, writer)
 
 
 def status(broker: BrokerProcess) -> dict[str, list[dict[str, object]]]:
@@ -42,12 +62,10 @@ def offline(broker: BrokerProcess) -> list[object]:
     return [each["partition"] for each in status(broker)["partitions"] if each["leader"] is None]
 
 
-def test_partitions_of_a_missing_directory_are_offline_and_come_back_with_it(tmp_path: Path) -> None:
-    disks = tmp_path / "disk1", tmp_path / "disk2"
-    writer = written(tmp_path, *disks)
-    away = tmp_path / "unmounted"
-    disks[1].rename(away)
-    with BrokerProcess(tmp_path / "data", configs(*disks)) as broker:
+def test_partitions_of_a_missing_directory_are_offline_and_come_back_with_it_in_any_order(written: Written) -> None:
+    disk1, disk2 = written.disks
+    disk2.rename(written.path / "unmounted")
+    with written.broker() as broker:
         gone = offline(broker)
         assert len(gone) == PARTITIONS // 2
         for partition in gone:
@@ -56,51 +74,35 @@ def test_partitions_of_a_missing_directory_are_offline_and_come_back_with_it(tmp
             producer.produce("events", b"x", partition=partition, callback=lambda error, _: errors.append(error))  # noqa: B023
             assert producer.flush(10) == 0
             assert errors[0] is not None, "an empty log acknowledged a record"
-    shutil.rmtree(disks[1], ignore_errors=True)
-    away.rename(disks[1])
-    with BrokerProcess(tmp_path / "data", configs(*disks)) as broker:
+    shutil.rmtree(disk2, ignore_errors=True)
+    (written.path / "unmounted").rename(disk2)
+    with written.broker(written.path / "disk3", disk2, disk1) as broker:
         assert offline(broker) == []
-        check([writer], read_all(broker.bootstrap, "events", PARTITIONS))
+        written.check(broker)
 
 
-def test_directories_in_another_order_are_found(tmp_path: Path) -> None:
-    disks = tmp_path / "disk1", tmp_path / "disk2"
-    writer = written(tmp_path, *disks)
-    with BrokerProcess(tmp_path / "data", configs(tmp_path / "disk3", *reversed(disks))) as broker:
-        check([writer], read_all(broker.bootstrap, "events", PARTITIONS))
-
-
-def test_a_partition_whose_files_are_gone_is_offline_and_comes_back_with_them(tmp_path: Path) -> None:
-    disks = tmp_path / "disk1", tmp_path / "disk2"
-    writer = written(tmp_path, *disks)
-    (path,) = tmp_path.glob("disk*/*/events-0")
-    path.rename(tmp_path / "moved")
-    with BrokerProcess(tmp_path / "data", configs(*disks)) as broker:
-        wait_until(lambda: offline(broker) == [0], 20, "the partition is reported lost")
+def test_a_partition_whose_files_are_gone_is_offline_and_comes_back_with_them(written: Written) -> None:
+    (path,) = written.path.glob("disk*/*/events-0")
+    path.rename(written.path / "moved")
+    with written.broker() as broker:
+        wait_until(lambda: offline(broker) == [0], 30, "the partition is reported lost")
         assert not path.exists()
-    (tmp_path / "moved").rename(path)
-    with BrokerProcess(tmp_path / "data", configs(*disks)) as broker:
-        wait_until(lambda: offline(broker) == [], 20, "the partition is found again")
-        check([writer], read_all(broker.bootstrap, "events", PARTITIONS))
+    (written.path / "moved").rename(path)
+    with written.broker() as broker:
+        wait_until(lambda: offline(broker) == [], 30, "the partition is found again")
+        written.check(broker)
 
 
-def test_an_older_metadata_log_deletes_nothing(tmp_path: Path) -> None:
+def test_an_older_metadata_log_deletes_nothing(written: Written) -> None:
     """The controller's directory is put back to a copy from before the topic was created."""
-    disk = tmp_path / "disk1"
-    with BrokerProcess(tmp_path / "data", configs(disk)):
-        pass
-    shutil.copytree(tmp_path / "data" / "controller", tmp_path / "old")
-    with BrokerProcess(tmp_path / "data", configs(disk)) as broker:
-        create_topic(broker.bootstrap, "events", 1)
-        writer = Writer(broker.bootstrap, "events", 1)
-        wait_until(lambda: writer.count >= 100, 20, "100 acknowledged records")
-        writer.finish()
-    (tmp_path / "data" / "controller").rename(tmp_path / "new")
-    (tmp_path / "old").rename(tmp_path / "data" / "controller")
-    with BrokerProcess(tmp_path / "data", configs(disk)) as broker:
-        (stray,) = status(broker)["strays"]
-        assert "events-0" in str(stray)
-    shutil.rmtree(tmp_path / "data" / "controller")
-    (tmp_path / "new").rename(tmp_path / "data" / "controller")
-    with BrokerProcess(tmp_path / "data", configs(disk)) as broker:
-        check([writer], read_all(broker.bootstrap, "events", 1))
+    controller = written.path / "data" / "controller"
+    controller.rename(written.path / "newer")
+    (written.path / "older").rename(controller)
+    with written.broker() as broker:
+        strays = [str(stray) for stray in status(broker)["strays"]]
+        assert len(strays) == PARTITIONS
+        assert all("events-" in stray for stray in strays)
+    shutil.rmtree(controller)
+    (written.path / "newer").rename(controller)
+    with written.broker() as broker:
+        written.check(broker)

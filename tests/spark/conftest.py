@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import rayka.spark
 from rayka.client.cluster import Cluster
+from rayka.testing import wait_until
 from tests.support.embedded import embedded
 from tests.support.quick_java import QUICK_JAVA
 
@@ -62,15 +63,15 @@ def actor_pid(cluster: Cluster) -> Callable[[str, int], int]:
     def find(topic: str, partition: int) -> int:
         image = cluster.admin().describe_topics([topic])[0].partitions[partition]
         actor = ray.get_actor(image.leader_actor, namespace="rayka")
-        deadline_s = time.monotonic() + 30
-        while True:
-            try:
-                pid: int = ray.get(actor.process_id.remote())
-                break
-            except ray.exceptions.ActorUnavailableError:
-                assert time.monotonic() < deadline_s, f"{image.leader_actor} does not come back"
-                time.sleep(0.1)
-        assert pid != os.getpid()
-        return pid
+        found: list[int] = []
+
+        def is_there() -> bool:
+            with contextlib.suppress(ray.exceptions.ActorUnavailableError):
+                found.append(ray.get(actor.process_id.remote()))
+            return bool(found)
+
+        wait_until(is_there, 30, f"{image.leader_actor} is back")
+        assert found[0] != os.getpid()
+        return found[0]
 
     return find

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from rayka.testing import wait_until
 
 TIMEOUT_S = 60.0
 
@@ -23,10 +24,7 @@ class Gate:
 
     def wait_for_readers(self) -> set[int]:
         """Return when a task is here."""
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while not self.reading():
-            assert time.monotonic() < deadline_s, "no task has come to the gate"
-            time.sleep(0.02)
+        wait_until(lambda: bool(self.reading()), TIMEOUT_S, "a task has come to the gate")
         return self.reading()
 
     def open(self) -> None:

@@ -26,7 +26,6 @@ NOTHING_SHARED = (
     "tests/faults/test_failing_disk.py",
     "tests/faults/test_full_disk.py",
     "tests/faults/test_histories.py",
-    "tests/faults/test_missing_directories.py",
     "tests/integration/test_supervisor.py",
 )
 """Files of whose tests each starts what it needs."""

@@ -1,9 +1,8 @@
 """A log directory: the logs of one process, the checkpoints over them, and the marks of how it was left.
 
 One process holds the directory, by the lock on `.lock`. After a clean stop the marker
-`.kafka_cleanshutdown` says that nothing needs recovery. After any other stop `boot-id`, a file of ours,
-tells whether the kernel has run on since: then everything that a write took is still there. That file is
-written when recovery is done; it names the partitions that were found but not opened, which still need it.
+`.kafka_cleanshutdown` says that nothing needs recovery. After any other stop the `BootRecord` tells whether the kernel
+has run on since: then everything that a write took is still there.
 What an OSError does to the directory and its logs is decided in `disk_state`. A directory is used by one thread at a
 time; its logs may be appended to and read in another thread meanwhile.
 """
@@ -19,8 +18,10 @@ from collections.abc import Iterable, Mapping
 from rayka.config.log import LogConfig
 from rayka.errors import RaykaError
 from rayka.storage.directory import checkpoints, partition_metadata
+from rayka.storage.directory.boot_record import BootRecord
 from rayka.storage.directory.disk_state import DiskState, State
 from rayka.storage.directory.meta_properties import MetaProperties
+from rayka.storage.directory.names import DELETE_SUFFIX, STRAY_SUFFIX, parse_directory_name, renamed, stray_name
 from rayka.storage.files import RealFiles, storage_error, storing
 from rayka.storage.log.deletion import Removal, SegmentDeletion
 from rayka.storage.log.log import Log
@@ -35,12 +36,7 @@ RECOVERY_POINTS_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 CLEANED_OFFSETS_FILE = "cleaner-offset-checkpoint"
-BOOT_ID_FILE = "boot-id"
-SYSTEM_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
-DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
 _CLEAN_SHUTDOWN = b'{"version":0,"brokerEpoch":-1}'
-_MAX_NAME = 255
 PROBE_FILE = ".probe"
 PROBE_BYTES = 1 << 20
 """So much room must be there before appends are taken again."""
@@ -66,9 +62,7 @@ class LogDirectory:
         self._removals: list[Removal] = []
         self._is_writing = False
         self._was_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
-        self._boot_id = _read_boot_id(files)
-        self._unrecovered: set[str] = set()
-        self._is_same_boot = self._read_boot_record()
+        self._boot = BootRecord(files, path)
         self._recovery_points = checkpoints.read_offsets(files, self._file(RECOVERY_POINTS_FILE))
         self._log_start_offsets = checkpoints.read_offsets(files, self._file(LOG_START_OFFSETS_FILE))
         self._high_watermarks = checkpoints.read_offsets(files, self._file(HIGH_WATERMARKS_FILE))
@@ -103,23 +97,6 @@ class LogDirectory:
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
-
-    def _read_boot_record(self) -> bool:
-        """Whether recovery ended since the kernel started; the partitions that it left out."""
-        try:
-            boot_id, *unrecovered = self._files.read_file(self._file(BOOT_ID_FILE)).decode("ascii").splitlines()
-        except (FileNotFoundError, ValueError):
-            return False
-        self._unrecovered = set(unrecovered)
-        return bool(boot_id) and boot_id == self._boot_id
-
-    def _write_boot_record(self) -> None:
-        """From now on every partition but those that were never opened is as the last writes left it."""
-        if not self._was_clean and not self._is_same_boot:
-            self._unrecovered = {str(topic_partition) for topic_partition in self.partitions}
-        self._unrecovered -= {str(topic_partition) for topic_partition in self._logs}
-        text = "".join(f"{line}\n" for line in (self._boot_id, *sorted(self._unrecovered)))
-        self._files.write_file(self._file(BOOT_ID_FILE), text.encode("ascii"), sync=True)
 
     def _find_partitions(self) -> None:
         for name in sorted(self._files.list(self.path)):
@@ -179,7 +156,7 @@ class LogDirectory:
         if topic_id is not None and known_id not in (None, topic_id):
             self._set_aside(topic_partition, known_id)
         self._bring_back(topic_partition, topic_id)
-        is_trusted = str(topic_partition) not in self._unrecovered
+        is_trusted = str(topic_partition) not in self._boot.unrecovered
         log = Log.open(
             self._file(str(topic_partition)),
             topic_partition,
@@ -190,7 +167,7 @@ class LogDirectory:
             log_start_offset=self._log_start_offsets.get(topic_partition, 0),
             high_watermark=self._high_watermarks.get(topic_partition, 0),
             clean_shutdown=self._was_clean and is_trusted,
-            same_boot=self._is_same_boot and is_trusted,
+            same_boot=self._boot.is_same_boot and is_trusted,
             was_cleaned=topic_partition in self._cleaned_offsets,
             topic_id=topic_id,
             jitter_ms=jitter_ms,
@@ -207,7 +184,7 @@ class LogDirectory:
         """Whether the files of this partition are here, under their name or set aside."""
         if topic_partition in self.partitions:
             return self.partitions[topic_partition] in (None, topic_id)
-        return _stray_name(topic_partition, topic_id) in self.strays
+        return stray_name(topic_partition, topic_id) in self.strays
 
     @storing
     def set_aside(self, topic_partition: TopicPartition) -> str:
@@ -221,11 +198,11 @@ class LogDirectory:
         return self._set_aside(topic_partition, self.partitions.get(topic_partition))
 
     def _set_aside(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
-        name = _stray_name(topic_partition, topic_id)
+        name = stray_name(topic_partition, topic_id)
         number = 0
         while name in self.strays:
             number += 1
-            name = _renamed(topic_partition, f"{number}", STRAY_SUFFIX)
+            name = renamed(topic_partition, f"{number}", STRAY_SUFFIX)
         self._files.rename(self._file(str(topic_partition)), self._file(name))
         self.strays.append(name)
         self._forget(topic_partition)
@@ -233,14 +210,14 @@ class LogDirectory:
 
     def _bring_back(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
         """The metadata knows a topic again whose files were set aside. How they were left is not known any more."""
-        name = _stray_name(topic_partition, topic_id)
+        name = stray_name(topic_partition, topic_id)
         if topic_id is not None and topic_partition not in self.partitions and name in self.strays:
             self._cleaned_offsets[topic_partition] = 0  # it may have been compacted: then offsets are missing
             self._write_offsets(CLEANED_OFFSETS_FILE, self._cleaned_offsets)
             self._files.rename(self._file(name), self._file(str(topic_partition)))
             self.strays.remove(name)
             self.partitions[topic_partition] = topic_id
-            self._unrecovered.add(str(topic_partition))
+            self._boot.unrecovered.add(str(topic_partition))
 
     @property
     def stray_partitions(self) -> list[str]:
@@ -263,7 +240,7 @@ class LogDirectory:
         self._begin_writing()
 
     def _begin_writing(self) -> None:
-        self._write_boot_record()
+        self._boot.write(self.partitions, self._logs, was_clean=self._was_clean)
         self._files.remove_if_present(self._file(CLEAN_SHUTDOWN_FILE))
         self._files.sync_path(self.path)
         self._is_writing = True
@@ -271,7 +248,7 @@ class LogDirectory:
     @storing
     def delete_log(self, log: Log, unique: str) -> None:
         """Rename the log's directory to `<topic>-<partition>.<unique>-delete`; after `file.delete.delay.ms` it goes."""
-        name = _renamed(log.topic_partition, unique, DELETE_SUFFIX)
+        name = renamed(log.topic_partition, unique, DELETE_SUFFIX)
         log.release()
         self._files.rename(log.directory, self._file(name))
         self._logs.pop(log.topic_partition, None)
@@ -364,7 +341,7 @@ class LogDirectory:
         for log in logs:
             log.close(now_ms)
         self.checkpoint(logs)
-        self._write_boot_record()
+        self._boot.write(self.partitions, self._logs, was_clean=self._was_clean)
         self._files.write_file(self._file(CLEAN_SHUTDOWN_FILE), _CLEAN_SHUTDOWN, sync=True)
         self._files.close(self._lock)
 
@@ -377,29 +354,3 @@ class LogDirectory:
     def space(self) -> tuple[int, int]:
         """Bytes of the file system in all, and those that can still be written."""
         return self._files.space(self.path)
-
-
-def _read_boot_id(files: RealFiles) -> str:
-    """The id of this run of the kernel; empty where the system has none."""
-    try:
-        return files.read_file(SYSTEM_BOOT_ID_FILE).decode("ascii").strip()
-    except OSError:
-        return ""
-
-
-def parse_directory_name(name: str) -> TopicPartition | None:
-    """`orders-2` -> the partition; None for any other kind of name."""
-    topic, dash, partition = name.rpartition("-")
-    if not (dash and topic and partition.isdecimal()) or str(int(partition)) != partition:
-        return None
-    return TopicPartition(topic, int(partition))
-
-
-def _stray_name(topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> str:
-    return _renamed(topic_partition, "" if topic_id is None else topic_id.hex, STRAY_SUFFIX)
-
-
-def _renamed(topic_partition: TopicPartition, unique: str, suffix: str) -> str:
-    """A name that no other has, short enough for a file system."""
-    tail = f".{unique}{suffix}"
-    return str(topic_partition)[: _MAX_NAME - len(tail)] + tail

@@ -13,7 +13,8 @@ from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.replica.partition import Partition, Replicas
-from rayka.storage.directory.log_directory import BOOT_ID_FILE, LogDirectory
+from rayka.storage.directory.boot_record import BOOT_ID_FILE
+from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch

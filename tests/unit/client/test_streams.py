@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from rayka.client.streams.streams import AsyncStream, ConsumerConnector, Stream
 from rayka.client.streams.topic_filter import Blacklist, Whitelist
 from rayka.coordinator.groups.consumer.assignors import ranges
 from rayka.errors import ErrorCode, RaykaError
+from rayka.testing import wait_until
 from tests.unit.client.grouped import FAST_GROUPS, write
 
 SETTINGS: dict[str, Any] = {"auto_offset_reset": "earliest", "retry_backoff_ms": 10, "consumer_timeout_ms": 300}
@@ -38,10 +38,7 @@ def cluster(cluster: Cluster) -> Cluster:
 
 def until(done: Callable[[], bool]) -> None:
     """Wait until something is so."""
-    deadline_s = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < deadline_s, "this took too long"
-        time.sleep(0.005)
+    wait_until(done, 30, "what the test waits for")
 
 
 def owners(cluster: Cluster, topic: str = "events", group_id: str = "g") -> dict[str, list[int]]:

@@ -16,14 +16,10 @@ import pytest
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
-from rayka.storage.directory.log_directory import (
-    BOOT_ID_FILE,
-    CLEAN_SHUTDOWN_FILE,
-    CLEANED_OFFSETS_FILE,
-    LogDirectory,
-    parse_directory_name,
-)
+from rayka.storage.directory.boot_record import BOOT_ID_FILE
+from rayka.storage.directory.log_directory import CLEAN_SHUTDOWN_FILE, CLEANED_OFFSETS_FILE, LogDirectory
 from rayka.storage.directory.meta_properties import MetaProperties
+from rayka.storage.directory.names import parse_directory_name
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.storage.log.replacement import CleanedSegment
@@ -172,7 +168,7 @@ def test_the_boot_record_holds_the_id_of_the_running_kernel(tmp_path: Path) -> N
     assert (tmp_path / BOOT_ID_FILE).read_text() == boot_id
     kill(directory)
     (tmp_path / BOOT_ID_FILE).write_text("\n")
-    assert not open_directory(tmp_path)._is_same_boot
+    assert not open_directory(tmp_path)._boot.is_same_boot
 
 
 @pytest.mark.usefixtures("indexes_at_once")
