@@ -37,7 +37,7 @@ from rayka.coordinator.groups.spec import GROUPS
 from rayka.metadata.commands import ActorRegistration, BrokerRegistration, NewTopic
 from rayka.metadata.controller import Controller
 from rayka.metadata.image import MetadataImage
-from rayka.replica.partition import Replicas
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.boot_record import BOOT_ID_FILE
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles

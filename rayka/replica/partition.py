@@ -8,12 +8,10 @@ high watermark passes it: at once with a single replica, or, where the topic ask
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import Buffer, read_header
-from rayka.storage.format.record_checks import RecordValidationError
 from rayka.storage.log.appender import AppendInfo
 from rayka.storage.log.log import Log
 from rayka.storage.producers.verification import Verification
@@ -21,7 +19,6 @@ from rayka.types import (
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     ActiveProducer,
-    ActiveProducers,
     AppendParams,
     AppendRequest,
     AppendResult,
@@ -39,10 +36,6 @@ from rayka.types import (
 
 ALL_ACKS = -1
 _DELETE = "delete"
-_WITH_OFFSETS = frozenset((ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
-"""Errors of a fetch whose answer tells the offsets of the log."""
-
-Answer = TypeVar("Answer")
 
 
 class Appended(NamedTuple):
@@ -292,134 +285,3 @@ class Partition:
         offsets = [log.log_start_offset, log.last_stable_offset, log.high_watermark, log.log_end_offset]
         assert offsets == sorted(offsets), f"{self.topic_partition}: {offsets}"
         assert self._in_sync_count <= self._replica_count, f"{self._in_sync_count} of {self._replica_count} in sync"
-
-
-class Replicas:
-    """The replicas that one process holds, by partition.
-
-    Each method answers for every partition that it was asked about; an error stays with its partition.
-    """
-
-    def __init__(self) -> None:
-        self._partitions: dict[TopicPartition, Partition] = {}
-
-    def __iter__(self) -> Iterator[Partition]:
-        return iter(list(self._partitions.values()))
-
-    def __len__(self) -> int:
-        return len(self._partitions)
-
-    def __contains__(self, topic_partition: object) -> bool:
-        return topic_partition in self._partitions
-
-    def holds(self, partition: Partition) -> bool:
-        """Whether this is the replica itself, and not one of a deleted topic of the same name."""
-        return self._partitions.get(partition.topic_partition) is partition
-
-    def add(self, partition: Partition) -> None:
-        """Hold one more replica."""
-        self._partitions[partition.topic_partition] = partition
-
-    def remove(self, topic_partition: TopicPartition) -> Partition:
-        """Stop holding a replica, and return it."""
-        return self._partitions.pop(topic_partition)
-
-    def get(self, topic_partition: TopicPartition) -> Partition:
-        """The replica. Raises UNKNOWN_TOPIC_OR_PARTITION if it is not held here."""
-        partition = self._partitions.get(topic_partition)
-        if partition is None:
-            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_partition} is not held here")
-        return partition
-
-    def append(
-        self, request: AppendRequest, params: AppendParams, now_ms: int, verification: Verification | None = None
-    ) -> Appended:
-        """Append to one partition; an error is in the result."""
-        try:
-            return self.get(request.topic_partition).append(request, params, now_ms, verification)
-        except RecordValidationError as error:
-            return Appended(self._rejected(request.topic_partition, error))
-        except RaykaError as error:
-            return Appended(AppendResult(int(error.code), error_message=error.message))
-
-    def _rejected(self, topic_partition: TopicPartition, error: RecordValidationError) -> AppendResult:
-        """As Kafka, with the log start offset."""
-        return AppendResult(
-            int(error.code),
-            log_start_offset=self.get(topic_partition).log.log_start_offset,
-            error_message=error.message,
-            record_errors=error.record_errors,
-        )
-
-    def fetch(self, requests: Sequence[FetchPartition], max_bytes: int, isolation: IsolationLevel) -> list[FetchResult]:
-        """Read from each partition, in order, until there are `max_bytes`.
-
-        The first records found are returned even when they are larger, so that every reader makes progress.
-        """
-        results = []
-        left = max_bytes
-        empty = True
-        for request in requests:
-            try:
-                partition = self.get(request.topic_partition)
-                result = partition.fetch(request, max(0, min(left, request.max_bytes)), isolation, empty)
-            except RaykaError as error:
-                result = self._refused(request, error)
-            size = result.size
-            left -= size
-            empty = empty and not size
-            results.append(result)
-        return results
-
-    def are_readable(self, requests: Sequence[FetchPartition], isolation: IsolationLevel) -> bool:
-        """Whether a reader of this isolation would get records, or an error, from any of the partitions."""
-        return isolation is IsolationLevel.READ_UNCOMMITTED or any(
-            partition is None
-            or partition.leader_epoch == NO_LEADER_EPOCH
-            or partition.log.last_stable_offset > request.fetch_offset
-            for request in requests
-            for partition in [self._partitions.get(request.topic_partition)]
-        )
-
-    def _refused(self, request: FetchPartition, error: RaykaError) -> FetchResult:
-        partition = self._partitions.get(request.topic_partition)
-        if partition is None or error.code not in _WITH_OFFSETS:
-            return FetchResult(int(error.code))
-        log = partition.log
-        return FetchResult(int(error.code), log.high_watermark, log.last_stable_offset, log.log_start_offset)
-
-    def list_offsets(self, queries: Sequence[OffsetQuery], isolation: IsolationLevel) -> list[OffsetAnswer]:
-        """Find offsets by timestamp or `OffsetSpec`."""
-        return self._each(queries, lambda partition, query: partition.find_offset(query, isolation), OffsetAnswer)
-
-    def epoch_end_offsets(self, queries: Sequence[EpochQuery]) -> list[EpochEndOffset]:
-        """Find where leader epochs ended."""
-        return self._each(queries, Partition.epoch_end_offset, EpochEndOffset)
-
-    def active_producers(self, topic_partitions: Sequence[TopicPartition]) -> list[ActiveProducers]:
-        """What the partitions remember of their producers."""
-        answers = []
-        for topic_partition in topic_partitions:
-            try:
-                answers.append(ActiveProducers(0, self.get(topic_partition).active_producers()))
-            except RaykaError as error:
-                answers.append(ActiveProducers(int(error.code)))
-        return answers
-
-    def delete_records(self, queries: Sequence[tuple[TopicPartition, int]]) -> list[DeleteRecordsResult]:
-        """Move log start offsets up."""
-        return self._each(queries, lambda partition, query: partition.delete_records(query[1]), DeleteRecordsResult)
-
-    def _each(
-        self,
-        queries: Sequence[Any],
-        answer: Callable[[Partition, Any], Answer],
-        answer_type: Callable[[int], Answer],
-    ) -> list[Answer]:
-        answers = []
-        for query in queries:
-            try:
-                answers.append(answer(self.get(query[0]), query))
-            except RaykaError as error:
-                answers.append(answer_type(int(error.code)))
-        return answers

@@ -35,7 +35,8 @@ from rayka.metadata.commands import (
 )
 from rayka.metadata.controller import Controller
 from rayka.metadata.image import MetadataImage
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.types import (

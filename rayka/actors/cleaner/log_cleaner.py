@@ -22,7 +22,7 @@ from rayka.actors.cleaner.process import CleanerProcess
 from rayka.actors.replica.disk import DiskThread
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Replicas
+from rayka.replica.replicas import Replicas
 from rayka.storage.cleaner.dirtiness import Dirtiness, aborted_transactions, measure, plan_of
 from rayka.storage.cleaner.plan import CleanerLimits, RoundEnd
 from rayka.storage.directory.log_directory import LogDirectory

@@ -51,7 +51,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.listener import Listener
 from rayka.metadata.commands import ActorDied, ActorRegistration
 from rayka.metadata.image import MetadataImage
-from rayka.replica.partition import Replicas
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.directory.meta_properties import MetaProperties

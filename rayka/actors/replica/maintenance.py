@@ -12,7 +12,7 @@ from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
 from rayka.errors import RaykaError
-from rayka.replica.partition import Replicas
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.format.record_checks import COMPILED
 from rayka.storage.log.log import Log

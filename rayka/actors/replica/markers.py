@@ -8,7 +8,8 @@ from typing import Protocol, TypeAlias
 
 from rayka.actors.channel.link import Done
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.types import TopicPartition, TxnMarker
 

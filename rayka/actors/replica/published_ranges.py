@@ -26,7 +26,8 @@ import ray
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.format.records import Record, build_batch
 from rayka.storage.log.log import Log
 from rayka.storage.segments.reader import SegmentReader

@@ -20,7 +20,8 @@ from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import RaykaError
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.log.log import Log
 from rayka.storage.remote.segment_metadata import TopicIdPartition

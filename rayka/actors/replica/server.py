@@ -37,8 +37,9 @@ from rayka.actors.replica.group_commit import GroupCommit
 from rayka.actors.replica.markers import MarkerAppends, WriteMarker
 from rayka.actors.replica.transactional_appends import TransactionalAppends, Verify
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Appended, Partition, Replicas
+from rayka.replica.partition import Appended, Partition
 from rayka.replica.purgatory import DelayedFetch, DelayedProduce, Purgatory
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.producers.verification import Verification

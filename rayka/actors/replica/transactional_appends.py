@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import AppendDone
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Replicas
+from rayka.replica.replicas import Replicas
 from rayka.storage.format.batch import read_header
 from rayka.storage.producers.verification import Verification
 from rayka.types import (

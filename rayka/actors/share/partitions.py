@@ -26,7 +26,7 @@ from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.leader import LeadSharePartition
 from rayka.actors.share.waiters import Waiters
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Replicas
+from rayka.replica.replicas import Replicas
 from rayka.share.acquire import AcquireParams
 from rayka.share.config import AcquireMode, ShareGroupConfig
 from rayka.share.persister import Persister

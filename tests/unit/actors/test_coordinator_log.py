@@ -12,7 +12,8 @@ from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.boot_record import BOOT_ID_FILE
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles

@@ -17,7 +17,7 @@ from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
 from rayka.metadata.commands import ActorRegistration, AssignReplicasToDirs, NewTopic
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.values import UNASSIGNED
-from rayka.replica.partition import Replicas
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.types import TopicPartition
 from tests.support.full_disk import FullDisk

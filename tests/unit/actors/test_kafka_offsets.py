@@ -34,7 +34,8 @@ from rayka.coordinator.request import Request
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.types import TopicPartition

@@ -19,7 +19,8 @@ from rayka.actors.cleaner.process import CleanerProcess
 from rayka.actors.replica.disk import DiskThread
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import ErrorCode
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.cleaner.dirtiness import measure, plan_of
 from rayka.storage.cleaner.plan import CleanerLimits, CleaningPlan
 from rayka.storage.directory.log_directory import CLEANED_OFFSETS_FILE, LogDirectory

@@ -10,7 +10,8 @@ import pytest
 
 from rayka.actors.replica.published_ranges import TTL_S, PublishedRanges
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.files import RealFiles
 from rayka.storage.format.compression import Codec
 from rayka.types import IsolationLevel, TopicPartition

@@ -20,7 +20,7 @@ from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
 from rayka.metadata.commands import ActorRegistration
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.values import UNASSIGNED, PartitionImage, TopicImage
-from rayka.replica.partition import Replicas
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.types import TopicPartition

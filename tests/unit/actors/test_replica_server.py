@@ -15,7 +15,8 @@ from rayka.actors.replica.group_commit import GroupCommit
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition

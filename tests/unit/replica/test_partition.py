@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.replica.partition import Appended, Partition, Replicas
+from rayka.replica.partition import Appended, Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.format.records import Record, build_batch
 from rayka.types import AppendParams, AppendRequest, RecordError
 from tests.support.logs import NOW_MS, ORDERS, batch, open_log
