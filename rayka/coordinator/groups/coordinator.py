@@ -8,7 +8,6 @@ a consumer group, or one about to become the other. A group without members beco
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -43,7 +42,6 @@ from rayka.coordinator.groups.consumer.requests import (
 )
 from rayka.coordinator.groups.deadlines import Timer, TimerKey
 from rayka.coordinator.groups.expiry import expired_records
-from rayka.coordinator.groups.offset_rules import CommitCheck
 from rayka.coordinator.groups.offsets import NO_PRODUCER_ID
 from rayka.coordinator.groups.records import CoordinatorRecord
 from rayka.coordinator.groups.requests import (
@@ -51,13 +49,6 @@ from rayka.coordinator.groups.requests import (
     DeleteGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    TxnOffsetCommitRequest,
 )
 from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings, ShareSettings
 from rayka.coordinator.groups.share.group import ShareGroup
@@ -75,7 +66,7 @@ from rayka.coordinator.groups.steps import (
     StoreAssignment,
     UpdateClassicGroup,
 )
-from rayka.coordinator.result import Completion, Pending, Producer, Result, append_error
+from rayka.coordinator.result import Completion, Pending, Result, append_error
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
@@ -95,7 +86,7 @@ class GroupCoordinator:
         self._own = ConsumerSettings(settings.consumer)
         self._rebalance = Rebalance(settings)
         self._join = ClassicJoin(self._rebalance)
-        self._classic = ClassicMembers(self._rebalance, self._timers)
+        self.classic = ClassicMembers(self._rebalance, self._timers)
         self._consumer = ConsumerMembers(settings, self._own, self.state, self._timers)
         self._share_settings = ShareSettings(settings.share)
         self.share = ShareMembers(settings, self._share_settings, self.state, self._timers)
@@ -281,7 +272,7 @@ class GroupCoordinator:
         if group is None or group.is_empty or isinstance(group, ShareGroup):
             return Result(SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ClassicGroup):
-            return self._classic.sync(ClassicChanges(group, now), request, next(self._request_ids))
+            return self.classic.sync(ClassicChanges(group, now), request, next(self._request_ids))
         try:
             return Result(self._consumer.sync_classic(group, request, now))
         except RaykaError as refused:
@@ -295,7 +286,7 @@ class GroupCoordinator:
         if group is None or isinstance(group, ShareGroup):
             return Result(HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ClassicGroup):
-            return Result(self._classic.heartbeat(group, request, now))
+            return Result(self.classic.heartbeat(group, request, now))
         try:
             return Result(self._consumer.heartbeat_classic(group, request, now))
         except RaykaError as refused:
@@ -307,7 +298,7 @@ class GroupCoordinator:
             return Result(LeaveGroupResponse(ErrorCode.INVALID_GROUP_ID))
         group = self.state.groups.get(request.group_id)
         if isinstance(group, ClassicGroup):
-            return self._classic.leave(ClassicChanges(group, now), request)
+            return self.classic.leave(ClassicChanges(group, now), request)
         if isinstance(group, ConsumerGroup):
             return self._consumer.leave_classic(group, request, now)
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
@@ -322,50 +313,6 @@ class GroupCoordinator:
             return self._consumer.heartbeat(request, now)
         except RaykaError as refused:
             return Result(ConsumerGroupHeartbeatResponse(refused.code, refused.message))
-
-    def offset_commit(
-        self, request: OffsetCommitRequest, now: Now, is_transactional: bool = False
-    ) -> Result[OffsetCommitResponse]:
-        """OffsetCommit, and with the rules for transactions what `txn_offset_commit` needs."""
-        check = self._check_commit(request, now, is_transactional)
-        return self.state.offsets.commit(request, check, now.wall_ms, is_transactional)
-
-    def txn_offset_commit(self, request: TxnOffsetCommitRequest, now: Now) -> Result[OffsetCommitResponse]:
-        """TxnOffsetCommit; its records belong to its producer's transaction."""
-        commit = OffsetCommitRequest(
-            request.group_id, request.offsets, request.generation_id, request.member_id, request.group_instance_id
-        )
-        result = self.offset_commit(commit, now, is_transactional=True)
-        return dataclasses.replace(result, producer=Producer(request.producer_id, request.producer_epoch))
-
-    def _check_commit(self, request: OffsetCommitRequest, now: Now, is_transactional: bool) -> CommitCheck:
-        group = self.state.groups.get(request.group_id)
-        if group is None:
-            if request.generation_id_or_member_epoch < 0:
-                return CommitCheck()
-            names_epoch = request.knows_member_epochs and not is_transactional
-            return CommitCheck(ErrorCode.GROUP_ID_NOT_FOUND if names_epoch else ErrorCode.ILLEGAL_GENERATION)
-        check = self.state.rules(group).commit(request, is_transactional)
-        if check.error is NONE and isinstance(group, ClassicGroup):
-            self._classic.committed(group, request.member_id, now)
-        return check
-
-    def offset_fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """OffsetFetch of one group. The response leaves when all that was committed so far is durable."""
-        group = self.state.groups.get(request.group_id)
-        error = NONE if group is None else self.state.rules(group).fetch(request.member_id, request.member_epoch)
-        if error is not NONE:
-            return OffsetFetchResponse(request.group_id, error)
-        return self.state.offsets.fetch(request)
-
-    def offset_delete(self, request: OffsetDeleteRequest, now: Now) -> Result[OffsetDeleteResponse]:
-        """OffsetDelete."""
-        if not request.group_id:
-            return Result(OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID))
-        group = self.state.groups.get(request.group_id)
-        if group is None:
-            return Result(OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND))
-        return self.state.offsets.delete(request, self.state.rules(group))
 
     def delete_groups(self, request: DeleteGroupsRequest, now: Now) -> Result[DeleteGroupsResponse]:
         """DeleteGroups: empty groups are deleted, with their offsets."""
@@ -429,7 +376,7 @@ class GroupCoordinator:
             return self._expire_offsets(now)
         group: Group | None = self.state.groups.get(key.group_id)
         if isinstance(group, ClassicGroup):
-            return self._classic.expire(ClassicChanges(group, now), key, argument)
+            return self.classic.expire(ClassicChanges(group, now), key, argument)
         if isinstance(group, ShareGroup):
             return self.share.expire(group, key, argument, now)
         return None if group is None else self._consumer.expire(group, key, argument, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rayka.coordinator.groups import offset_commands
 from rayka.coordinator.groups.classic.requests import (
     DescribeGroupsRequest,
     HeartbeatRequest,
@@ -45,9 +46,9 @@ COMMANDS: Mapping[type[Request[Any]], Command[GroupCoordinator]] = {
     HeartbeatRequest: GroupCoordinator.heartbeat,
     LeaveGroupRequest: GroupCoordinator.leave_group,
     ConsumerGroupHeartbeatRequest: GroupCoordinator.consumer_group_heartbeat,
-    OffsetCommitRequest: GroupCoordinator.offset_commit,
-    TxnOffsetCommitRequest: GroupCoordinator.txn_offset_commit,
-    OffsetDeleteRequest: GroupCoordinator.offset_delete,
+    OffsetCommitRequest: offset_commands.commit,
+    TxnOffsetCommitRequest: offset_commands.txn_commit,
+    OffsetDeleteRequest: offset_commands.delete,
     DeleteGroupsRequest: GroupCoordinator.delete_groups,
     ShareGroupHeartbeatRequest: commands.heartbeat,
     ShareGroupStateInitializedRequest: commands.state_initialized,
@@ -56,7 +57,7 @@ COMMANDS: Mapping[type[Request[Any]], Command[GroupCoordinator]] = {
     DeleteShareGroupOffsetsRequest: commands.delete_offsets,
 }
 QUERIES: Mapping[type[Request[Any]], Query[GroupCoordinator]] = {
-    OffsetFetchRequest: GroupCoordinator.offset_fetch,
+    OffsetFetchRequest: offset_commands.fetch,
     ListGroupsRequest: GroupCoordinator.list_groups,
     DescribeGroupsRequest: GroupCoordinator.describe_groups,
     ConsumerGroupDescribeRequest: GroupCoordinator.consumer_group_describe,

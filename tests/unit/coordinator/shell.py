@@ -42,7 +42,7 @@ from rayka.coordinator.groups.requests import (
     OffsetPartition,
 )
 from rayka.coordinator.groups.settings import GroupSettings
-from rayka.coordinator.groups.spec import COMMANDS
+from rayka.coordinator.groups.spec import COMMANDS, QUERIES
 from rayka.coordinator.request import Request
 from rayka.coordinator.result import Completion, Pending, Result
 from rayka.coordinator.topics import Topics
@@ -97,6 +97,10 @@ class Shell:
             after, self.interrupt_after = self.interrupt_after, None
             self._interrupt(request, after)
         return self.run(COMMANDS[type(request)](self.core, request, self.now))
+
+    def query(self, request: Request[Any]) -> Any:
+        """The response to a query."""
+        return QUERIES[type(request)](self.core, request)
 
     def _interrupt(self, request: Request[Any], after: int) -> None:
         """A command changes nothing before its commit, even if it ends with an error after some calls."""
@@ -202,7 +206,7 @@ class Shell:
     def committed(self, group_id: str = "g", topic: str = "t", partition: int = 0) -> int:
         """The committed offset, -1 if there is none."""
         request = OffsetFetchRequest(group_id, (OffsetPartition(topic, partition),))
-        response: OffsetFetchResponse = self.core.offset_fetch(request)
+        response: OffsetFetchResponse = self.query(request)
         return response.offsets[0].offset
 
     def list_groups(self, *filters: tuple[str, ...]) -> tuple[ListedGroup, ...]:

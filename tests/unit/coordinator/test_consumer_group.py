@@ -365,7 +365,7 @@ def test_fetching_offsets_as_a_member() -> None:
         ("a", 0, E.STALE_MEMBER_EPOCH),
         ("nobody", 1, E.UNKNOWN_MEMBER_ID),
     ]:
-        assert shell.core.offset_fetch(OffsetFetchRequest("g", (), member_id, epoch)).error is error
+        assert shell.query(OffsetFetchRequest("g", (), member_id, epoch)).error is error
 
 
 def test_a_failed_append_leaves_no_trace() -> None:

@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from rayka.coordinator.groups import offset_commands
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
     DeleteGroupsRequest,
@@ -28,7 +29,7 @@ def test_committed_offsets_survive_a_crash() -> None:
     shell = Shell()
     assert shell.commit(42, leader_epoch=3, metadata="m") is E.NONE
     for _ in range(2):
-        response = shell.core.offset_fetch(OffsetFetchRequest("g", (OffsetPartition("t", 0), OffsetPartition("t", 1))))
+        response = shell.query(OffsetFetchRequest("g", (OffsetPartition("t", 0), OffsetPartition("t", 1))))
         assert [(o.offset, o.leader_epoch, o.metadata, o.error) for o in response.offsets] == [
             (42, 3, "m", E.NONE),
             (-1, -1, "", E.NONE),
@@ -40,9 +41,9 @@ def test_all_offsets_of_a_group_at_once() -> None:
     shell = Shell()
     for topic, partition in [("b", 1), ("a", 0), ("b", 0)]:
         shell.commit(topic=topic, partition=partition)
-    found = shell.core.offset_fetch(OffsetFetchRequest("g")).offsets
+    found = shell.query(OffsetFetchRequest("g")).offsets
     assert [(o.topic, o.partition) for o in found] == [("a", 0), ("b", 0), ("b", 1)]
-    assert shell.core.offset_fetch(OffsetFetchRequest("other")).offsets == ()
+    assert shell.query(OffsetFetchRequest("other")).offsets == ()
 
 
 def test_offsets_of_a_deleted_topic_do_not_count_for_a_new_one_of_that_name() -> None:
@@ -50,7 +51,7 @@ def test_offsets_of_a_deleted_topic_do_not_count_for_a_new_one_of_that_name() ->
     old, new = uuid.UUID(int=1), uuid.UUID(int=2)
     shell.commit(5, topic_id=old)
     wanted = (OffsetPartition("t", 0, old), OffsetPartition("t", 0, new), OffsetPartition("t", 0))
-    found = shell.core.offset_fetch(OffsetFetchRequest("g", wanted)).offsets
+    found = shell.query(OffsetFetchRequest("g", wanted)).offsets
     assert [o.offset for o in found] == [5, -1, 5]
 
 
@@ -64,7 +65,7 @@ def test_metadata_of_commits_is_limited(length: int, error: ErrorCode) -> None:
 def test_a_refused_partition_does_not_affect_the_others() -> None:
     shell = Shell()
     offsets = (CommittedOffset("t", 0, 1, metadata="x" * 5000), CommittedOffset("t", 1, 2))
-    response = shell.run(shell.core.offset_commit(OffsetCommitRequest("g", offsets), shell.now))
+    response = shell.execute(OffsetCommitRequest("g", offsets))
     assert response.errors == (E.OFFSET_METADATA_TOO_LARGE, E.NONE)
     assert (shell.committed(), shell.committed(partition=1)) == (-1, 2)
 
@@ -141,7 +142,7 @@ def test_a_failed_append_leaves_no_trace(failure: ErrorCode, error: ErrorCode) -
 
 def delete(shell: Shell, *topics: str, group_id: str = "g") -> list[ErrorCode]:
     request = OffsetDeleteRequest(group_id, tuple((topic, 0) for topic in topics))
-    response = shell.run(shell.core.offset_delete(request, shell.now))
+    response = shell.execute(request)
     return list(response.errors) or [response.error]
 
 
@@ -239,12 +240,12 @@ def test_offsets_in_a_transaction_count_when_it_has_committed() -> None:
     shell.commit(1)
     for is_committed, offset in [(False, 1), (True, 9)]:
         request = OffsetCommitRequest("g", (CommittedOffset("t", 0, 9),))
-        result = shell.core.offset_commit(request, shell.now, is_transactional=True)
+        result = offset_commands.commit(shell.core, request, shell.now, is_transactional=True)
         for index, record in enumerate(result.records):
             shell.core.replay(record, 100 + index, producer_id=5)
         assert shell.committed() == 1
         stable = OffsetFetchRequest("g", (OffsetPartition("t", 0),), require_stable=True)
-        assert shell.core.offset_fetch(stable).offsets[0].error is E.UNSTABLE_OFFSET_COMMIT
+        assert shell.query(stable).offsets[0].error is E.UNSTABLE_OFFSET_COMMIT
         shell.core.end_transaction(5, is_committed)
         assert shell.committed() == offset
-        assert shell.core.offset_fetch(stable).offsets[0].error is E.NONE
+        assert shell.query(stable).offsets[0].error is E.NONE
