@@ -7,6 +7,7 @@ the local channel as msgpack arrays, in the order of their fields.
 from __future__ import annotations
 
 import enum
+import uuid
 from typing import NamedTuple
 
 NO_OFFSET = -1
@@ -26,6 +27,16 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of one topic, and of no other that gets its name later."""
+
+    topic_id: uuid.UUID
+    topic_partition: TopicPartition
+
+    def __str__(self) -> str:
+        return str(self.topic_partition)
 
 
 class IsolationLevel(enum.IntEnum):

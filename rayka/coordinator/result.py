@@ -31,7 +31,7 @@ class Completion(NamedTuple):
     response: Any
 
 
-class Producer(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """A producer with a transaction."""
 
     producer_id: int
@@ -52,7 +52,7 @@ class Result(Generic[R]):
     completions: tuple[Completion, ...] = ()
     step: object | None = None
     is_atomic: bool = True
-    producer: Producer | None = None
+    producer: ProducerIdAndEpoch | None = None
 
 
 APPEND_ERRORS = {

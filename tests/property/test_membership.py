@@ -8,12 +8,13 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rayka.client.group.membership import Action, Membership, MemberState, TopicIdPartition
+from rayka.client.group.membership import Action, Membership, MembershipState
 from rayka.client.group.subscription import Identity, Subscription
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicIdPartition
 from tests.support.scale import examples
 from tests.unit.coordinator.shell import Shell
 
@@ -110,7 +111,7 @@ class Network(RuleBasedStateMachine):
         coming = [one for number, action in self.actions.items() for one in action.partitions]
         assert len(held) == len(set(held))
         assert len(set(held) | set(coming)) <= 16
-        assert all(member.state is not MemberState.FATAL for member in self.members)
+        assert all(member.state is not MembershipState.FATAL for member in self.members)
 
     def teardown(self) -> None:
         """The network heals: everybody reaches the target, and all that is subscribed to is read."""
@@ -124,7 +125,7 @@ class Network(RuleBasedStateMachine):
                 self.answer(number)
         joined = [member for member in self.members if member.subscription]
         for member in self.members:
-            expected = MemberState.STABLE if member in joined else MemberState.UNSUBSCRIBED
+            expected = MembershipState.STABLE if member in joined else MembershipState.UNSUBSCRIBED
             assert member.state is expected, member.state
         wanted = set()
         for member in joined:

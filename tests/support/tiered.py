@@ -18,10 +18,10 @@ from rayka.storage.remote.metadata_records import decode, encode
 from rayka.storage.remote.reader import ReaderLimits, RemoteLogReader
 from rayka.storage.remote.remote_partition import RemotePartition
 from rayka.storage.remote.retention import LocalState, expired
-from rayka.storage.remote.segment_metadata import TopicIdPartition
 from rayka.storage.remote.steps import Author, Step, copy, copy_of, delete, delete_partition, metadata_of
 from rayka.storage.remote.store import RemoteStore
 from rayka.storage.segments.reader import SegmentReader
+from rayka.types import TopicIdPartition
 from tests.support.logs import NOW_MS, ORDERS
 
 FILES = RealFiles()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rayka.actors.replica.markers import write_marker
 from rayka.actors.replica.server import ReplicaServer
-from rayka.coordinator.result import Producer
+from rayka.coordinator.result import ProducerIdAndEpoch
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
@@ -107,7 +107,7 @@ class CoordinatorLog:
     def append(
         self,
         records: Sequence[tuple[bytes, bytes | None]],
-        producer: Producer | None = None,
+        producer: ProducerIdAndEpoch | None = None,
         verification: Verification | None = None,
     ) -> int:
         """Append one batch, to a producer's transaction if there is one, and return its base offset.

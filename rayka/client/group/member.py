@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from rayka.client.group.coordinator import ConsumerGroupMetadata, GroupCalls
-from rayka.client.group.membership import Action, ActionKind, Membership, MemberState
+from rayka.client.group.membership import Action, ActionKind, Membership, MembershipState
 from rayka.client.group.subscription import Subscription
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -101,7 +101,7 @@ class GroupMember:
     @property
     def has_left(self) -> bool:
         """Whether `leave` has finished."""
-        return self.membership.state is MemberState.UNSUBSCRIBED
+        return self.membership.state is MembershipState.UNSUBSCRIBED
 
     def polling(self) -> None:
         """The program is in a poll: the poll interval does not run."""
@@ -128,7 +128,7 @@ class GroupMember:
     def committer(self) -> ConsumerGroupMetadata:
         """As whom to commit."""
         member = self.membership
-        if member.state is MemberState.UNSUBSCRIBED:
+        if member.state is MembershipState.UNSUBSCRIBED:
             return ConsumerGroupMetadata()
         return ConsumerGroupMetadata(member.identity.member_id, member.member_epoch, member.identity.instance_id)
 
@@ -201,7 +201,7 @@ class GroupMember:
     def _give_up(self, error: Exception) -> None:
         """Partitions can't be assigned: the next poll raises the error, unless the member has left."""
         logger.warning("group %s: %s", self._calls.group_id, error)
-        if self.membership.state is MemberState.RECONCILING:
+        if self.membership.state is MembershipState.RECONCILING:
             self.membership.fail(_rayka_error(error))
         self.membership.abandoned()
         self._happened()

@@ -26,7 +26,7 @@ from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LE
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.records import TargetPartitions
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import TopicPartition
+from rayka.types import TopicIdPartition, TopicPartition
 
 TopicName: TypeAlias = Callable[[uuid.UUID], str | None]
 """The name of a topic; None if it is not known here (yet)."""
@@ -42,13 +42,6 @@ class ActionKind(enum.Enum):
     LOSE = enum.auto()
 
 
-class TopicIdPartition(NamedTuple):
-    """A partition of the member. A topic that is made again under its old name has another id."""
-
-    topic_id: uuid.UUID
-    topic_partition: TopicPartition
-
-
 class Action(NamedTuple):
     """The next thing for the shell to do, with its partitions in order."""
 
@@ -56,7 +49,7 @@ class Action(NamedTuple):
     partitions: tuple[TopicIdPartition, ...]
 
 
-class MemberState(enum.Enum):
+class MembershipState(enum.Enum):
     """Where the member is, named as in Kafka's own client."""
 
     UNSUBSCRIBED = enum.auto()
@@ -70,8 +63,8 @@ class MemberState(enum.Enum):
     LEAVING = enum.auto()
 
 
-_IN_GROUP = (MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE)
-_OUT_OF_GROUP = (MemberState.FENCED, MemberState.STALE, MemberState.FATAL)
+_IN_GROUP = (MembershipState.RECONCILING, MembershipState.ACKNOWLEDGING, MembershipState.STABLE)
+_OUT_OF_GROUP = (MembershipState.FENCED, MembershipState.STALE, MembershipState.FATAL)
 
 
 class Membership:
@@ -79,7 +72,7 @@ class Membership:
 
     def __init__(self, identity: Identity, max_poll_interval_ms: float | None, retry_backoff_ms: float) -> None:
         self.identity = identity
-        self.state = MemberState.UNSUBSCRIBED
+        self.state = MembershipState.UNSUBSCRIBED
         self.member_epoch = JOIN_EPOCH
         self.subscription = Subscription()
         self.held: frozenset[TopicIdPartition] = frozenset()
@@ -101,7 +94,7 @@ class Membership:
     def subscribe(self, subscription: Subscription) -> None:
         """Joins with this subscription, or goes on with it instead of the one before."""
         self.subscription = subscription
-        if self.state is MemberState.UNSUBSCRIBED:
+        if self.state is MembershipState.UNSUBSCRIBED:
             self._join()
         self.hurry()
 
@@ -109,14 +102,18 @@ class Membership:
         """Revokes all partitions and leaves: UNSUBSCRIBED once the coordinator has been told."""
         self.subscription = Subscription()
         self._error = None
-        if self.state is not MemberState.UNSUBSCRIBED:
-            self.state = MemberState.LEAVING
+        if self.state is not MembershipState.UNSUBSCRIBED:
+            self.state = MembershipState.LEAVING
             self._depart_if_free()
 
     def polling(self) -> bool:
         """The program is in a poll: the poll interval does not run. True if the member joins again now."""
         self._poll_until_ms = None
-        if self.state not in (MemberState.STALE, MemberState.FATAL) or self._is_burdened or self._error is not None:
+        if (
+            self.state not in (MembershipState.STALE, MembershipState.FATAL)
+            or self._is_burdened
+            or self._error is not None
+        ):
             return False
         self._join()
         return True
@@ -130,7 +127,7 @@ class Membership:
         """Whether the program took too long between two polls: then the member leaves the group just now."""
         if not self._wants_polls or self._poll_until_ms is None or now_ms < self._poll_until_ms:
             return False
-        self.state = MemberState.STALE
+        self.state = MembershipState.STALE
         self._depart()
         return True
 
@@ -176,11 +173,11 @@ class Membership:
 
     def fail(self, error: RaykaError) -> None:
         """The member can't go on: the next poll raises the error."""
-        if self.state is MemberState.LEAVING:
+        if self.state is MembershipState.LEAVING:
             return
         was_in_group = self.state in _IN_GROUP
         self._error = error
-        self.state = MemberState.FATAL
+        self.state = MembershipState.FATAL
         if was_in_group:
             self._depart()
 
@@ -194,7 +191,7 @@ class Membership:
     @property
     def may_wait_for_topics(self) -> bool:
         """Whether the target may have topics whose names are not known here yet."""
-        return self.state is MemberState.RECONCILING and self._under_way is None
+        return self.state is MembershipState.RECONCILING and self._under_way is None
 
     def next_action(self, name_of: TopicName) -> Action | None:
         """The next thing to do, once the one before is `done` or `abandoned`."""
@@ -225,14 +222,16 @@ class Membership:
         state, action = self.state, self._under_way
         has_epoch = self.member_epoch > JOIN_EPOCH
         assert has_epoch or state not in _IN_GROUP, f"{state.name} without an epoch"
-        assert not has_epoch or state in (*_IN_GROUP, MemberState.LEAVING), f"{state.name} in epoch {self.member_epoch}"
-        if state in (MemberState.UNSUBSCRIBED, MemberState.JOINING):
+        assert not has_epoch or state in (*_IN_GROUP, MembershipState.LEAVING), (
+            f"{state.name} in epoch {self.member_epoch}"
+        )
+        if state in (MembershipState.UNSUBSCRIBED, MembershipState.JOINING):
             assert not self._is_burdened, f"{state.name} with partitions"
-        if state in (MemberState.ACKNOWLEDGING, MemberState.STABLE):
+        if state in (MembershipState.ACKNOWLEDGING, MembershipState.STABLE):
             assert action is None, f"{state.name} with {action}"
             assert self._has_target, f"{state.name} with {self.held} in place of {self._target}"
-        assert self._is_burdened or state is not MemberState.FENCED, "FENCED without partitions"
-        assert self._error is None or state is MemberState.FATAL, f"{state.name} with {self._error}"
+        assert self._is_burdened or state is not MembershipState.FENCED, "FENCED without partitions"
+        assert self._error is None or state is MembershipState.FATAL, f"{state.name} with {self._error}"
         if action is not None:
             assert action.partitions, "an action without partitions"
             is_new = self.held.isdisjoint(action.partitions)
@@ -244,7 +243,7 @@ class Membership:
 
     @property
     def _wants_polls(self) -> bool:
-        return self.state is MemberState.JOINING or self.state in _IN_GROUP
+        return self.state is MembershipState.JOINING or self.state in _IN_GROUP
 
     @property
     def _is_burdened(self) -> bool:
@@ -262,10 +261,10 @@ class Membership:
         """Whether the request was sent since the member joined last."""
         if self._tells_departure:
             return False
-        return self.state in _IN_GROUP or (self.state is MemberState.JOINING and sent.member_epoch == JOIN_EPOCH)
+        return self.state in _IN_GROUP or (self.state is MembershipState.JOINING and sent.member_epoch == JOIN_EPOCH)
 
     def _join(self) -> None:
-        self.state = MemberState.JOINING
+        self.state = MembershipState.JOINING
         self.member_epoch = JOIN_EPOCH
         self._tells_all = True
         self.hurry()
@@ -277,7 +276,7 @@ class Membership:
 
     def _report(self) -> ConsumerGroupHeartbeatRequest:
         """A heartbeat with every field that the coordinator may not know."""
-        identity, tells_all, joins = self.identity, self._tells_all, self.state is MemberState.JOINING
+        identity, tells_all, joins = self.identity, self._tells_all, self.state is MembershipState.JOINING
         names = tells_all or self._told != self.subscription
         held = () if joins else _grouped(self.held) if tells_all or self._tells_held else None
         self._told, self._tells_all, self._tells_held, self._may_be_known = self.subscription, False, False, True
@@ -308,10 +307,10 @@ class Membership:
             self._target = frozenset(
                 (target.topic_id, number) for target in answer.assignment for number in target.partitions
             )
-            self.state = MemberState.RECONCILING
+            self.state = MembershipState.RECONCILING
             self._acknowledge_if_reconciled()
-        elif self.state is MemberState.ACKNOWLEDGING and not self._tells_held:
-            self.state = MemberState.STABLE
+        elif self.state is MembershipState.ACKNOWLEDGING and not self._tells_held:
+            self.state = MembershipState.STABLE
         if self._has_news:
             self.hurry()
 
@@ -322,7 +321,7 @@ class Membership:
         self._may_be_known = False
         self.member_epoch = JOIN_EPOCH
         if self._is_burdened:
-            self.state = MemberState.FENCED
+            self.state = MembershipState.FENCED
         else:
             self._join()
             self._heartbeat_at_ms = now_ms + self._retry_backoff_ms
@@ -343,18 +342,18 @@ class Membership:
     def _left(self) -> None:
         self._tells_departure = self._may_be_known = False
         self.member_epoch = JOIN_EPOCH
-        if self.state is MemberState.LEAVING:
-            self.state = MemberState.UNSUBSCRIBED
+        if self.state is MembershipState.LEAVING:
+            self.state = MembershipState.UNSUBSCRIBED
             if self.subscription:
                 self._join()
         self._tells_all = True
         self.hurry()
 
     def _choose(self, name_of: TopicName) -> Action | None:
-        if self.state in _OUT_OF_GROUP or self.state is MemberState.LEAVING:
-            in_order = self.state is MemberState.LEAVING and self.member_epoch > JOIN_EPOCH
+        if self.state in _OUT_OF_GROUP or self.state is MembershipState.LEAVING:
+            in_order = self.state is MembershipState.LEAVING and self.member_epoch > JOIN_EPOCH
             return _action(ActionKind.REVOKE if in_order else ActionKind.LOSE, self.held)
-        if self.state is not MemberState.RECONCILING:
+        if self.state is not MembershipState.RECONCILING:
             return None
         surplus = [held for held in self.held if (held.topic_id, held.topic_partition.partition) not in self._target]
         return _action(ActionKind.REVOKE, surplus) or _action(ActionKind.ASSIGN, self._missing(name_of))
@@ -368,18 +367,18 @@ class Membership:
 
     def _ended(self) -> None:
         self._under_way = None
-        if self.state is MemberState.RECONCILING:
+        if self.state is MembershipState.RECONCILING:
             self._tells_held = True
             self._acknowledge_if_reconciled()
             self.hurry()
-        elif self.state is MemberState.LEAVING:
+        elif self.state is MembershipState.LEAVING:
             self._depart_if_free()
-        elif self.state is MemberState.FENCED and not self.held:
+        elif self.state is MembershipState.FENCED and not self.held:
             self._join()
 
     def _acknowledge_if_reconciled(self) -> None:
         if self._under_way is None and self._has_target:
-            self.state = MemberState.ACKNOWLEDGING
+            self.state = MembershipState.ACKNOWLEDGING
             self._tells_held = True
 
 

@@ -17,7 +17,7 @@ from rayka.coordinator.groups.requests import (
     OffsetFetchResponse,
     TxnOffsetCommitRequest,
 )
-from rayka.coordinator.result import Producer, Result
+from rayka.coordinator.result import ProducerIdAndEpoch, Result
 from rayka.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def txn_commit(core: GroupCoordinator, request: TxnOffsetCommitRequest, now: Now
         request.group_id, request.offsets, request.generation_id, request.member_id, request.group_instance_id
     )
     result = commit(core, plain, now, is_transactional=True)
-    return dataclasses.replace(result, producer=Producer(request.producer_id, request.producer_epoch))
+    return dataclasses.replace(result, producer=ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
 
 
 def _check(core: GroupCoordinator, request: OffsetCommitRequest, now: Now, is_transactional: bool) -> CommitCheck:

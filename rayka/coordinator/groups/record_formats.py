@@ -63,10 +63,10 @@ from rayka.coordinator.groups.records import (
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
-    SharePartitions,
-    ShareTopic,
     TargetPartitions,
+    TopicInfo,
     TopicPartitionMetadata,
+    TopicPartitionsInfo,
 )
 
 _INT16 = struct.Struct(">h")
@@ -191,7 +191,7 @@ _CURRENT_ASSIGNMENT = Schema(
     Field("partitions_pending_revocation", Array(_ASSIGNED_PARTITIONS)),
 )
 _SHARE_PARTITIONS = Array(
-    Schema(SharePartitions, Field("topic_id", UUID), Field("topic_name", STRING), Field("partitions", Array(INT32)))
+    Schema(TopicPartitionsInfo, Field("topic_id", UUID), Field("topic_name", STRING), Field("partitions", Array(INT32)))
 )
 
 FORMATS: dict[type[Any], _Format] = {
@@ -271,7 +271,7 @@ FORMATS: dict[type[Any], _Format] = {
             Field("initialized_topics", _SHARE_PARTITIONS),
             Field(
                 "deleting_topics",
-                Array(Schema(ShareTopic, Field("topic_id", UUID), Field("topic_name", STRING))),
+                Array(Schema(TopicInfo, Field("topic_id", UUID), Field("topic_name", STRING))),
             ),
         ),
     ),

@@ -286,7 +286,7 @@ class ShareGroupStatePartitionMetadataKey(NamedTuple):
     group_id: str
 
 
-class SharePartitions(NamedTuple):
+class TopicPartitionsInfo(NamedTuple):
     """Share-partitions of one topic."""
 
     topic_id: uuid.UUID
@@ -294,7 +294,7 @@ class SharePartitions(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class ShareTopic(NamedTuple):
+class TopicInfo(NamedTuple):
     """A topic whose share-partitions are being deleted."""
 
     topic_id: uuid.UUID
@@ -304,9 +304,9 @@ class ShareTopic(NamedTuple):
 class ShareGroupStatePartitionMetadataValue(NamedTuple):
     """The share-partitions that are being initialized, those that are, and topics that are being deleted."""
 
-    initializing_topics: tuple[SharePartitions, ...] = ()
-    initialized_topics: tuple[SharePartitions, ...] = ()
-    deleting_topics: tuple[ShareTopic, ...] = ()
+    initializing_topics: tuple[TopicPartitionsInfo, ...] = ()
+    initialized_topics: tuple[TopicPartitionsInfo, ...] = ()
+    deleting_topics: tuple[TopicInfo, ...] = ()
 
 
 Key: TypeAlias = (

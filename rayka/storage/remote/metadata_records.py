@@ -20,9 +20,8 @@ from rayka.storage.remote.segment_metadata import (
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
-    TopicIdPartition,
 )
-from rayka.types import TopicPartition
+from rayka.types import TopicIdPartition, TopicPartition
 from rayka.varint import encode_uvarint
 
 _FRAME_VERSION: Final = 1

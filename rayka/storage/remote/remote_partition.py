@@ -20,9 +20,8 @@ from rayka.storage.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
-    TopicIdPartition,
 )
-from rayka.types import NO_OFFSET
+from rayka.types import NO_OFFSET, TopicIdPartition
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 

@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from rayka.storage.log.leader_epochs import EpochEntry
-from rayka.types import TopicPartition
+from rayka.types import TopicIdPartition
 
 
 class RemoteLogSegmentState(enum.IntEnum):
@@ -51,16 +51,6 @@ PARTITION_TRANSITIONS: Mapping[RemotePartitionDeleteState | None, frozenset[Remo
     _PARTITION.DELETE_PARTITION_STARTED: frozenset({_PARTITION.DELETE_PARTITION_FINISHED}),
     _PARTITION.DELETE_PARTITION_FINISHED: frozenset(),
 }
-
-
-class TopicIdPartition(NamedTuple):
-    """A partition of one topic, and of no other that gets its name later."""
-
-    topic_id: uuid.UUID
-    topic_partition: TopicPartition
-
-    def __str__(self) -> str:
-        return str(self.topic_partition)
 
 
 class RemoteLogSegmentMetadata(NamedTuple):

@@ -23,9 +23,9 @@ from rayka.storage.remote.segment_metadata import (
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
-    TopicIdPartition,
 )
 from rayka.storage.remote.store import RemoteStore
+from rayka.types import TopicIdPartition
 
 StoreWork: TypeAlias = Callable[[RemoteStore], None]
 Step: TypeAlias = RemoteLogMetadataEvent | StoreWork

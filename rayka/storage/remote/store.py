@@ -6,8 +6,9 @@ import enum
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.segments.segment import file_name
+from rayka.types import TopicIdPartition
 
 
 class SegmentObject(enum.StrEnum):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rayka.client.group.membership import Action, ActionKind, Membership, MemberState, TopicIdPartition
+from rayka.client.group.membership import Action, ActionKind, Membership, MembershipState
 from rayka.client.group.subscription import Identity, Subscription
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.records import TargetPartitions
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import TopicPartition
+from rayka.types import TopicIdPartition, TopicPartition
 
 TOPIC = uuid.UUID(int=1)
 NAMES = {TOPIC: "events"}
@@ -79,7 +79,7 @@ def settled(*numbers: int, **options: Any) -> Membership:
     act(membership)
     send(membership)
     membership.answered(unchanged(1), 0)
-    assert membership.state is MemberState.STABLE
+    assert membership.state is MembershipState.STABLE
     return membership
 
 
@@ -91,14 +91,14 @@ def test_a_join_sends_all_fields_and_an_acknowledgement_the_owned_partitions() -
     )
     assert membership.heartbeat(0) is None, "one heartbeat is on its way"
     membership.answered(answer(3, 0, 1), 0)
-    assert membership.state is MemberState.RECONCILING
+    assert membership.state is MembershipState.RECONCILING
     assert act(membership) == Action(ActionKind.ASSIGN, tuple(sorted(held(0, 1))))
-    assert membership.state is MemberState.ACKNOWLEDGING
+    assert membership.state is MembershipState.ACKNOWLEDGING
     request = send(membership)
     assert (request.member_epoch, request.topic_partitions) == (3, (TargetPartitions(TOPIC, (0, 1)),))
     assert (request.subscribed_topic_names, request.rebalance_timeout_ms) == (None, -1)
     membership.answered(unchanged(3), 0)
-    assert membership.state is MemberState.STABLE
+    assert membership.state is MembershipState.STABLE
     assert membership.heartbeat(INTERVAL_MS - 1) is None
     assert membership.next_deadline() == INTERVAL_MS
     request = send(membership, INTERVAL_MS)
@@ -118,7 +118,7 @@ def test_partitions_are_revoked_and_acknowledged_before_new_ones_are_assigned() 
     assert send(membership, INTERVAL_MS).topic_partitions == (TargetPartitions(TOPIC, (1,)),)
     assert act(membership) == Action(ActionKind.ASSIGN, tuple(held(2)))
     membership.answered(unchanged(1), INTERVAL_MS)
-    assert membership.state is MemberState.ACKNOWLEDGING
+    assert membership.state is MembershipState.ACKNOWLEDGING
     assert send(membership, INTERVAL_MS).topic_partitions == (TargetPartitions(TOPIC, (1, 2)),)
 
 
@@ -152,7 +152,7 @@ def test_all_fields_are_sent_again_after_a_heartbeat_that_may_be_lost() -> None:
     assert request.rebalance_timeout_ms == 7000
     assert request.topic_partitions == (TargetPartitions(TOPIC, (0,)),)
     membership.answered(answer(2, 0), INTERVAL_MS)
-    assert membership.state is MemberState.ACKNOWLEDGING
+    assert membership.state is MembershipState.ACKNOWLEDGING
     assert membership.next_action(NAMES.get) is None
 
 
@@ -181,7 +181,7 @@ def test_partitions_assigned_while_the_member_was_fenced_are_lost_too() -> None:
     assert assign is not None
     membership.done(assign)
     assert act(membership) == Action(ActionKind.LOSE, tuple(held(0)))
-    assert membership.state is MemberState.JOINING
+    assert membership.state is MembershipState.JOINING
 
 
 def test_a_fatal_error_is_raised_once_and_the_next_poll_joins_again() -> None:
@@ -241,7 +241,7 @@ def test_it_leaves_before_it_joins_again() -> None:
     assert membership.polling()
     assert in_flight.member_epoch == 1
     membership.answered(answer(1, 0, 1), POLL_MS)
-    assert membership.state is MemberState.JOINING, "that answer was for the life before"
+    assert membership.state is MembershipState.JOINING, "that answer was for the life before"
     assert send(membership, POLL_MS).member_epoch == -1
     membership.answered(unchanged(-1), POLL_MS)
     assert send(membership, POLL_MS).member_epoch == 0
@@ -257,14 +257,14 @@ def test_partitions_are_revoked_before_the_member_leaves(instance_id: str | None
     membership.failed(LOST, INTERVAL_MS)
     assert send(membership, INTERVAL_MS + BACKOFF_MS).member_epoch == epoch
     membership.answered(refusal(ErrorCode.UNKNOWN_MEMBER_ID), INTERVAL_MS)
-    assert membership.state is MemberState.UNSUBSCRIBED
+    assert membership.state is MembershipState.UNSUBSCRIBED
     assert membership.next_deadline() is None
 
 
 def test_a_member_that_never_joined_leaves_without_a_request() -> None:
     membership = member()
     membership.leave()
-    assert membership.state is MemberState.UNSUBSCRIBED
+    assert membership.state is MembershipState.UNSUBSCRIBED
 
 
 def test_leaving_while_the_join_is_in_flight() -> None:
@@ -276,7 +276,7 @@ def test_leaving_while_the_join_is_in_flight() -> None:
     assert membership.next_action(NAMES.get) is None
     assert send(membership).member_epoch == -1
     membership.answered(unchanged(-1), 0)
-    assert membership.state is MemberState.UNSUBSCRIBED
+    assert membership.state is MembershipState.UNSUBSCRIBED
 
 
 def test_a_new_subscription_is_sent_at_once_and_a_pattern_replaces_names() -> None:

@@ -29,8 +29,8 @@ from rayka.coordinator.groups.records import (
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
-    SharePartitions,
-    ShareTopic,
+    TopicInfo,
+    TopicPartitionsInfo,
 )
 from rayka.coordinator.groups.share.member import ShareMember
 from rayka.coordinator.overlay import Overlay
@@ -223,7 +223,7 @@ class ShareGroup:
         value = ShareGroupStatePartitionMetadataValue(
             _persisted(initializing),
             _persisted(initialized),
-            tuple(ShareTopic(topic_id, deleting[topic_id]) for topic_id in sorted(deleting)),
+            tuple(TopicInfo(topic_id, deleting[topic_id]) for topic_id in sorted(deleting)),
         )
         return CoordinatorRecord(ShareGroupStatePartitionMetadataKey(self.group_id), value)
 
@@ -249,13 +249,13 @@ class ShareGroup:
         assert self._names == names
 
 
-def _states(topics: tuple[SharePartitions, ...]) -> TopicStates:
+def _states(topics: tuple[TopicPartitionsInfo, ...]) -> TopicStates:
     return {topic.topic_id: TopicState(topic.topic_name, frozenset(topic.partitions)) for topic in topics}
 
 
-def _persisted(states: TopicStates) -> tuple[SharePartitions, ...]:
+def _persisted(states: TopicStates) -> tuple[TopicPartitionsInfo, ...]:
     return tuple(
-        SharePartitions(topic_id, states[topic_id].topic_name, tuple(sorted(states[topic_id].partitions)))
+        TopicPartitionsInfo(topic_id, states[topic_id].topic_name, tuple(sorted(states[topic_id].partitions)))
         for topic_id in sorted(states)
         if states[topic_id].partitions
     )

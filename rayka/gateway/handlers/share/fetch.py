@@ -1,4 +1,4 @@
-"""ShareFetch 1-2: acknowledge records, and acquire others under a lock (KIP-932).
+"""PendingShareFetch 1-2: acknowledge records, and acquire others under a lock (KIP-932).
 
 A request reads from all partitions of its share session. Its response has those that it acknowledged records of, those
 with new records, and those with an error. Version 2 has the acquire mode, and renewals of locks (KIP-1206, KIP-1222).
@@ -44,7 +44,7 @@ def handle(context: Context, pending: PendingRequest) -> None:
 async def _serve(context: Context, pending: PendingRequest, request: Any) -> None:
     response = ShareFetchResponse(pending.correlation_id, context.broker.image, context.segment_files)
     try:
-        parts = await ShareFetch(context, pending, request).answer(response)
+        parts = await PendingShareFetch(context, pending, request).answer(response)
         pending.answer_in_parts(parts)
     except RaykaError as error:
         pending.answer_in_parts(response.refuse(error))
@@ -53,7 +53,7 @@ async def _serve(context: Context, pending: PendingRequest, request: Any) -> Non
         pending.refuse("internal error")
 
 
-class ShareFetch:
+class PendingShareFetch:
     """One fetch under way. Raises RaykaError if it is refused as a whole."""
 
     def __init__(self, context: Context, pending: PendingRequest, request: Any) -> None:

@@ -21,9 +21,8 @@ from rayka.storage.remote.segment_metadata import (
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
-    TopicIdPartition,
 )
-from rayka.types import TopicPartition
+from rayka.types import TopicIdPartition, TopicPartition
 
 PARTITION = TopicIdPartition(uuid.UUID("01020304-0506-0708-1112-131415161718"), TopicPartition("orders", 3))
 SEGMENT_ID = uuid.UUID("21222324-2526-2728-3132-333435363738")
