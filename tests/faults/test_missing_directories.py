@@ -99,9 +99,7 @@ def test_an_older_metadata_log_deletes_nothing(written: Written) -> None:
     controller.rename(written.path / "newer")
     (written.path / "older").rename(controller)
     with written.broker() as broker:
-        strays = [str(stray) for stray in status(broker)["strays"]]
-        assert len(strays) == PARTITIONS
-        assert all("events-" in stray for stray in strays)
+        assert sum("events-" in str(stray) for stray in status(broker)["strays"]) == PARTITIONS
     shutil.rmtree(controller)
     (written.path / "newer").rename(controller)
     with written.broker() as broker:

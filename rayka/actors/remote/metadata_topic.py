@@ -20,9 +20,17 @@ from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.remote.metadata_records import decode, encode
 from rayka.storage.remote.partitioner import metadata_partition
 from rayka.storage.remote.remote_partition import RemotePartition
-from rayka.storage.remote.segment_metadata import RemoteLogMetadataEvent, TopicIdPartition
+from rayka.storage.remote.segment_metadata import RemoteLogMetadataEvent
 from rayka.storage.segments.reader import SegmentReader
-from rayka.types import AppendParams, AppendRequest, FetchPartition, FileSlice, IsolationLevel, TopicPartition
+from rayka.types import (
+    AppendParams,
+    AppendRequest,
+    FetchPartition,
+    FileSlice,
+    IsolationLevel,
+    TopicIdPartition,
+    TopicPartition,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from rayka.actors.remote.bandwidth import Bandwidth
 from rayka.actors.remote.slots import MOST_THREADS, Slots
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.files import RealFiles
 from rayka.storage.remote.reader import NextChunk, ReaderLimits, RemoteLogReader, RemoteRead
 from rayka.storage.remote.remote_partition import RemotePartition

@@ -26,21 +26,18 @@ from rayka.actors.remote.slots import MOST_THREADS, Slots
 from rayka.actors.replica.disk import DiskThread
 from rayka.errors import RaykaError
 from rayka.gateway.ports import Broker
-from rayka.replica.partition import Partition, Replicas
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.storage.remote.copy_plan import CopyableSegment, copyable_segments
 from rayka.storage.remote.remote_partition import RemotePartition
 from rayka.storage.remote.retention import Expired, LocalState, expired
-from rayka.storage.remote.segment_metadata import (
-    RemoteLogSegmentMetadata,
-    RemotePartitionDeleteState,
-    TopicIdPartition,
-)
+from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata, RemotePartitionDeleteState
 from rayka.storage.remote.steps import Author, Step, copy, copy_of, delete, delete_partition, metadata_of
 from rayka.storage.remote.store import RemoteStore
-from rayka.types import NO_LEADER_EPOCH
+from rayka.types import NO_LEADER_EPOCH, TopicIdPartition
 
 logger = logging.getLogger(__name__)
 

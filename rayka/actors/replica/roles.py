@@ -24,8 +24,7 @@ from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.log.log import Log
-from rayka.storage.remote.segment_metadata import TopicIdPartition
-from rayka.types import TopicPartition
+from rayka.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayka.storage.remote.segment_metadata import TopicIdPartition
+from rayka.types import TopicIdPartition
 
 _MASK = 0xFFFF_FFFF
 _M = 0x5BD1E995
