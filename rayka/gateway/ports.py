@@ -24,7 +24,7 @@ from rayka.metadata.commands import (
     TopicResult,
 )
 from rayka.metadata.image import BrokerImage, MetadataImage
-from rayka.share.requests import ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import InFlightRecords, ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     ActiveProducers,
     AppendParams,
@@ -175,6 +175,9 @@ class ShareLeaders(Protocol):
     async def depth(self, group_id: str, topic_partition: TopicPartition, topic_id: bytes) -> ShareDepth:
         """How much the group could acquire from a partition. Raises COORDINATOR_NOT_AVAILABLE while the group's state
         is not loaded, or was never initialized, and what else the leader answers."""
+
+    async def records(self, group_id: str, topic_partition: TopicPartition) -> tuple[InFlightRecords, ...] | None:
+        """What the group has in flight in a partition; None while no leader has it in memory. Never raises."""
 
     async def give_back(
         self,

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from rayka.share.record_state import TRANSITIONS, RecordState
+from rayka.share.persister import ShareState
+from rayka.share.record_state import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, TRANSITIONS, RecordState
 from rayka.types import NO_OFFSET
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -203,3 +204,32 @@ class InFlightBatches:
             offset = batch.last_offset + 1
         terminal = sum(batch.size for batch in self._batches if batch.state.is_terminal)
         assert self.terminal_count == terminal, f"{self.terminal_count} != {terminal}"
+
+
+def load_batches(state: ShareState, *, has_dead_letters: bool) -> InFlightBatches:
+    """The batches of the persisted state. What it leaves out is available."""
+    if state.start_offset < 0:
+        raise ValueError(f"start offset {state.start_offset}")
+    batches = InFlightBatches(state.start_offset)
+    for first_offset, last_offset, number, delivery_count, available_ms in sorted(state.state_batches):
+        if last_offset < state.start_offset:
+            continue
+        first_offset = max(first_offset, state.start_offset)
+        if not batches.end_offset <= first_offset <= last_offset:
+            raise ValueError(f"state batch {first_offset} to {last_offset} overlaps with another or is empty")
+        if first_offset > batches.end_offset:
+            batches.append(InFlightBatch(batches.end_offset, first_offset - 1, AVAILABLE))
+        record_state = _persisted_state(number, has_dead_letters)
+        delayed_to_ms = available_ms if record_state is AVAILABLE else 0
+        batches.append(
+            InFlightBatch(first_offset, last_offset, record_state, delivery_count, available_ms=delayed_to_ms)
+        )
+    return batches
+
+
+def _persisted_state(number: int, has_dead_letters: bool) -> RecordState:
+    """Raises ValueError for a number that is no state, or not one that is persisted."""
+    state = RecordState(number)
+    if state is ACQUIRED:
+        raise ValueError("ACQUIRED is not a state that is persisted")
+    return ARCHIVED if state is ARCHIVING and not has_dead_letters else state

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_OFFSET
 
 
@@ -57,3 +58,17 @@ class Persister(Protocol):
 
     async def write(self, key: SharePartitionKey, leader_epoch: int, update: StateUpdate) -> None:
         """Returns when the update is durable."""
+
+
+def persister_error(error: RaykaError) -> RaykaError:
+    """The error for a client when its acknowledgement could not be persisted, as Kafka maps them."""
+    match error.code:
+        case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.GROUP_ID_NOT_FOUND | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        case ErrorCode.FENCED_LEADER_EPOCH | ErrorCode.FENCED_STATE_EPOCH:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        case _:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+    return RaykaError(code, error.message)

@@ -53,6 +53,20 @@ class ShareDepth(NamedTuple):
     start_offset: int
 
 
+class InFlightRecords(NamedTuple):
+    """Records of a share-partition in the same state, the number of a `RecordState`.
+
+    `member_id` is who has acquired them, else "". `remaining_ms` is how long the lock or the delay still lasts.
+    """
+
+    first_offset: int
+    last_offset: int
+    state: int
+    delivery_count: int
+    member_id: str = ""
+    remaining_ms: int = 0
+
+
 class ShareFetchResult(NamedTuple):
     """What became of one partition. The error of its acknowledgements is apart from that of the fetch."""
 

@@ -24,12 +24,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rayka.errors import ErrorCode, RaykaError
+from rayka.errors import RaykaError
 from rayka.share.acknowledge import GROUP_BACKOFF, Acknowledgement, check_held
 from rayka.share.acquire import AcquiredRecords, AcquireParams, Acquisition, LogBatch
 from rayka.share.config import ShareGroupConfig
 from rayka.share.deadlines import Deadlines
-from rayka.share.in_flight import NO_MEMBER, Headers, InFlightBatch, InFlightBatches
+from rayka.share.in_flight import NO_MEMBER, Headers, InFlightBatch, load_batches
 from rayka.share.persister import ShareState, StateBatch, StateUpdate
 from rayka.share.record_state import (
     ACQUIRED,
@@ -41,7 +41,7 @@ from rayka.share.record_state import (
     RecordState,
     released_state,
 )
-from rayka.share.requests import ShareDepth
+from rayka.share.requests import InFlightRecords, ShareDepth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +91,7 @@ class SharePartition:
     def __init__(self, state: ShareState, config: ShareGroupConfig) -> None:
         self.config = config
         self._state_epoch = state.state_epoch
-        self._batches = _in_flight(state, has_dead_letters=bool(config.dead_letter_topic))
+        self._batches = load_batches(state, has_dead_letters=bool(config.dead_letter_topic))
         self._has_dead_letters = bool(config.dead_letter_topic)
         self._deadlines = Deadlines()
         self._has_available = bool(len(self._batches))
@@ -337,6 +337,16 @@ class SharePartition:
             self._batches.remove_below(log_start_offset)
             self._batches.remove_done()
 
+    def describe(self, now_ms: int) -> tuple[InFlightRecords, ...]:
+        """The records in flight, by runs in the same state. Transitions under way do not count yet."""
+        return tuple(
+            InFlightRecords(
+                batch.first_offset, batch.last_offset, batch.state, batch.delivery_count, batch.member_id,
+                max(0, (batch.lock_expires_ms if batch.state is ACQUIRED else batch.available_ms) - now_ms),
+            )
+            for batch in self._batches
+        )  # fmt: skip
+
     def validate_state(self) -> None:
         """Check what must always hold. Raises AssertionError."""
         self._batches.validate_state()
@@ -355,46 +365,3 @@ class SharePartition:
             assert self._has_available or not batch.is_acquirable(), f"{batch} would not be delivered"
         first = next(iter(self._batches), None)
         assert first is None or not first.is_done(), f"start offset behind {first}"
-
-
-def _in_flight(state: ShareState, *, has_dead_letters: bool) -> InFlightBatches:
-    """The batches of the persisted state. What it leaves out is available."""
-    if state.start_offset < 0:
-        raise ValueError(f"start offset {state.start_offset}")
-    batches = InFlightBatches(state.start_offset)
-    for first_offset, last_offset, number, delivery_count, available_ms in sorted(state.state_batches):
-        if last_offset < state.start_offset:
-            continue
-        first_offset = max(first_offset, state.start_offset)
-        if not batches.end_offset <= first_offset <= last_offset:
-            raise ValueError(f"state batch {first_offset} to {last_offset} overlaps with another or is empty")
-        if first_offset > batches.end_offset:
-            batches.append(InFlightBatch(batches.end_offset, first_offset - 1, AVAILABLE))
-        record_state = _persisted_state(number, has_dead_letters)
-        delayed_to_ms = available_ms if record_state is AVAILABLE else 0
-        batches.append(
-            InFlightBatch(first_offset, last_offset, record_state, delivery_count, available_ms=delayed_to_ms)
-        )
-    return batches
-
-
-def _persisted_state(number: int, has_dead_letters: bool) -> RecordState:
-    """Raises ValueError for a number that is no state, or not one that is persisted."""
-    state = RecordState(number)
-    if state is ACQUIRED:
-        raise ValueError("ACQUIRED is not a state that is persisted")
-    return ARCHIVED if state is ARCHIVING and not has_dead_letters else state
-
-
-def persister_error(error: RaykaError) -> RaykaError:
-    """The error for a client when its acknowledgement could not be persisted, as Kafka maps them."""
-    match error.code:
-        case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.GROUP_ID_NOT_FOUND | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        case ErrorCode.FENCED_LEADER_EPOCH | ErrorCode.FENCED_STATE_EPOCH:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        case _:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-    return RaykaError(code, error.message)

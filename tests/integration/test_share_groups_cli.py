@@ -100,6 +100,11 @@ def test_records_are_shown_with_their_states_and_deliveries(
             return len(seen) == 20
 
         wait_until(is_answered, TIMEOUT_S, "all records are answered once")
+        (live,) = cli(0, "share-groups", "describe", group, "--in-flight", "--json").json()
+        rows = cli(0, "share-groups", "describe", group, "--in-flight").rows()
+        assert {row["topic"] for row in live["in_flight"]} <= {topic}
+        assert len(rows) == len(live["in_flight"])
+        assert {row[5] for row in rows} <= {"Available", "Acquired", "Acknowledged", "Archived"}
     (found,) = cli(0, "share-groups", "describe", group, "--json").json()
     assert (found["group"], found["type"], found["state"], found["members"]) == (group, "Share", "Empty", [])
     assert {(one["topic"], one["partition"]) for one in found["offsets"]} == {(topic, 0), (topic, 1)}
@@ -126,6 +131,8 @@ def test_offsets_are_reset_only_with_execute(broker: BrokerProcess, cli: Cli, gr
 
 
 def test_wrong_uses_are_explained(cli: Cli) -> None:
+    asked = ("describe", "g", "--in-flight", "--bootstrap-server", "127.0.0.1:9")
+    assert "asks the actors" in cli(2, "share-groups", *asked).err
     assert "which offsets" in cli(2, "share-groups", "reset-offsets", "g", "--to-earliest").err
     assert "where to" in cli(2, "share-groups", "reset-offsets", "g", "--all-topics").err
     assert "exclude" in cli(2, "share-groups", "describe", "g", "--members", "--state").err

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rayka.actors.channel.requests import (
+    DescribeShareRecords,
     EndShareSession,
     MeasureShareDepth,
     ReturnShareRecords,
@@ -17,7 +18,7 @@ from rayka.actors.share.configs import ShareGroupConfigs
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.partitions import SharePartitions
 from rayka.actors.share.persister import CoordinatorPersister
-from rayka.share.requests import ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import InFlightRecords, ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class LocalShareLeaders:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    async def records(self, group_id: str, topic_partition: TopicPartition) -> tuple[InFlightRecords, ...] | None:
+        answer = await self._ask(DescribeShareRecords(group_id, topic_partition))
+        return answer.records if answer.is_loaded else None
 
     async def give_back(
         self,

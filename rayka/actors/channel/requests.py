@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.requests import ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import InFlightRecords, ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     ActiveProducers,
     AppendParams,
@@ -151,6 +151,20 @@ class MeasureShareDepth(NamedTuple):
     topic_id: bytes
 
 
+class DescribeShareRecords(NamedTuple):
+    """Ask what a share group has in flight in a partition."""
+
+    group_id: str
+    topic_partition: TopicPartition
+
+
+class DescribedShareRecords(NamedTuple):
+    """The answer; not `is_loaded`: no member of the group reads here, so that only its durable state is known."""
+
+    is_loaded: bool
+    records: tuple[InFlightRecords, ...] = ()
+
+
 class WriteTxnMarkers(NamedTuple):
     """Write the ends of transactions. Answered with an `ErrorCode` value for each partition of each marker."""
 
@@ -163,7 +177,7 @@ class DescribeProducers(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-ShareRequest: TypeAlias = ShareFetch | EndShareSession | ReturnShareRecords | MeasureShareDepth
+ShareRequest: TypeAlias = ShareFetch | EndShareSession | ReturnShareRecords | MeasureShareDepth | DescribeShareRecords
 LeaderRequest: TypeAlias = (
     ListOffsets
     | FindEpochEnds
@@ -199,6 +213,7 @@ OPERATIONS: Final = (
     Operation(12, DescribeProducers, tuple[ActiveProducers, ...]),
     Operation(13, ReturnShareRecords, int),
     Operation(14, MeasureShareDepth, ShareDepth),
+    Operation(15, DescribeShareRecords, DescribedShareRecords),
 )
 NUMBERS: Final = {operation.request: operation.number for operation in OPERATIONS}
 

@@ -14,6 +14,7 @@ from rayka.actors.channel.requests import (
     DeleteRecords,
     DescribeLogDir,
     DescribeProducers,
+    DescribeShareRecords,
     EndShareSession,
     FetchParams,
     FindEpochEnds,
@@ -44,6 +45,7 @@ _ASKED = (
     EndShareSession,
     ReturnShareRecords,
     MeasureShareDepth,
+    DescribeShareRecords,
     WriteTxnMarkers,
     DescribeProducers,
 )

@@ -21,6 +21,7 @@ from rayka.actors.channel.requests import (
     DeleteRecords,
     DescribeLogDir,
     DescribeProducers,
+    DescribeShareRecords,
     EndShareSession,
     FetchParams,
     FindEpochEnds,
@@ -417,6 +418,7 @@ _ASK: dict[type, Callable[[ReplicaServer, Any, Done], None]] = {
     EndShareSession: ReplicaServer._share,
     ReturnShareRecords: ReplicaServer._share,
     MeasureShareDepth: ReplicaServer._share,
+    DescribeShareRecords: ReplicaServer._share,
     WriteTxnMarkers: ReplicaServer._write_txn_markers,
     DescribeProducers: ReplicaServer._describe_producers,
 }

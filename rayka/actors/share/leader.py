@@ -17,9 +17,9 @@ from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
 from rayka.share.acquire import AcquiredRecords, AcquireParams
 from rayka.share.config import ShareGroupConfig
 from rayka.share.isolation import visible_batches
-from rayka.share.persister import Persister, SharePartitionKey, ShareState, StateUpdate
-from rayka.share.requests import ShareDepth
-from rayka.share.share_partition import DeadLetters, SharePartition, Transition, Write, persister_error
+from rayka.share.persister import Persister, SharePartitionKey, ShareState, StateUpdate, persister_error
+from rayka.share.requests import InFlightRecords, ShareDepth
+from rayka.share.share_partition import DeadLetters, SharePartition, Transition, Write
 from rayka.types import NO_OFFSET, FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetQuery, OffsetSpec
 
 logger = logging.getLogger(__name__)
@@ -208,6 +208,10 @@ class LeadSharePartition:
         """How many records the group could acquire now, and from where on it is not done. Raises RaykaError."""
         core = self.core
         return core.depth(self._end_offset(core.config.isolation_level))
+
+    def describe(self) -> tuple[InFlightRecords, ...]:
+        """The records in flight. Raises RaykaError."""
+        return self.core.describe(_now_ms())
 
     def _persist_transition(self, transition: Transition) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()

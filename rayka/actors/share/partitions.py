@@ -15,6 +15,8 @@ from typing import NamedTuple
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import Done
 from rayka.actors.channel.requests import (
+    DescribedShareRecords,
+    DescribeShareRecords,
     EndShareSession,
     MeasureShareDepth,
     ReturnShareRecords,
@@ -29,9 +31,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.replicas import Replicas
 from rayka.share.acquire import AcquireParams
 from rayka.share.config import AcquireMode, ShareGroupConfig
-from rayka.share.persister import Persister
+from rayka.share.persister import Persister, persister_error
 from rayka.share.requests import ShareFetchPartition, ShareFetchResult
-from rayka.share.share_partition import persister_error
 from rayka.types import NO_LEADER_EPOCH, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -95,8 +96,19 @@ class SharePartitions:
                 self._background.start("share fetch", self._fetch(request, done))
             case EndShareSession():
                 self._background.start("end of a share session", self._end_session(request, done))
+            case DescribeShareRecords():
+                done(self._describe(request))
             case _:
                 self._background.start("share-partition", self._ask_one(request, done))
+
+    def _describe(self, request: DescribeShareRecords) -> DescribedShareRecords | RaykaError:
+        leader = self._leaders.get((request.group_id, request.topic_partition))
+        if leader is None or not leader.is_loaded:
+            return DescribedShareRecords(is_loaded=False)
+        try:
+            return DescribedShareRecords(True, leader.describe())
+        except RaykaError as error:
+            return error
 
     def more_bytes(self, topic_partition: TopicPartition) -> None:
         """There is more to read."""

@@ -13,15 +13,18 @@ from typing import Any
 
 from rayka.actors.channel.link import CALL_TIMEOUT_S
 from rayka.actors.channel.requests import (
+    DescribedShareRecords,
+    DescribeShareRecords,
     EndShareSession,
     MeasureShareDepth,
     ReturnShareRecords,
     ShareFetch,
     ShareFetched,
+    ShareRequest,
 )
 from rayka.actors.channel.router import Router
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.requests import ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import InFlightRecords, ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import TopicPartition
 
 _END_TIMEOUT_S = 10.0
@@ -63,6 +66,12 @@ class ShareRouter:
             raise answer
         raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(answer))
 
+    async def records(self, group_id: str, topic_partition: TopicPartition) -> tuple[InFlightRecords, ...] | None:
+        """As `ShareLeaders.records`."""
+        answer = await self._ask(topic_partition, DescribeShareRecords(group_id, topic_partition))
+        is_loaded = isinstance(answer, DescribedShareRecords) and answer.is_loaded
+        return answer.records if is_loaded else None
+
     async def give_back(
         self,
         group_id: str,
@@ -76,7 +85,7 @@ class ShareRouter:
             topic_partition, ReturnShareRecords(group_id, member_id, topic_partition, topic_id, tuple(offsets))
         )
 
-    async def _ask(self, topic_partition: TopicPartition, request: ReturnShareRecords | MeasureShareDepth) -> Any:
+    async def _ask(self, topic_partition: TopicPartition, request: ShareRequest) -> Any:
         found = self._router.locate(topic_partition)
         if isinstance(found, ErrorCode):
             return RaykaError(found)

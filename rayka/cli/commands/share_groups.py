@@ -25,6 +25,7 @@ from rayka.cli.parsing import (
 from rayka.cli.tables import table
 from rayka.cli.text.share_group_tables import (
     batches_text,
+    in_flight_text,
     members_text,
     offsets_text,
     share_group_fields,
@@ -54,7 +55,9 @@ examples:
   rayka share-groups describe                          every share group
   rayka share-groups describe jobs --members --verbose
   rayka share-groups describe jobs --records
+  rayka share-groups describe jobs --in-flight
 
+--in-flight asks the actors through Ray, and --records any broker, rayka or Kafka, which does not know what is acquired.
 Nothing before the START-OFFSET of a partition is delivered again. From there on --records shows runs of records:
   Available     waits for a delivery, the first one or another
   Acquired      a consumer has it, under a lock
@@ -108,6 +111,7 @@ def list_(target: Target, state: bool, as_json: bool) -> Exit:
 @click.option("--members", is_flag=True, help="The members, with their clients and partitions.")
 @click.option("--state", is_flag=True, help="State and coordinator.")
 @click.option("--records", is_flag=True, help="States and deliveries of records from the start offsets on.")
+@click.option("--in-flight", is_flag=True, help="As --records, with who has them, as the leaders see it now.")
 @click.option("--verbose", is_flag=True, help="Add epochs.")
 @json_option("One JSON object for each group.")
 @target_options
@@ -115,6 +119,8 @@ def describe(target: Target, groups: tuple[str, ...], verbose: bool, as_json: bo
     """Show offsets and lag, members, states or records; of all share groups if none is named."""
     only_one(**views)
     view = next((name for name, is_chosen in views.items() if is_chosen), "offsets")
+    if view == "in_flight":
+        return _describe_in_flight(target, groups, as_json=as_json)
     from rayka.cli.attached import kafka
     from rayka.client.kafka.share_groups import KafkaShareGroupAdmin
 
@@ -125,6 +131,25 @@ def describe(target: Target, groups: tuple[str, ...], verbose: bool, as_json: bo
                 print(json.dumps(_fields(admin, name)))
             else:
                 print(("\n" if number else "") + _text(admin, name, view, verbose=verbose))
+    return Exit.DONE
+
+
+def _describe_in_flight(target: Target, groups: Sequence[str], *, as_json: bool) -> Exit:
+    if target.bootstrap_server is not None:
+        raise CliError("--in-flight asks the actors: give --address or --data-dir", Exit.USAGE)
+    from rayka.cli.attached import connected
+    from rayka.client.admin.admin import AsyncAdmin
+    from rayka.client.admin.share_records import COLUMNS, share_records
+
+    with connected(target) as connection:
+        ask = AsyncAdmin(connection.broker, connection.loop.loop)
+        names = groups or [group.group_id for group in connection.loop.run(ask.list_groups(types=("share",)))]
+        for number, name in enumerate(names):
+            rows = connection.loop.run(share_records(connection.broker, name))
+            if as_json:
+                print(json.dumps({"group": name, "in_flight": [dict(zip(COLUMNS, row, strict=True)) for row in rows]}))
+            else:
+                print(("\n" if number else "") + in_flight_text(name, rows))
     return Exit.DONE
 
 

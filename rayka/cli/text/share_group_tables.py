@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rayka.client.kafka.share_groups import ShareBatch, ShareGroupDescription, ShareOffset
 
 Row = list[object]
+_RECORDS = ("GROUP", "TOPIC", "PARTITION", "FIRST-OFFSET", "LAST-OFFSET", "STATE", "DELIVERIES")
 
 
 def offsets_text(group_id: str, offsets: Iterable[ShareOffset], *, verbose: bool = False) -> str:
@@ -51,8 +52,13 @@ def state_text(group: ShareGroupDescription, *, verbose: bool = False) -> str:
 
 def batches_text(group_id: str, batches: Iterable[ShareBatch]) -> str:
     """The states of records from the start offset on, with how often they were delivered."""
-    columns = ("GROUP", "TOPIC", "PARTITION", "FIRST-OFFSET", "LAST-OFFSET", "STATE", "DELIVERIES")
-    return table(columns, [(group_id, *one.topic_partition, *one[1:]) for one in batches])
+    return table(_RECORDS, [(group_id, *one.topic_partition, *one[1:]) for one in batches])
+
+
+def in_flight_text(group_id: str, rows: Iterable[Sequence[Any]]) -> str:
+    """The records in flight, with who has them and for how many milliseconds yet."""
+    columns = (*_RECORDS, "CONSUMER-ID", "MS-LEFT")
+    return table(columns, [(group_id, *row[:4], row[4].capitalize(), *map(_or_dash, row[5:])) for row in rows])
 
 
 def share_group_fields(

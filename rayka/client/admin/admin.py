@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rayka.client.admin.groups import GroupAdmin
+from rayka.client.admin.share_records import share_records, table_of
 from rayka.client.consumer.consumer import OffsetAndTimestamp
 from rayka.client.consumer.offsets import look_up
 from rayka.client.loop import Shell, at_home, blocking
@@ -27,6 +28,9 @@ from rayka.metadata.commands import (
 from rayka.metadata.image import BrokerImage, TopicImage
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.types import IsolationLevel, LogDirDescription, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TIMEOUT_MS = 30_000
 _RETRY_BACKOFF_MS = 100
@@ -231,6 +235,16 @@ class AsyncAdmin(GroupAdmin):
         """The log directories of this node with the replicas in them, sizes in bytes."""
         return await self._broker.partitions.describe_log_dirs()
 
+    @at_home
+    async def describe_share_records(self, group_id: str) -> pa.Table:
+        """The records that a share group has in flight, as an Arrow table: `to_pandas()` makes a DataFrame of it.
+
+        A row is a run of records in the same state (AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED) with their
+        delivery count, the member that has acquired them, and the milliseconds that its lock or their delay still
+        lasts. Raises GROUP_ID_NOT_FOUND.
+        """
+        return table_of(await share_records(self._broker, group_id))
+
     def _topic(self, name: str) -> TopicImage:
         topic = self._broker.image.topics.get(name)
         if topic is None:
@@ -259,6 +273,7 @@ class Admin(Shell[AsyncAdmin]):
     list_offsets = blocking(AsyncAdmin.list_offsets)
     describe_cluster = blocking(AsyncAdmin.describe_cluster)
     describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
+    describe_share_records = blocking(AsyncAdmin.describe_share_records)
     list_groups = blocking(AsyncAdmin.list_groups)
     describe_group = blocking(AsyncAdmin.describe_group)
     reset_offsets = blocking(AsyncAdmin.reset_offsets)

@@ -22,12 +22,16 @@ from rayka.actors.channel.requests import (
     AppendFrame,
     Coordinate,
     DeleteRecords,
+    DescribedShareRecords,
     DescribeLogDir,
     DescribeProducers,
+    DescribeShareRecords,
     EndShareSession,
     FetchParams,
     FindEpochEnds,
     ListOffsets,
+    MeasureShareDepth,
+    ReturnShareRecords,
     ShareFetch,
     ShareFetched,
     WriteTxnMarkers,
@@ -40,7 +44,7 @@ from rayka.actors.channel.socket import ChannelClosed, ChannelRequest, ChannelSe
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.acquire import AcquiredRecords
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import InFlightRecords, ShareDepth, ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.types import (
     AbortedTransaction,
     ActiveProducer,
@@ -99,6 +103,12 @@ EXAMPLES: list[tuple[Any, Any]] = [
         ),
     ),
     (EndShareSession("g", "m", True), 3),
+    (
+        DescribeShareRecords("g", PARTITION),
+        DescribedShareRecords(True, (InFlightRecords(5, 9, 1, 2, "m", 1000), InFlightRecords(10, 10, 0, 1))),
+    ),
+    (MeasureShareDepth("g", PARTITION, bytes(16)), ShareDepth(5, 6, 7)),
+    (ReturnShareRecords("g", "m", PARTITION, bytes(16), ((5, 6),)), 1),
     (WriteTxnMarkers((TxnMarker(7, 1, 3, True, 2, (PARTITION, PARTITION)),)), ((0, 6),)),
     (DescribeProducers((PARTITION,)), (ActiveProducers(0, (ActiveProducer(7, 1, 5, 1_000, 3, -1),)),)),
 ]

@@ -207,6 +207,33 @@ def test_a_delay_out_of_bounds_is_refused(cluster: Cluster, delay_ms: int) -> No
             consumer.release(record, delay_ms=delay_ms)
 
 
+def test_records_in_flight_are_shown_as_a_table(cluster: Cluster) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 6)
+
+    def rows() -> list[tuple[Any, ...]]:
+        table = cluster.admin().describe_share_records("workers")
+        columns = ("first_offset", "last_offset", "state", "delivery_count")
+        return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        records = take(consumer, 6)
+        consumer.release(records[1], delay_ms=60_000)
+        consumer.accept(records[2])
+        consumer.commit()
+        before = [(0, 0, "ACQUIRED", 1), (1, 1, "AVAILABLE", 1), (2, 2, "ACKNOWLEDGED", 1), (3, 5, "ACQUIRED", 1)]
+        assert rows() == before
+        frame = cluster.admin().describe_share_records("workers").to_pandas()
+        assert set(frame.topic) == {"tasks"}
+        assert list(frame.member_id.notna()) == [True, False, False, True]
+        assert 10_000 < frame.remaining_ms[0] <= 30_000
+        assert 40_000 < frame.remaining_ms[1] <= 60_000
+    forget_leaders(cluster)
+    assert rows()[1:] == [(1, 1, "AVAILABLE", 1), (2, 2, "ACKNOWLEDGED", 1), (3, 5, "AVAILABLE", 0)]
+    with pytest.raises(RaykaError, match="GROUP_ID_NOT_FOUND"):
+        cluster.admin().describe_share_records("nobody")
+
+
 def test_records_must_be_acknowledged_before_the_next_poll_and_only_once(cluster: Cluster) -> None:
     write(cluster, 1)
     with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:

@@ -6,9 +6,8 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
-from rayka.share.persister import StateBatch
+from rayka.share.persister import StateBatch, persister_error
 from rayka.share.record_state import AcknowledgeType
-from rayka.share.share_partition import persister_error
 from tests.unit.share.group import LOCK_MS, Group
 
 ACCEPT, RELEASE, REJECT, RENEW = (
