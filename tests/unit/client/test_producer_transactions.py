@@ -160,7 +160,7 @@ def test_init_transactions_ends_what_an_earlier_producer_left_open(cluster: Clus
             plain.send("events", b"after")
         assert committed(cluster) == [b"after"]
         with pytest.raises(RaykaError) as fenced:
-            zombie.send_offsets({TopicPartition("events", 0): 1}, "g")
+            zombie.commit_transaction()
         assert refused(fenced) is ErrorCode.PRODUCER_FENCED
 
 
