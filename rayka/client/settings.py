@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from rayka.client.producer.partitioner import Partitioner
 from rayka.errors import ErrorCode, RaykaError
@@ -56,6 +56,14 @@ def _require_callable(settings: object, *names: str) -> None:
             raise invalid(name, value, "it must be callable")
 
 
+class OpenTransaction(NamedTuple):
+    """The open transaction of a producer, for others that write in it too."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
 class ProducerOptions(TypedDict, total=False):
     """The keyword arguments of a producer: the settings of `ProducerConfig`."""
 
@@ -63,6 +71,7 @@ class ProducerOptions(TypedDict, total=False):
     enable_idempotence: bool | None
     transactional_id: str | None
     transaction_timeout_ms: int
+    joins: OpenTransaction | None
     compression_type: str | None
     compression_level: int | None
     linger_ms: float
@@ -103,6 +112,8 @@ class ProducerConfig:
     acks: 0, 1 or "all". With "all" the producer is idempotent unless `enable_idempotence` says no.
     transactional_id, transaction_timeout_ms: with an id the producer sends in transactions; one that is open for
         longer than the timeout is aborted. Of the producers with one id only the latest goes on.
+    joins: the producer sends in this transaction of another one, which ends it. Of the producers that send in a
+        transaction each has partitions of its own.
     compression_type: None, "gzip", "snappy", "lz4" or "zstd".
     linger_ms: how long a batch waits for more records. With 0 it is sent at once; while `max_in_flight`
         batches of a partition are on their way, what is sent meanwhile becomes one batch.
@@ -117,6 +128,7 @@ class ProducerConfig:
     enable_idempotence: bool | None = None
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
+    joins: OpenTransaction | None = None
     compression_type: str | None = None
     compression_level: int | None = None
     linger_ms: float = 0
@@ -152,6 +164,8 @@ class ProducerConfig:
             raise invalid("acks", self.acks, 'an idempotent producer needs "all"')
         if self.transactional_id is not None and not (self.transactional_id and self.is_idempotent):
             raise invalid("transactional_id", self.transactional_id, "it needs a text and an idempotent producer")
+        if self.joins is not None and not (self.transactional_id is None and self.is_idempotent):
+            raise invalid("joins", self.joins, "it needs an idempotent producer without a transactional_id")
         if self.is_idempotent and self.max_in_flight > MAX_IN_FLIGHT:
             raise invalid("max_in_flight", self.max_in_flight, f"an idempotent producer has at most {MAX_IN_FLIGHT}")
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rayka.spark.sessions import session, stop
     from rayka.spark.sinks import parquet_sink
     from rayka.spark.stream import Progress, Stream, stream_id, stream_topic
+    from rayka.spark.transactions import topic_sink
     from rayka.spark.write import write_topic
 
 _MODULES = {
@@ -50,6 +51,7 @@ _MODULES = {
         "stream_id",
         "stream_topic",
     ),
+    "rayka.spark.transactions": ("topic_sink",),
     "rayka.spark.write": ("write_topic",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -69,6 +71,7 @@ __all__ = [
     "stop",
     "stream_id",
     "stream_topic",
+    "topic_sink",
     "write_topic",
 ]
 

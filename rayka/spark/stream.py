@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,7 +36,16 @@ logger = logging.getLogger(__name__)
 
 Sink = Callable[[DataFrame, int], object]
 _KEPT_PROGRESS = 100
-_stream_id: ContextVar[str | None] = ContextVar("stream_id", default=None)
+
+
+class RunningBatch(NamedTuple):
+    """The stream whose sink runs, and what the batch has of each partition."""
+
+    stream_id: str
+    ranges: tuple[OffsetRange, ...]
+
+
+_running: ContextVar[RunningBatch | None] = ContextVar("running", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +142,11 @@ class Stream(Closing):
         return progress
 
     def _give(self, batch: PlannedBatch) -> None:
-        token = _stream_id.set(self._batches.stream_id)
+        token = _running.set(RunningBatch(self._batches.stream_id, batch.ranges))
         try:
             self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
         finally:
-            _stream_id.reset(token)
+            _running.reset(token)
 
 
 def stream_topic(
@@ -177,4 +187,10 @@ def stream_id() -> str | None:
     A sink that recognises batches by their numbers should store the id beside the number: a stream with a new
     checkpoint begins again with batch 0, and has another id.
     """
-    return _stream_id.get()
+    running = _running.get()
+    return None if running is None else running.stream_id
+
+
+def running_batch() -> RunningBatch | None:
+    """For a sink: what it was given, None outside of a stream."""
+    return _running.get()

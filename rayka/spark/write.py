@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,21 +27,39 @@ def write_topic(
     timestamp: str | Column | None = None,
     headers: str | Column | None = None,
     producer: dict[str, Any] | None = None,
+    transactional_id: str | None = None,
 ) -> int:
     """Send every row as a record, and return how many the brokers have acknowledged (acks=all).
 
     Each argument names a column of the DataFrame, or is an expression; by default the columns `value`, `key`,
     `partition`, `timestamp` and `headers` are taken where they exist. Without a `value` a row is sent as
     JSON of all columns. `partition` chooses the partition, else the key does as in Kafka. `producer` are settings of
-    the producer, compression_type for example. A task that Spark repeats sends its rows again: at least once.
+    the producer, compression_type for example.
+
+    A task that Spark repeats sends its rows again: at least once. With a `transactional_id` all rows are written in one
+    transaction, each of them once or, if this raises, none; other jobs with this id must not run at the same time.
     """
-    given = {"value": value, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
+    rows = records_of(df, value=value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+    ray_cluster = ray_cluster_of(df.sparkSession)
+    if transactional_id is not None:
+        from rayka.spark.transactions import TopicTransactions
+
+        with TopicTransactions(ray_cluster, topic, transactional_id, producer or {}) as transactions:
+            return transactions.write(rows)
+    return count_of(rows, TopicWriter(ray_cluster, topic, dict(producer or {})))
+
+
+def records_of(df: DataFrame, **given: str | Column | None) -> DataFrame:
+    """The columns of records that `write_topic` sends, from its arguments."""
     chosen = {name: _column(df, name, column) for name, column in given.items()}
     if chosen["value"] is None:
         chosen["value"] = F.to_json(F.struct(*df.columns))
-    selected = [_cast(name, chosen[name]) for name in COLUMNS if chosen[name] is not None]
-    writer = TopicWriter(ray_cluster_of(df.sparkSession), topic, dict(producer or {}))
-    counts = df.select(*selected).mapInArrow(writer, "records long").agg(F.sum("records")).collect()
+    return df.select(*[_cast(name, chosen[name]) for name in COLUMNS if chosen[name] is not None])
+
+
+def count_of(rows: DataFrame, writer: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> int:
+    """Let the executors write rows; how many were acknowledged."""
+    counts = rows.mapInArrow(writer, "records long").agg(F.sum("records")).collect()
     return int(counts[0][0] or 0)
 
 

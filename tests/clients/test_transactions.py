@@ -276,10 +276,31 @@ def test_java_copies_once(bootstrap: str, new_topic: NewTopic, confluent: Conflu
     send_plain(bootstrap, topic, values)
     source = str(tools.HERE / "java" / "Copier.java")
     command = tools.java("-Xmx256m", source, bootstrap, topic, output, str(len(values)), protocol)
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    copies_once(command, bootstrap, topic, output, values, confluent)
+
+
+def copies_once(
+    command: list[str], bootstrap: str, topic: str, output: str, values: list[bytes], confluent: Confluent
+) -> None:
+    """Run a program that copies the values from one topic to another, and look at what it has written and committed."""
+    environment = tools.environment(NODE_PATH=str(tools.CACHE / "kafkajs" / "node_modules"))
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert sorted(read(bootstrap, output, 3)) == sorted(values)
     wait_until(lambda: committed(confluent, f"copier-{output}", topic) == len(values), TIMEOUT_S, "the last offset")
+
+
+@pytest.mark.parametrize("client", ["KafkaJS", "franz-go"])
+def test_other_clients_copy_once(bootstrap: str, new_topic: NewTopic, confluent: Confluent, client: str) -> None:
+    """KafkaJS speaks old versions, and its members' offsets name no member; franz-go speaks the newest."""
+    found = require(tools.TOOLS[client])
+    program = ["node", str(tools.HERE / "js" / "copier.js")] if client == "KafkaJS" else [str(found)]
+    topic, output = new_topic(1), f"copy-{uuid.uuid4().hex}"
+    confluent.create_topic(output, 3)
+    values = [b"%d" % number for number in range(200)]
+    send_plain(bootstrap, topic, values)
+    command = [*program, bootstrap, topic, output, str(len(values))]
+    copies_once(command, bootstrap, topic, output, values, confluent)
 
 
 def test_kafkas_tool_shows_and_aborts_transactions(bootstrap: str, topic: str) -> None:

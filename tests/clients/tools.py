@@ -68,6 +68,17 @@ def kafkajs() -> Path:
 
 
 @cache
+def franz_go() -> Path:
+    """The program that copies a topic with franz-go; Go fetches the client and builds it."""
+    go = shutil.which("go", path=f"{os.environ.get('PATH', '')}:/usr/local/go/bin") or _need("go", "golang")
+    program = CACHE / "franz-go" / "copier"
+    sources = sorted((HERE / "go").iterdir())
+    if not program.exists() or any(program.stat().st_mtime < source.stat().st_mtime for source in sources):
+        _run(go, "build", "-o", program, ".", cwd=HERE / "go")
+    return program
+
+
+@cache
 def kafka_tools() -> Path:
     """The folder of the jars of Kafka's Java client and command line tools."""
     _need("java", "openjdk-17-jre-headless")
@@ -124,6 +135,7 @@ def environment(**variables: str) -> dict[str, str]:
 TOOLS: dict[str, Callable[[], object]] = {
     "kcat": kcat,
     "KafkaJS": kafkajs,
+    "franz-go": franz_go,
     "Kafka's Java tools": kafka_tools,
     "Spark's Kafka source": spark_kafka,
     **{requirement: partial(old_python_client, requirement) for requirement in OLD_PYTHON_CLIENTS},

@@ -1,7 +1,7 @@
 """A Spark driver that streams a topic into Parquet, to be killed: `ADDRESS TOPIC CHECKPOINT OUTPUT MAX_OFFSETS`.
 
-It says "ready" when Spark has started, starts when it gets a line, says when each batch begins and when it is done, and
-ends when there is nothing new.
+An OUTPUT of the form `topic:NAME` is a topic. The driver says "ready" when Spark has started, starts when it gets a
+line, says when each batch begins and when it is done, and ends when there is nothing new.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ray
 from pyspark.sql import DataFrame
 
 import rayka.spark
-from rayka.spark import parquet_sink, stream_topic
+from rayka.spark import parquet_sink, stream_topic, topic_sink
 
 
 def main() -> None:
@@ -23,7 +23,8 @@ def main() -> None:
     spark = rayka.spark.session(executor_cores=1, executor_memory="600m", configs=settings)
     print("ready", flush=True)
     sys.stdin.readline()
-    write = parquet_sink(output)
+    kind, _, name = output.partition(":")
+    write = topic_sink(name) if kind == "topic" else parquet_sink(output)
 
     def sink(frame: DataFrame, batch_id: int) -> None:
         print(f"begin {batch_id}", flush=True)

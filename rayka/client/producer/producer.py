@@ -25,7 +25,7 @@ from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
 from rayka.client.producer.transactions import Offsets, Transactions
-from rayka.client.settings import ProducerConfig, ProducerOptions, configure
+from rayka.client.settings import OpenTransaction, ProducerConfig, ProducerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
@@ -69,7 +69,8 @@ class AsyncProducer(AsyncClosing):
         self._broker = broker
         self._accumulator = Accumulator(self.config)
         self._routes = Routes(broker, self._accumulator, self.config)
-        self._transactions = None if self.config.transactional_id is None else Transactions(broker, self.config)
+        is_plain = self.config.transactional_id is None and self.config.joins is None
+        self._transactions = None if is_plain else Transactions(broker, self.config)
         self._sender = Sender(broker, self._accumulator, self.config, self.home, self._transactions)
         self._partitioner = _partitioner(self.config.partitioner)
         self._key_serializer = self.config.key_serializer
@@ -324,6 +325,15 @@ class AsyncProducer(AsyncClosing):
         await self._its_transactions.begin()
 
     @at_home
+    async def share_transaction(self) -> OpenTransaction:
+        """The open transaction, for producers in other processes that send in it too (`joins=`).
+
+        Each partition is written by one of them. This producer ends the transaction when all of theirs is
+        acknowledged, and if nothing was sent at all it has to abort. Raises INVALID_TXN_STATE if none is open.
+        """
+        return self._its_transactions.share()
+
+    @at_home
     async def commit_transaction(self) -> None:
         """Send what is not sent yet, and let all records and offsets of the transaction count.
 
@@ -474,6 +484,7 @@ class Producer(Shell[AsyncProducer], Closing):
 
     init_transactions = blocking(AsyncProducer.init_transactions)
     begin_transaction = blocking(AsyncProducer.begin_transaction)
+    share_transaction = blocking(AsyncProducer.share_transaction)
     commit_transaction = blocking(AsyncProducer.commit_transaction)
     abort_transaction = blocking(AsyncProducer.abort_transaction)
     send_offsets = blocking(AsyncProducer.send_offsets)

@@ -224,7 +224,7 @@ class Sender:
         params = AppendParams(
             self._config.required_acks,
             timeout_ms,
-            transactional_id=self._config.transactional_id,
+            transactional_id=None if self._transactions is None else self._transactions.transactional_id,
             transaction_support=TransactionSupport.ADD_PARTITIONS,
         )
         future = self._broker.partitions.append([request], params)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rayka.client.producer.key_hashes import choose_by_keys
 from rayka.client.producer.route import Route
 from rayka.client.settings import ProducerConfig, Serializer
 from rayka.errors import ErrorCode, RaykaError
@@ -68,6 +69,14 @@ def rows_of_table(table: pa.Table, route: Route, config: ProducerConfig, now_ms:
             given = _serialized(part, config)
             _require_timestamps(given)
             yield TableRows(rows_of_columns(given, now_ms), _partitions(given, route))
+
+
+def choose_partitions(keys: pa.Array, partition_count: int) -> Longs:
+    """The partition of each key of a binary column as Kafka chooses it, -1 for those that are null."""
+    rows = rows_of_columns(pa.RecordBatch.from_arrays([keys], ["key"]), 0)
+    chosen: Longs = np.full(len(keys), -1, np.int64)
+    choose_by_keys(*rows.keys, partition_count, chosen)
+    return chosen
 
 
 def _serialized(part: pa.RecordBatch, config: ProducerConfig) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata
-from rayka.client.settings import ProducerConfig
+from rayka.client.settings import OpenTransaction, ProducerConfig
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitResponse, TxnOffsetCommitRequest
 from rayka.coordinator.request import Request
 from rayka.coordinator.transactions.metadata import FIRST_WITH_EPOCH_BUMP
@@ -36,10 +36,12 @@ class Transactions:
     """Lives in the event loop. `error` is why the open transaction can only be aborted."""
 
     def __init__(self, broker: Broker, config: ProducerConfig) -> None:
-        assert config.transactional_id is not None
-        self.transactional_id: str = config.transactional_id
-        self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-        self.is_open = False
+        joined = config.joins
+        given = config.transactional_id if joined is None else joined.transactional_id
+        assert given is not None
+        self.transactional_id: str = given
+        self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if joined is None else joined[1:]
+        self.is_open = joined is not None
         self.has_sent = False
         self.error: RaykaError | None = None
         self._broker = broker
@@ -51,6 +53,16 @@ class Transactions:
         if not self.is_open:
             raise RaykaError(ErrorCode.INVALID_TXN_STATE, "This producer sends in transactions: begin one first")
 
+    def share(self) -> OpenTransaction:
+        """The open transaction, in which others may write from now on. Raises INVALID_TXN_STATE if none is open."""
+        self.check_open()
+        self.has_sent = True
+        return OpenTransaction(self.transactional_id, *self.producer)
+
+    def _check_own(self) -> None:
+        if self._config.joins is not None:
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "The producer that began the transaction ends it")
+
     def failed(self, error: RaykaError) -> None:
         """A record of the transaction was not appended."""
         if self.error is None:
@@ -58,6 +70,7 @@ class Transactions:
 
     async def init(self) -> None:
         """Become the only producer of the transactional id, unless that is done. Raises PRODUCER_FENCED."""
+        self._check_own()
         if self._fenced is not None:
             raise self._fenced
         if self.producer[0] == NO_PRODUCER_ID:
@@ -75,6 +88,7 @@ class Transactions:
 
     async def end(self, is_committed: bool) -> None:
         """Commit or abort; every record has an outcome. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT if in doubt."""
+        self._check_own()
         self.check_open()
         if is_committed and self.error is not None:
             raise RaykaError(ErrorCode.TRANSACTION_ABORTABLE, f"The transaction must be aborted: {self.error}")

@@ -1,0 +1,144 @@
+"""From topic to topic in transactions: the output has each result once, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+import ray
+
+from rayka.client.producer.partitioner import murmur2
+from rayka.errors import ErrorCode, RaykaError
+from rayka.spark import read_topic, stream_topic, topic_sink, write_topic
+from tests.spark.test_faults import executor_pid
+from tests.spark.test_stream import Driver, fill
+from tests.support.gate import Gate
+from tests.support.scale import rounds
+
+DRIVER_KILLS = rounds(1, 12)
+EXECUTOR_KILLS = rounds(2, 8)
+
+
+def found(cluster, topic):
+    """How often readers of committed records find each value."""
+    values = Counter()
+    with cluster.consumer(auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        consumer.assign([(topic, partition) for partition in range(3)])
+        ends = consumer.end_offsets(consumer.assignment())
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            for records in consumer.poll(timeout_ms=500).values():
+                values.update(int(record.value) for record in records)
+    return values
+
+
+def once(count):
+    return Counter(range(count))
+
+
+def text(frame):
+    return frame.selectExpr("cast(id as string) as value", "cast(id as string) as key")
+
+
+def test_a_job_writes_each_row_once_or_none(spark, cluster, topic):
+    rows = text(spark.range(1_000))
+    assert write_topic(rows, topic, transactional_id=topic) == 1_000
+    assert write_topic(rows.limit(0), topic, transactional_id=topic) == 0
+    failing = spark.range(1_000).selectExpr("raise_error('stop') as value")
+    with pytest.raises(Exception, match="stop"):
+        write_topic(failing, topic, transactional_id=topic)
+    assert found(cluster, topic) == once(1_000)
+
+
+def test_keys_choose_the_partition_as_in_kafka(spark, cluster, topic):
+    key, partition = "if(id < 200, cast(id as string), null) as key", "if(id < 100, 2, null) as partition"
+    rows = spark.range(300).selectExpr("cast(id as string) as value", key, partition)
+    write_topic(rows, topic, transactional_id=topic)
+    written = {int(row.value): row.partition for row in read_topic(spark, topic).collect()}
+    assert {written[number] for number in range(100)} == {2}
+    for number in range(100, 200):
+        assert written[number] == (murmur2(b"%d" % number) & 0x7FFFFFFF) % 3
+    assert {written[number] for number in range(200, 300)} == {0, 1, 2}
+
+
+def test_a_batch_that_comes_again_after_its_commit_is_recognised(spark, cluster, topic, other_topic, tmp_path):
+    """The driver died after the transaction and before the checkpoint."""
+    fill(cluster, topic, 300)
+    arguments = {"checkpoint": tmp_path, "sink": topic_sink(other_topic)}
+    with stream_topic(spark, topic, max_offsets_per_trigger=150, **arguments) as stream:
+        stream.process_available()
+    (tmp_path / "commits" / "1").unlink()
+    fill(cluster, topic, 30, start=300)
+    with stream_topic(spark, topic, **arguments) as stream:
+        assert [progress.batch_id for progress in stream.process_available()] == [1, 2]
+    assert found(cluster, other_topic) == once(330)
+    (group,) = [each for each in cluster.admin().list_groups() if each.group_id.startswith("rayka-stream-")]
+    assert sum(offset.lag for offset in cluster.admin().describe_group(group.group_id).offsets) == 0
+
+
+def test_a_sink_for_topics_needs_a_stream(spark, topic):
+    with pytest.raises(RaykaError) as refused:
+        topic_sink(topic)(text(spark.range(1)), 0)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.timeout(60 + 60 * EXECUTOR_KILLS)
+def test_executors_are_killed_in_the_middle_of_a_transaction(spark, cluster, topic, other_topic, tmp_path):
+    """The gate is behind the shuffle: some rows of the task are written, and it waits with the others."""
+    output_rows = 300
+    fill(cluster, topic, output_rows * EXECUTOR_KILLS)
+    for kill in range(EXECUTOR_KILLS):
+        directory = tmp_path / f"gate-{kill}"
+        directory.mkdir()
+        gate = Gate(directory)
+
+        def gated(frame, gate=gate):
+            return frame.mapInArrow(gate.waiting(), frame.schema)
+
+        with stream_topic(
+            spark,
+            topic,
+            checkpoint=tmp_path / "checkpoint",
+            sink=topic_sink(other_topic, gated),
+            max_offsets_per_trigger=output_rows,
+        ) as stream:
+            batch = threading.Thread(target=stream._process_next, args=(stream._batches.bounds(),))
+            batch.start()
+            gate.wait_for_readers()
+            os.kill(executor_pid(), signal.SIGKILL)
+            gate.open()
+            batch.join(120)
+            assert not batch.is_alive()
+    with stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", sink=topic_sink(other_topic)) as stream:
+        stream.process_available()
+    assert found(cluster, other_topic) == once(output_rows * EXECUTOR_KILLS)
+
+
+@pytest.mark.timeout(120 + 40 * DRIVER_KILLS)
+def test_drivers_are_killed_again_and_again(cluster, topic, other_topic, tmp_path):
+    max_offsets = 300
+    count = 5 * max_offsets * (DRIVER_KILLS + 1)  # more batches than are done between two kills
+    fill(cluster, topic, count)
+    address = ray.get_runtime_context().gcs_address
+    arguments = (address, topic, tmp_path / "checkpoint", f"topic:{other_topic}", str(max_offsets))
+    chance = random.Random(7)
+    waiting = Driver(tmp_path / "driver-0.log", *arguments)
+    for number in range(1, DRIVER_KILLS + 1):
+        driver, waiting = waiting, Driver(tmp_path / f"driver-{number}.log", *arguments)
+        driver.begin()
+        wanted = chance.randint(1, 3)
+        begun = 0
+        while begun < wanted:
+            begun += next(driver.lines).startswith("begin")
+        time.sleep(chance.uniform(0, 0.5))  # anywhere in a batch
+        driver.kill()
+    waiting.begin()
+    assert "done\n" in waiting.lines, (tmp_path / f"driver-{DRIVER_KILLS}.log").read_text()[-3000:]
+    with contextlib.suppress(Exception):
+        waiting.kill()
+    assert found(cluster, other_topic) == once(count)
