@@ -25,7 +25,7 @@ from typing import NamedTuple
 import uvloop
 
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
-from rayka.actors.node.gc import tune_garbage_collection
+from rayka.actors.node.interpreter import tune_interpreter
 from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.maintenance import LogUpkeep
@@ -156,9 +156,9 @@ def for_seconds(seconds: float) -> Callable[[int], bool]:
 
 
 @contextlib.contextmanager
-def frozen_garbage() -> Iterator[None]:
-    """Collect as a serving process does."""
-    tune_garbage_collection()
+def tuned_interpreter() -> Iterator[None]:
+    """Collect garbage and switch threads as a serving process does."""
+    tune_interpreter()
     yield
     gc.unfreeze()
 
@@ -167,7 +167,7 @@ async def run(path: str, partitions: int) -> None:
     image = image_of(path, partitions)
     parts = Parts(path)
     await parts.open(image)
-    with frozen_garbage():
+    with tuned_interpreter():
         print(f"{'idle':34}", await measure(asyncio.sleep(PHASE_S)))
         print(f"{'appends and rolls':34}", await measure(append(parts, 8, for_seconds(PHASE_S))))
         parts.upkeep.start()

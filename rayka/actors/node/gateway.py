@@ -7,7 +7,7 @@ import uuid
 
 from rayka.actors.background import FAILURES_BEFORE_EXIT, exit_if_failed
 from rayka.actors.controller.watch import ImageWatch, find_controller
-from rayka.actors.node.gc import tune_garbage_collection
+from rayka.actors.node.interpreter import tune_interpreter
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
 from rayka.gateway.server.listener import Listener
@@ -28,7 +28,7 @@ class GatewayActor:
     async def _start(self) -> None:
         await self._watch.start()
         await self._listener.start()
-        tune_garbage_collection()
+        tune_interpreter()
 
     async def ready(self) -> None:
         """Returns when it listens; raises what kept it from that."""

@@ -29,7 +29,7 @@ from rayka.actors.controller.watch import ImageWatch, find_controller
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.coordinator.specs import COORDINATORS
 from rayka.actors.coordinator.transactions import TransactionLinks
-from rayka.actors.node.gc import tune_garbage_collection
+from rayka.actors.node.interpreter import tune_interpreter
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
 from rayka.actors.remote.reads import REMOTE_CACHE, RemoteReads
@@ -146,7 +146,7 @@ class PartitionActor:
             handover_path=handover_path(self._spec.socket_dir, self._name, self._epoch),
         )
         await self._listener.start()
-        tune_garbage_collection()
+        tune_interpreter()
         logger.info("%s holds %d replicas", self._name, len(self._replicas))
 
     def _start_remote_log(self, config: BrokerConfig) -> RemoteLog | None:

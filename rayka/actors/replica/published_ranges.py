@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import sys
 import time
 import uuid
 from collections import OrderedDict
@@ -34,7 +33,6 @@ from rayka.storage.segments.reader import SegmentReader
 from rayka.types import NO_LEADER_EPOCH, AbortedTransaction, FileSlice, IsolationLevel, TopicPartition
 
 TTL_S = 300.0
-_SWITCH_INTERVAL_S = 0.0001
 _DECODERS = 2
 """Threads that decode: a node has about half as many partition actors as cores."""
 _TABLE_BYTES = 32 * 1024 * 1024
@@ -128,7 +126,7 @@ class PublishedRanges:
         self._ranges: OrderedDict[_Key, tuple[PublishedRange, float]] = OrderedDict()
         self._making: dict[tuple[_Key, int], asyncio.Future[PublishedRange | None]] = {}
         self._ratios: dict[tuple[bytes, int, tuple[str, ...]], float] = {}
-        self._decoder = ThreadPoolExecutor(_DECODERS, "decoder", initializer=_give_way)
+        self._decoder = ThreadPoolExecutor(_DECODERS, "decoder")
         self._reader = SegmentReader()
         self._expiry: asyncio.TimerHandle | None = None
         self.size = 0
@@ -291,11 +289,6 @@ class PublishedRanges:
         if self._ranges:
             oldest = next(iter(self._ranges.values()))[1]
             self._expiry = asyncio.get_running_loop().call_later(oldest + TTL_S - now, self._expire)
-
-
-def _give_way() -> None:
-    """For the whole process: who holds the GIL gives it up within a tenth of a millisecond, not Python's five."""
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def _load_decoder() -> None:

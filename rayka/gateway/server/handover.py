@@ -52,9 +52,11 @@ class Affinity:
     def follow(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """A request is for these partitions."""
         self._carries_records = True
+        process_of = self._broker.partitions.process_of
         path = None
-        if len(topic_partitions) <= _MOST_FOLLOWED:
-            process_of = self._broker.partitions.process_of
+        if len(topic_partitions) == 1:
+            path = process_of(topic_partitions[0])
+        elif len(topic_partitions) <= _MOST_FOLLOWED:
             processes = {process_of(topic_partition) for topic_partition in topic_partitions}
             path = processes.pop() if len(processes) == 1 else None
         self._note(path)

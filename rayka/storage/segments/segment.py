@@ -121,15 +121,16 @@ class Segment:
 
     def _create_log(self, preallocate: int) -> None:
         descriptor = self.descriptor(create=True)
-        if self._files.size(self.path):
+        status = self._files.status(descriptor)
+        if status.size:
             self._files.truncate(descriptor, 0)
         if preallocate:
             self._files.truncate(descriptor, preallocate)
         self._is_preallocated = bool(preallocate)
-        self.inode = self._files.status(descriptor).inode
+        self.inode = status.inode
         self.offset_index.reset()
         self.time_index.reset()
-        self.transaction_index.load()
+        self.transaction_index.begin()
         self._index_work_is_due = False
 
     def create_indexes(self) -> None:

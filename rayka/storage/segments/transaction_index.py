@@ -45,10 +45,14 @@ class TransactionIndex:
         if not entries or entries[-1].last_offset < aborted.last_offset:
             entries.append(aborted)
 
+    def begin(self) -> None:
+        """Begin empty, for a new segment, which has no file: recovery has removed those without a segment."""
+        self._entries, self._written = [], 0
+
     def reset(self) -> None:
         """Begin empty, whatever the file holds: a power cut may have left an entry without the one before it."""
         self._files.remove_if_present(self.path)
-        self._entries, self._written = [], 0
+        self.begin()
 
     def write(self) -> None:
         """Bring the file up to what is in memory."""
