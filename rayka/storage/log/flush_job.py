@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
 from rayka.storage.segments.segment import Segment
+from rayka.storage.segments.spare import SpareFile
 
 
 class FlushedRange(NamedTuple):
@@ -33,6 +34,7 @@ class FlushJob:
         directories: Sequence[str] = (),
         descriptor: int | None = None,
         truncations: int = 0,
+        spare: SpareFile | None = None,
     ) -> None:
         self.ranges = ranges
         self.directories = directories
@@ -41,6 +43,7 @@ class FlushJob:
         self.is_syncing = False
         self._files = files
         self._descriptor = descriptor
+        self._spare = spare
 
     def run(self) -> None:
         """Wait until the files are on the device. After an error nothing is known of what is."""
@@ -48,10 +51,16 @@ class FlushJob:
             self._write_indexes()
             self.is_syncing = True
             self._sync()
+            self._make_spare()
         except OSError as error:
             self.error = error
         finally:
             self._close()
+
+    def _make_spare(self) -> None:
+        """After a roll, get ready for the next one."""
+        if self._spare is not None and any(with_indexes for _, _, with_indexes in self.ranges):
+            self._spare.make()
 
     def _close(self) -> None:
         """A close that fails says that bytes of before were not written, so the flush has failed too."""

@@ -16,6 +16,7 @@ from rayka.storage.log.deletion import SegmentDeletion
 from rayka.storage.log.flush_job import FlushedRange, FlushJob
 from rayka.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from rayka.storage.segments.segments import Segments
+from rayka.storage.segments.spare import SpareFile
 from rayka.types import FileSlice
 
 REMEMBERED_PLACES = 64
@@ -38,6 +39,7 @@ class LocalLog:
         """Batches below this offset are on the device, and so are the segments that end before it."""
         self._files = files
         self._directory = directory
+        self._spare = SpareFile(files, directory)
         self._places: dict[int, LogOffsetMetadata] = {}
         self.truncations = 0
         """How often records were cut off the end: what was begun before may be about others that are gone."""
@@ -101,7 +103,7 @@ class LocalLog:
             index_bytes=self.config.segment_index_bytes,
             index_interval=self.config.index_interval_bytes,
         )
-        segment.create(now_ms, self.segment_size if self.config.preallocate else 0)
+        segment.create(now_ms, self.segment_size if self.config.preallocate else 0, self._spare)
         self.segments.add(segment)
 
     # -- reading --------------------------------------------------------------------------------
@@ -166,10 +168,11 @@ class LocalLog:
         """A job for everything that is not on the device yet."""
         active = self.segments.active
         return self._flush_job(
-            [FlushedRange(segment, self._end_offset(segment), segment is not active) for segment in self._unflushed()]
+            [FlushedRange(segment, self._end_offset(segment), segment is not active) for segment in self._unflushed()],
+            self._spare,
         )
 
-    def _flush_job(self, ranges: list[FlushedRange]) -> FlushJob:
+    def _flush_job(self, ranges: list[FlushedRange], spare: SpareFile | None = None) -> FlushJob:
         directories: tuple[str, ...] = ()
         if any(segment.is_new_on_device for segment, _, _ in ranges):
             directories = (self._directory,)
@@ -178,7 +181,7 @@ class LocalLog:
             directories = (metadata, self._directory, os.path.dirname(self._directory))
         appending = any(not with_indexes for _, _, with_indexes in ranges)
         descriptor = self._files.duplicate(self.segments.active.descriptor()) if appending else None
-        return FlushJob(self._files, ranges, directories, descriptor, self.truncations)
+        return FlushJob(self._files, ranges, directories, descriptor, self.truncations, spare)
 
     def finish_flush(self, job: FlushJob) -> None:
         """Take note of what a job has put on the device."""
@@ -227,10 +230,12 @@ class LocalLog:
             if job.error is not None:
                 raise job.error
             self.finish_flush(job)
+        self._spare.remove()
         self.release()
 
     def release(self) -> None:
         """Give every descriptor back, whatever is not written."""
+        self._spare.release()
         self.segments.release()
 
     # -- cutting --------------------------------------------------------------------------------

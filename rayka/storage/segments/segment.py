@@ -14,6 +14,7 @@ from rayka.storage.files import FileStatus, RealFiles
 from rayka.storage.format.batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader, Buffer, read_header
 from rayka.storage.segments.index import OffsetIndex, TimeIndex, TimestampOffset
 from rayka.storage.segments.scan import iter_batches
+from rayka.storage.segments.spare import SpareFile
 from rayka.storage.segments.transaction_index import AbortedTxn, TransactionIndex
 from rayka.types import NO_TIMESTAMP
 
@@ -108,19 +109,20 @@ class Segment:
         for index in (self.offset_index, self.time_index, self.transaction_index):
             index.load(suffix)
 
-    def create(self, now_ms: int, preallocate: int = 0) -> None:
+    def create(self, now_ms: int, preallocate: int = 0, spare: SpareFile | None = None) -> None:
         """Make the log, empty, and keep it open; after an OSError it is not there. Indexes begin in memory."""
         self.created_ms = now_ms
         try:
-            self._create_log(preallocate)
+            self._create_log(preallocate, spare)
         except OSError:
             self.close()
             for path in self.paths:
                 self._files.remove_if_present(path)
             raise
 
-    def _create_log(self, preallocate: int) -> None:
-        descriptor = self.descriptor(create=True)
+    def _create_log(self, preallocate: int, spare: SpareFile | None) -> None:
+        is_made = spare is not None and spare.take(self.path)
+        descriptor = self.descriptor(create=not is_made)
         status = self._files.status(descriptor)
         if status.size:
             self._files.truncate(descriptor, 0)
