@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition as Named
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient, OffsetSpec
 
 from rayka.storage.remote.metadata_records import decode
 from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
@@ -92,10 +95,14 @@ def in_metadata(broker: BrokerProcess) -> set[str]:
     return {segment.segment_id.hex for segment in segments if segment.state is FINISHED}
 
 
-def offset_of(broker: BrokerProcess, topic: str, spec: OffsetSpec) -> int:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    name = Named(topic, 0)
-    return int(admin.list_offsets({name: spec})[name].result(30).offset)
+def offset_of(broker: BrokerProcess, topic: str, spec: int) -> int:
+    """What ListOffsets answers to an `OffsetSpec` or a timestamp, by kafka-python."""
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    try:
+        name = TopicPartition(topic, 0)
+        return int(admin.list_partition_offsets({name: spec})[name].offset)
+    finally:
+        admin.close()
 
 
 def test_a_consumer_reads_every_record_from_the_beginning(broker: BrokerProcess) -> None:
@@ -108,6 +115,43 @@ def test_a_consumer_reads_every_record_from_the_beginning(broker: BrokerProcess)
 
     check([writer], records)
     assert records[0][0][0] == 0
+
+
+def test_offsets_tell_what_is_local_and_what_is_in_the_store(broker: BrokerProcess) -> None:
+    local_start, copied = (
+        offset_of(broker, "old", spec) for spec in (OffsetSpec.EARLIEST_LOCAL, OffsetSpec.LATEST_TIERED)
+    )
+
+    assert offset_of(broker, "old", OffsetSpec.EARLIEST) == 0
+    assert 1_000 < local_start <= copied + 1 <= offset_of(broker, "old", OffsetSpec.LATEST)
+
+
+def test_deleted_records_leave_the_store(broker: BrokerProcess, store: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_records([Position("old", 0, 1_000)])[Position("old", 0)].result(30)
+
+    def first_copy() -> int:
+        return min(int(path.name[:20]) for path in store.glob("old-*/0/*.log"))
+
+    wait_until(lambda: 500 < first_copy() <= 1_000, WITHIN_S, "the store has no segment below the log start")
+    assert read_all(broker.bootstrap, "old", 1)[0][0][0] == 1_000
+
+
+def test_aborted_records_in_the_store_are_not_seen(broker: BrokerProcess) -> None:
+    create_topic(broker.bootstrap, "decided", 1, **TIERED)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "decided", "batch.size": 4_000})
+    producer.init_transactions(30)
+    for number in range(8):
+        producer.begin_transaction()
+        for _ in range(100):
+            producer.produce("decided", b"aborted" * 40 if number % 2 else b"committed" * 40)
+        assert producer.flush(30) == 0
+        producer.abort_transaction(30) if number % 2 else producer.commit_transaction(30)
+    await_copied(broker, "decided", 3)
+
+    values = [value for _, value in read_all(broker.bootstrap, "decided", 1)[0]]
+
+    assert values == [b"committed" * 40] * 400
 
 
 def test_a_store_that_is_away_is_waited_for(broker: BrokerProcess, store: Path) -> None:
@@ -140,7 +184,7 @@ def test_kills_of_the_leader_while_it_copies_lose_nothing_and_leave_nothing_behi
 ) -> None:
     create_topic(broker.bootstrap, "killed", 1, **TIERED)
     writer = written(broker, "killed", 500)
-    for _ in range(rounds(3, 15)):
+    for _ in range(rounds(2, 15)):
         before = in_store(store)
         wait_until(lambda before=before: in_store(store) - before, WITHIN_S, "another segment is copied")
         broker.leader("killed", 0).kill()

@@ -53,7 +53,7 @@ def _segments_in_store(tiered: TieredLog) -> set[str]:
     return {SEGMENT_ID.search(name).group(1) for name in tiered.store.list("")}  # type: ignore[union-attr]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(STEPS, max_size=25))
 def test_every_record_is_served_and_no_object_is_left_behind(history: list[tuple[str, int, tuple[int, bool]]]) -> None:
     with tempfile.TemporaryDirectory() as path:

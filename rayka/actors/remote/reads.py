@@ -17,11 +17,12 @@ from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import Done
 from rayka.actors.remote.bandwidth import Bandwidth
 from rayka.actors.remote.slots import MOST_THREADS, Slots
+from rayka.actors.replica.tiers import IN_REMOTE_STORE
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
-from rayka.storage.files import RealFiles
+from rayka.storage.files import RealFiles, storage_error
 from rayka.storage.remote.reader import NextChunk, ReaderLimits, RemoteLogReader, RemoteRead
 from rayka.storage.remote.remote_partition import RemotePartition
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -31,6 +32,7 @@ from rayka.types import (
     AbortedTransaction,
     FetchPartition,
     FetchResult,
+    FileSlice,
     IsolationLevel,
     OffsetAnswer,
     OffsetQuery,
@@ -42,7 +44,6 @@ R = TypeVar("R")
 
 REMOTE_CACHE: Final = "remote-log-cache"
 """The directory below the log directory in which chunks and indexes are kept."""
-_REMOTE: Final = ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 _AHEAD: Final = 2
 """So many chunks are fetched ahead of a reader."""
 
@@ -106,7 +107,7 @@ class RemoteReads:
         left = max_bytes - sum(result.size for result in results)
         reads: dict[int, asyncio.Task[FetchResult]] = {}
         for index, (request, result) in enumerate(zip(requests, results, strict=True)):
-            if result.error == _REMOTE:
+            if result.error == IN_REMOTE_STORE:
                 size = min(left, request.max_bytes)
                 if size > 0 or not reads:
                     reads[index] = asyncio.ensure_future(self._read(request, result, size, isolation, not reads))
@@ -117,25 +118,43 @@ class RemoteReads:
     async def _read(
         self, request: FetchPartition, result: FetchResult, max_bytes: int, isolation: IsolationLevel, is_first: bool
     ) -> FetchResult:
-        """The result with records. An error is in the result, one of the store as KAFKA_STORAGE_ERROR."""
+        """The result with records, or with an error."""
         try:
             partition = self._replicas.get(request.topic_partition)
-            offset = request.fetch_offset
-            segments = await self._segments(partition, offset)
-            read = await self._in_thread(partial(self._reader.read, segments, offset, max_bytes, is_first))
-            if read.records is None:
-                code = ErrorCode.NONE if segments else ErrorCode.OFFSET_OUT_OF_RANGE
-                return _without_records(result, isolation)._replace(error=int(code))
-            aborted = await self._aborted(partition, segments, offset, read, isolation)
+            records, aborted = await self.read(partition, request.fetch_offset, max_bytes, isolation, is_first)
         except _TooManyReads:
             await asyncio.sleep(self._broker.config["remote.fetch.max.wait.ms"] / 1000)
             return _without_records(result, isolation)
-        except (OSError, RaykaError) as error:
+        except RaykaError as error:
             logger.warning("cannot read %s at %d: %s", request.topic_partition, request.fetch_offset, error)
-            code = error.code if isinstance(error, RaykaError) else ErrorCode.KAFKA_STORAGE_ERROR
-            return result._replace(error=int(code))
+            return result._replace(error=int(error.code))
+        return result._replace(error=0, records=records, aborted_transactions=aborted)
+
+    async def read(
+        self,
+        partition: Partition,
+        offset: int,
+        max_bytes: int,
+        isolation: IsolationLevel,
+        min_one_message: bool = True,
+    ) -> tuple[FileSlice | None, tuple[AbortedTransaction, ...] | None]:
+        """Records from `offset` on, and for a reader of committed ones the aborted transactions that it may meet.
+
+        Raises RaykaError: OFFSET_OUT_OF_RANGE if they are not in the store, KAFKA_STORAGE_ERROR if it fails.
+        """
+        try:
+            segments = await self._segments(partition, offset)
+            if not segments:
+                message = f"the remote store has no offset {offset} of {partition.topic_partition}"
+                raise RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+            read = await self._in_thread(partial(self._reader.read, segments, offset, max_bytes, min_one_message))
+            if read.records is None:
+                return None, () if isolation is IsolationLevel.READ_COMMITTED else None
+            aborted = await self._aborted(partition, segments, offset, read, isolation)
+        except OSError as error:
+            raise storage_error("The remote store", error) from error
         self._fetch_ahead(read.following)
-        return result._replace(error=0, records=read.records, aborted_transactions=aborted)
+        return read.records, aborted
 
     async def _segments(self, partition: Partition, offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
         remote = await self.known(partition)
@@ -200,7 +219,7 @@ class RemoteReads:
         timeout_s = self._broker.config["remote.list.offsets.request.timeout.ms"] / 1000
 
         async def settle(query: OffsetQuery, answer: OffsetAnswer) -> OffsetAnswer:
-            if answer.error != _REMOTE:
+            if answer.error != IN_REMOTE_STORE:
                 return answer
             try:
                 return await asyncio.wait_for(self._find_offset(query, isolation), timeout_s)
@@ -228,7 +247,7 @@ class RemoteReads:
 
 def _settled(result: FetchResult, read: asyncio.Task[FetchResult] | None, isolation: IsolationLevel) -> FetchResult:
     """The result as far as it is known. A read that is not done goes on, for the next fetch."""
-    if result.error != _REMOTE:
+    if result.error != IN_REMOTE_STORE:
         return result
     return read.result() if read is not None and read.done() else _without_records(result, isolation)
 

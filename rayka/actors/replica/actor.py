@@ -284,7 +284,9 @@ class PartitionActor:
         self._check_serves()
         if self._published is None:
             self._published = PublishedRanges(
-                self._replicas, lambda: share_of_store(self._watch.image, self._spec.broker_id)
+                self._replicas,
+                lambda: share_of_store(self._watch.image, self._spec.broker_id),
+                remote=self._server.remote_reads,
             )
         return await self._published.publish(
             TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation), topic_id

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import ray
 
+from rayka.actors.replica.tiers import RemoteReads
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.replica.partition import Partition
@@ -117,7 +118,9 @@ class PublishedRanges:
         *,
         clock: Callable[[], float] = time.monotonic,
         store: TableStore | None = None,
+        remote: RemoteReads | None = None,
     ) -> None:
+        self._remote = remote
         self._store = RayTables() if store is None else store
         self._lent: dict[str, int] = {}
         self._replicas = replicas
@@ -154,7 +157,8 @@ class PublishedRanges:
             message = f"{topic_partition} has topic id {partition.topic_id}, not {topic_id}"
             raise RaykaError(ErrorCode.INCONSISTENT_TOPIC_ID, message)
         key = _Key(partition.topic_id.bytes, topic_partition.partition, start_offset, tuple(columns), isolation)
-        partition.log.read(start_offset, 0, _bound(partition.log, isolation), False)
+        if not self._is_remote(partition.log, start_offset):
+            partition.log.read(start_offset, 0, _bound(partition.log, isolation), False)
         found: list[PublishedRange] = []
         while key.start_offset < end_offset and len(found) < _TABLES_PER_ANSWER:
             published = self._cached(key, end_offset)
@@ -165,6 +169,10 @@ class PublishedRanges:
             found.append(published)
             key = key._replace(start_offset=published.end_offset)
         return found
+
+    def _is_remote(self, log: Log, offset: int) -> bool:
+        """Whether an offset is in the remote store alone (KIP-405)."""
+        return self._remote is not None and log.log_start_offset <= offset < log.local_log_start_offset
 
     def close(self) -> None:
         """Drop every table."""
@@ -203,11 +211,14 @@ class PublishedRanges:
         ratio_key = (key.topic_id, key.partition, key.columns)
         table_bytes = max(_MIN_TABLE_BYTES, min(_TABLE_BYTES, self._max_bytes() // _MIN_TABLES))
         max_bytes = min(_MAX_LOG_BYTES, int(table_bytes / self._ratios.get(ratio_key, _FIRST_RATIO)))
-        file_slice = _slice(log, start_offset, end_offset, max_bytes)
+        if self._remote is not None and self._is_remote(log, start_offset):
+            file_slice, aborted = await self._remote.read(partition, start_offset, max_bytes, isolation)
+        else:
+            file_slice = _slice(log, start_offset, end_offset, max_bytes)
+            committed = isolation is IsolationLevel.READ_COMMITTED
+            aborted = log.aborted_transactions(start_offset, file_slice) if committed else None
         if file_slice is None:
             return None
-        committed = isolation is IsolationLevel.READ_COMMITTED
-        aborted = log.aborted_transactions(start_offset, file_slice) if committed else None
         wanted = (start_offset, end_offset)
         arguments = (partition.topic_partition, file_slice, wanted, key.columns, aborted, table_bytes)
         published, size_in_log = await asyncio.get_running_loop().run_in_executor(

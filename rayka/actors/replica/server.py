@@ -36,6 +36,7 @@ from rayka.actors.channel.requests import (
 from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.group_commit import GroupCommit
 from rayka.actors.replica.markers import MarkerAppends, WriteMarker
+from rayka.actors.replica.tiers import IN_REMOTE_STORE, RemoteReads, unreachable
 from rayka.actors.replica.transactional_appends import TransactionalAppends, Verify
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Appended, Partition
@@ -48,12 +49,8 @@ from rayka.types import (
     AppendParams,
     AppendRequest,
     AppendResult,
-    FetchPartition,
     FetchResult,
-    IsolationLevel,
     LogDirDescription,
-    OffsetAnswer,
-    OffsetQuery,
     ReplicaDescription,
     TopicPartition,
 )
@@ -61,8 +58,6 @@ from rayka.types import (
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_REMOTE = ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 
 
 class PartitionUsers(Protocol):
@@ -76,25 +71,6 @@ class PartitionUsers(Protocol):
 
     def released(self, topic_partition: TopicPartition) -> None:
         """The partition changed its role, left or failed."""
-
-
-class RemoteReads(Protocol):
-    """Reads what is in the remote store alone (KIP-405). Such answers come with OFFSET_MOVED_TO_TIERED_STORAGE."""
-
-    def fetch(
-        self,
-        requests: Sequence[FetchPartition],
-        max_bytes: int,
-        isolation: IsolationLevel,
-        results: list[FetchResult],
-        done: Callable[[list[FetchResult]], None],
-    ) -> None:
-        """Complete the results of a fetch."""
-
-    def list_offsets(
-        self, queries: Sequence[OffsetQuery], isolation: IsolationLevel, answers: list[OffsetAnswer], done: Done
-    ) -> None:
-        """Complete the answers of a search by time."""
 
 
 class ReplicaServer:
@@ -309,8 +285,10 @@ class ReplicaServer:
         self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]
     ) -> None:
         """Answer a fetch, after what is in the remote store alone was read there."""
-        if self.remote_reads is None or not any(result.error == _REMOTE for result in results):
+        if not any(result.error == IN_REMOTE_STORE for result in results):
             done(results)
+        elif self.remote_reads is None:
+            done([unreachable(result) for result in results])
         else:
             self.remote_reads.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation, results, done)
 
@@ -364,8 +342,10 @@ class ReplicaServer:
 
     def _list_offsets(self, request: ListOffsets, done: Done) -> None:
         answers = self._replicas.list_offsets(request.queries, request.isolation)
-        if self.remote_reads is None or not any(answer.error == _REMOTE for answer in answers):
+        if not any(answer.error == IN_REMOTE_STORE for answer in answers):
             done(answers)
+        elif self.remote_reads is None:
+            done([unreachable(answer) for answer in answers])
         else:
             self.remote_reads.list_offsets(request.queries, request.isolation, answers, done)
 

@@ -10,13 +10,11 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
+from rayka.storage.remote.shared_loads import SharedLoads
 from rayka.storage.remote.store import RemoteStore
-
-_LONGEST_LOAD_S = 300.0
 
 
 class Chunk(NamedTuple):
@@ -42,7 +40,7 @@ class ChunkCache:
         self._throttle = throttle
         self._lock = threading.Lock()
         self._chunks: OrderedDict[tuple[str, int], Chunk] = OrderedDict()
-        self._loading: dict[tuple[str, int], Future[Chunk]] = {}
+        self._loads: SharedLoads[Chunk] = SharedLoads()
         if files.exists(path):
             files.remove_directory(path)
         files.make_directory(path)
@@ -50,38 +48,32 @@ class ChunkCache:
     def load(self, name: str, start: int, end: int) -> Chunk:
         """The chunk of an object, fetched if it is not here; who wants the same one waits for it. Raises OSError."""
         key = (name, start)
+        return self._cached(key) or self._loads.load(key, lambda: self._cached(key) or self._fetch(key, end))
+
+    def _cached(self, key: tuple[str, int]) -> Chunk | None:
         with self._lock:
             chunk = self._chunks.get(key)
             if chunk is not None:
                 self._chunks.move_to_end(key)
-                return chunk
-            loading = self._loading.get(key)
-            is_mine = loading is None
-            loading = self._loading.setdefault(key, Future())
-        if is_mine:
-            self._fetch(key, end, loading)
-        return loading.result(_LONGEST_LOAD_S)
+            return chunk
 
-    def _fetch(self, key: tuple[str, int], end: int, loading: Future[Chunk]) -> None:
-        removed: list[Chunk] = []
-        try:
-            chunk = self._write(key, end)
-        except BaseException as error:
-            with self._lock:
-                del self._loading[key]
-            loading.set_exception(error)
-            return
+    def _fetch(self, key: tuple[str, int], end: int) -> Chunk:
+        chunk = self._write(key, end)
         with self._lock:
             self._chunks[key] = chunk
             self.size += chunk.end - chunk.start
-            del self._loading[key]
-            while self.size > self._max_bytes and len(self._chunks) > 1:
-                _, oldest = self._chunks.popitem(last=False)
-                self.size -= oldest.end - oldest.start
-                removed.append(oldest)
-        loading.set_result(chunk)
+            removed = self._surplus()
         for oldest in removed:
             self._files.remove_if_present(oldest.path)
+        return chunk
+
+    def _surplus(self) -> list[Chunk]:
+        removed = []
+        while self.size > self._max_bytes and len(self._chunks) > 1:
+            _, oldest = self._chunks.popitem(last=False)
+            self.size -= oldest.end - oldest.start
+            removed.append(oldest)
+        return removed
 
     def _write(self, key: tuple[str, int], end: int) -> Chunk:
         name, start = key

@@ -16,6 +16,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.remote.chunk_cache import Chunk, ChunkCache
 from rayka.storage.remote.remote_segment import RemoteSegment
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
+from rayka.storage.remote.shared_loads import SharedLoads
 from rayka.storage.remote.store import RemoteStore
 from rayka.storage.segments.search import offset_for_timestamp
 from rayka.storage.segments.segment import BatchPosition
@@ -59,6 +60,7 @@ class RemoteLogReader:
         self._chunks = ChunkCache(files, os.path.join(path, "chunks"), store, limits.chunk_cache_bytes, throttle)
         self._index_path = os.path.join(path, "indexes")
         self._segments: OrderedDict[str, RemoteSegment] = OrderedDict()
+        self._loads: SharedLoads[RemoteSegment] = SharedLoads()
         self._lock = threading.Lock()
         if files.exists(self._index_path):
             files.remove_directory(self._index_path)
@@ -132,13 +134,18 @@ class RemoteLogReader:
             self._files.remove_directory(directory)
 
     def _open(self, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
-        """The segment with its indexes. Two threads may fetch the same indexes at the same time."""
+        """The segment with its indexes."""
         key = metadata.segment_id.hex
+        return self._opened(key) or self._loads.load(key, lambda: self._opened(key) or self._load(key, metadata))
+
+    def _opened(self, key: str) -> RemoteSegment | None:
         with self._lock:
             segment = self._segments.get(key)
             if segment is not None:
                 self._segments.move_to_end(key)
-                return segment
+            return segment
+
+    def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
         directory = os.path.join(self._index_path, key)
         self._files.make_directory(directory)
         segment = RemoteSegment(self._files, directory, metadata, self._chunks, self._limits.chunk_bytes)

@@ -1,0 +1,198 @@
+"""Fetches and searches that need the remote store: answered from it, in time or later, with its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rayka.actors.remote.reads import RemoteReads
+from rayka.actors.replica.published_ranges import PublishedRanges
+from rayka.config import BrokerConfig, LogConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
+from rayka.storage.format.records import read_records
+from rayka.storage.segments.reader import SegmentReader
+from rayka.types import FetchPartition, FetchResult, IsolationLevel, OffsetAnswer, OffsetQuery, OffsetSpec
+from tests.support.logs import NOW_MS, ORDERS
+from tests.support.tiered import TieredLog
+
+CONFIG = LogConfig(
+    remote_storage_enable=True, internal_segment_bytes=1_000, index_interval_bytes=100, retention_ms=-1,
+    local_retention_bytes=1_500,
+)  # fmt: skip
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
+
+
+class Reads:
+    """The reads of a partition of 200 records, of which the first hundred and more are in the store alone."""
+
+    def __init__(self, path: Path, **settings: str) -> None:
+        self.tiered = TieredLog(path, CONFIG)
+        self.tiered.append(200)
+        self.tiered.copy()
+        self.log = self.tiered.log
+        self.log.delete_old_segments(NOW_MS)
+        self.partition = Partition(self.log, self.tiered.partition.topic_id)
+        self.partition.become_leader(9)
+        self.replicas = Replicas()
+        self.replicas.add(self.partition)
+        broker: Any = SimpleNamespace(config=BrokerConfig.parse(settings))
+        self.reads = RemoteReads(self.replicas, broker, self.tiered.store, str(path / "reads"))
+        self.reads.known = self._known
+
+    async def _known(self, partition: Partition) -> Any:
+        assert partition is self.partition
+        return self.tiered.remote
+
+    async def fetch(self, *offsets: int, max_bytes: int = 10_000) -> list[FetchResult]:
+        requests = [FetchPartition(ORDERS, offset, max_bytes) for offset in offsets]
+        found: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
+        results = self.replicas.fetch(requests, max_bytes, UNCOMMITTED)
+        self.reads.fetch(requests, max_bytes, UNCOMMITTED, results, found.set_result)
+        return await found
+
+    async def list_offsets(self, timestamp: int) -> OffsetAnswer:
+        queries = [OffsetQuery(ORDERS, timestamp)]
+        found: asyncio.Future[list[OffsetAnswer]] = asyncio.get_running_loop().create_future()
+        answers = self.replicas.list_offsets(queries, UNCOMMITTED)
+        if answers[0].error != ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            return answers[0]
+        self.reads.list_offsets(queries, UNCOMMITTED, answers, found.set_result)
+        return (await found)[0]
+
+
+def offsets_in(result: FetchResult) -> list[int]:
+    if result.records is None:
+        return []
+    data = result.records if isinstance(result.records, bytes) else SegmentReader().read(result.records)
+    return [record.offset for record in read_records(data)]
+
+
+Check = Callable[[Reads], Coroutine[Any, Any, None]]
+
+
+def run(path: Path, check: Check, **settings: str) -> None:
+    async def main() -> None:
+        reads = Reads(path, **settings)
+        try:
+            await asyncio.wait_for(check(reads), 30)
+        finally:
+            await reads.reads.stop()
+
+    asyncio.run(main())
+
+
+def test_one_fetch_reads_from_the_store_and_from_the_local_log(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        old, new = await reads.fetch(0, 190)
+
+        assert (old.error, new.error) == (0, 0)
+        assert offsets_in(old)[0] == 0
+        assert offsets_in(new)[0] == 190
+        assert old.log_start_offset == 0
+        assert old.high_watermark == 200
+
+    run(tmp_path, check)
+
+
+def test_a_store_that_takes_its_time_is_waited_for_by_the_next_fetch(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        may_go, get = threading.Event(), reads.tiered.store.get
+        reads.tiered.store.get = lambda *where: get(*where) if may_go.wait(30) else b""  # type: ignore[method-assign]
+        (first,) = await reads.fetch(0)
+        may_go.set()
+
+        assert (first.error, first.records) == (0, None)
+        while not offsets_in((await reads.fetch(0))[0]):
+            await asyncio.sleep(0)
+
+    run(tmp_path, check, **{"remote.fetch.max.wait.ms": "50"})
+
+
+def test_an_error_of_the_store_is_a_storage_error(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        def fail(*_: object) -> bytes:
+            raise OSError("the store is away")
+
+        get, reads.tiered.store.get = reads.tiered.store.get, fail  # type: ignore[method-assign]
+        (refused,) = await reads.fetch(0)
+        by_time = await reads.list_offsets(NOW_MS + 3)
+        reads.tiered.store.get = get  # type: ignore[method-assign]
+
+        assert refused.error == by_time.error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert offsets_in((await reads.fetch(0))[0])[0] == 0
+
+    run(tmp_path, check)
+
+
+def test_offsets_by_time_come_from_the_store_or_the_local_log(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        found = [(await reads.list_offsets(NOW_MS + offset)).offset for offset in (0, 3, 195, 500)]
+
+        assert found == [0, 3, 195, -1]
+
+    run(tmp_path, check)
+
+
+def test_special_offsets_tell_what_is_where(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        log = reads.log
+        found = {
+            spec: (answer.offset, answer.leader_epoch)
+            for spec in OffsetSpec
+            if spec is not OffsetSpec.MAX_TIMESTAMP
+            for answer in [await reads.list_offsets(spec)]
+        }
+
+        assert found == {
+            OffsetSpec.EARLIEST: (0, 0),
+            OffsetSpec.LATEST: (200, 9),
+            OffsetSpec.EARLIEST_LOCAL: (log.local_log_start_offset, log.local_log_start_offset // 40),
+            OffsetSpec.LATEST_TIERED: (log.copied_offset, log.copied_offset // 40),
+            OffsetSpec.EARLIEST_PENDING_UPLOAD: (log.copied_offset + 1, (log.copied_offset + 1) // 40),
+        }
+        assert 0 < log.local_log_start_offset <= log.copied_offset < 199
+
+    run(tmp_path, check)
+
+
+def test_more_reads_than_may_wait_get_nothing_yet(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        may_go, get = threading.Event(), reads.tiered.store.get
+        reads.tiered.store.get = lambda *where: get(*where) if may_go.wait(30) else b""  # type: ignore[method-assign]
+        segments = reads.tiered.remote.lineage(reads.log.leader_epochs)
+        starts = [segment.start_offset for segment in segments[:6]]
+        waiting = asyncio.ensure_future(reads.fetch(*starts))
+        results = await waiting
+        may_go.set()
+
+        assert [(result.error, result.records) for result in results] == [(0, None)] * 6
+
+    run(tmp_path, check, **{"remote.log.reader.threads": "1", "remote.log.reader.max.pending.tasks": "1"})
+
+
+def test_ranges_for_ray_data_and_spark_come_from_the_store_too(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        store: Any = SimpleNamespace(put=lambda table: table, key=lambda table: str(id(table)), referenced=set)
+        ranges = PublishedRanges(reads.replicas, lambda: 1 << 30, store=store, remote=reads.reads)
+        found: list[int] = []
+        while len(found) < 200:
+            for each in await ranges.publish(ORDERS, len(found), 200, ("offset",), UNCOMMITTED):
+                found += each.ref.column("offset").to_pylist()
+        ranges.close()
+
+        assert found == list(range(200))
+        with pytest.raises(RaykaError) as refused:
+            await PublishedRanges(reads.replicas, lambda: 1, store=store).publish(
+                ORDERS, 0, 9, ("offset",), UNCOMMITTED
+            )
+        assert refused.value.code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+
+    run(tmp_path, check)
