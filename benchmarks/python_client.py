@@ -262,9 +262,27 @@ PAIRS: dict[str, tuple[str, str]] = {
     "one": ("ours_one", "theirs_one"),
 }
 READS = ("iterate", "poll", "poll_table")
+PLACES = ("driver", "task", "actor")
 
 
-def run(broker: Rayka, name: str, topic: str, size: int, count: int) -> Figures:
+def work_in(place: str, name: str, address: str, *arguments: Any) -> Figures:
+    """One load in this program, or in a Ray task or actor that it starts."""
+    load_of: Callable[..., Figures] = globals()[name]
+    if place == "driver" or name.startswith("theirs"):
+        return load_of(address, *arguments)
+    import ray
+
+    class Worker:
+        def work(self) -> Figures:
+            return load_of(address, *arguments)
+
+    connect(address)
+    remote = ray.remote(Worker).remote().work if place == "actor" else ray.remote(load_of)
+    figures: Figures = ray.get(remote.remote() if place == "actor" else remote.remote(address, *arguments))
+    return figures
+
+
+def run(broker: Rayka, name: str, place: str, topic: str, size: int, count: int) -> Figures:
     """One load in a process of its own; `cpu` is for a million records, with the broker's."""
     running = runtime.find(broker.data_dir)
     assert running is not None
@@ -275,8 +293,7 @@ def run(broker: Rayka, name: str, topic: str, size: int, count: int) -> Figures:
         "-m",
         "benchmarks.python_client",
         "--load",
-        name,
-        json.dumps([where, topic, size, count]),
+        json.dumps([place, name, where, topic, size, count]),
     ]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True, timeout=load.TIMEOUT_S)
     figures: Figures = json.loads(output.stdout.splitlines()[-1])
@@ -288,7 +305,7 @@ def median(figures: list[Figures]) -> Figures:
     return {name: statistics.median(each[name] for each in figures) for name in figures[0]}
 
 
-def compare(broker: Rayka, what: str, size: int, rounds: int, times: int) -> None:
+def compare(broker: Rayka, what: str, size: int, rounds: int, times: int, place: str) -> None:
     """Both clients in turns; one line of the report."""
     topic, seen = f"{what}-{size}", ([], [])  # type: tuple[str, tuple[list[Figures], list[Figures]]]
     count = 5000 if what == "one" else RECORDS[size] * times
@@ -297,7 +314,7 @@ def compare(broker: Rayka, what: str, size: int, rounds: int, times: int) -> Non
         load.produce_on(broker.bootstrap, topic, size, 3600, max_records=count)
     for _ in range(rounds):
         for name, figures in zip(PAIRS[what], seen, strict=True):
-            figures.append(run(broker, name, topic, size, count))
+            figures.append(run(broker, name, place, topic, size, count))
     ours, theirs = map(median, seen)
     shown = ("p50", "p99", "cpu") if what == "one" else ("rate", "cpu")
     parts = [f"{each} {ours[each]:,.3f} / {theirs[each]:,.3f} = {ours[each] / theirs[each]:.2f}" for each in shown]
@@ -310,17 +327,17 @@ def main() -> None:
     parser.add_argument("--sizes", default="100,1000", help="bytes of a value; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=int, default=1, help="so many times 2,000,000 or 400,000 records; default: 1")
-    parser.add_argument("--load", nargs=2, metavar=("NAME", "JSON"), help=argparse.SUPPRESS)
+    parser.add_argument("--place", choices=PLACES, default="driver", help="where rayka's client runs; default: driver")
+    parser.add_argument("--load", metavar="JSON", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.load:
-        name, arguments = chosen.load
-        print(json.dumps(globals()[name](*json.loads(arguments))), flush=True)
+        print(json.dumps(work_in(*json.loads(chosen.load))), flush=True)
         return
     print("rayka / confluent-kafka = ratio; cpu: processor seconds for each million records", flush=True)
     with tempfile.TemporaryDirectory(prefix="rayka-python-") as directory, Rayka(Path(directory)) as broker:
         for what in chosen.only.split(","):
             for size in (100,) if what == "one" else map(int, chosen.sizes.split(",")):
-                compare(broker, what, size, chosen.rounds, chosen.times)
+                compare(broker, what, size, chosen.rounds, chosen.times, chosen.place)
 
 
 if __name__ == "__main__":

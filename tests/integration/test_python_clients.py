@@ -97,6 +97,35 @@ def test_a_ray_task_and_an_async_actor_are_programs_on_the_cluster(cluster: Clus
     assert sorted(values) == [b"task-0", b"task-1", b"task-2"]
 
 
+@pytest.mark.parametrize("place", ["task", "actor"])
+def test_each_call_works_in_a_ray_task_and_in_a_ray_actor(cluster: Cluster, place: str) -> None:
+    topic = f"calls-{place}"
+    cluster.admin().create_topic(topic)
+
+    def send_and_read() -> list[list[bytes]]:
+        connected = rayka.connect()
+        with connected.producer() as producer:
+            for number in range(10):
+                assert producer.send(topic, b"%d" % number).get(20).offset == number
+            producer.send_many(topic, [b"10", b"11"])
+            producer.send_table(topic, {"value": [b"12", b"13"]})
+        with connected.consumer(auto_offset_reset="earliest", consumer_timeout_ms=20_000) as consumer:
+            consumer.assign([(topic, 0)])
+            iterated = [record.value for record in itertools.islice(consumer, 14)]
+            consumer.seek((topic, 0), 0)
+            polled = [record.value for record in consumer.poll(20_000)[(topic, 0)]]
+            consumer.seek((topic, 0), 0)
+            return [iterated, polled, consumer.poll_table(20_000)["value"].to_pylist()]
+
+    class Worker:
+        def work(self) -> list[list[bytes]]:
+            return send_and_read()
+
+    remote = ray.remote(send_and_read) if place == "task" else ray.remote(Worker).remote().work
+    expected = [b"%d" % number for number in range(14)]
+    assert ray.get(remote.remote(), timeout=60) == [expected, expected, expected]
+
+
 def test_killed_leaders_lose_and_double_nothing(cluster: Cluster) -> None:
     admin = cluster.admin()
     admin.create_topic("killed", partitions=2)
