@@ -60,7 +60,7 @@ class TopicDatasink(Datasink[int]):
             return sum(
                 future.result().record_count
                 for block in blocks
-                for future in producer.send_columns(self._topic, self._records(block))
+                for future in producer.send_table(self._topic, self._records(block))
             )
 
     def on_write_complete(self, write_result: Any) -> None:

@@ -86,6 +86,6 @@ class TopicWriter:
         sent = 0
         with self.ray_cluster.join().producer(**{"linger_ms": 5, **self.settings}) as producer:
             for batch in batches:
-                for future in producer.send_columns(self.topic, batch):
+                for future in producer.send_table(self.topic, batch):
                     sent += future.result().record_count
         yield pa.RecordBatch.from_pydict({"records": [sent]})

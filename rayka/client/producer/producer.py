@@ -253,24 +253,24 @@ class AsyncProducer(AsyncClosing):
         """Send each row of a table as a record, without a Python object for any of them.
 
         `table` is a pyarrow.Table or RecordBatch, a DataFrame, or a dict of columns (NumPy arrays, lists). The columns
-        that count are value and key (binary or text), headers (lists of structs of key and value), timestamp (a
-        timestamp, or ms since the epoch) and partition. The rows of a partition keep their order. Each batch has a
-        future. Raises as `send`, and INVALID_RECORD for a column of another type; batches that were sent before an
-        error stay sent. Needs pyarrow (`rayka[columns]`).
+        are value and key (binary or text), headers (lists of structs of key and value), timestamp (a timestamp, or ms
+        since the epoch) and partition; the other columns of `poll_table` may be there, and are not sent. The rows of a
+        partition keep their order. Each batch has a future. Raises as `send`, INVALID_REQUEST for any other column,
+        and INVALID_RECORD for a column of another type; batches that were sent before an error stay sent.
+        Needs pyarrow (`rayka[columns]`).
         """
         await self.ready(topic)
         return [await self.put(batch) for batch in self.table_batches(topic, table)]
 
-    send_columns = send_table
-
     def table_batches(self, topic: str, table: Any) -> Iterator[ProducerBatch]:
         """The batches that hold the rows, built and not sent. From any thread."""
         from rayka.client.producer.row_batches import RowEncoder
-        from rayka.client.producer.tables import arrow_table, rows_of_table
+        from rayka.client.producer.tables import arrow_table, require_known_columns, rows_of_table
 
         route = self._existing_route(topic)
         encoder = RowEncoder(route, self.config, self._partitioner)
-        for rows, partitions in rows_of_table(arrow_table(table), route, self.config, self._broker.now_ms()):
+        given = require_known_columns(arrow_table(table))
+        for rows, partitions in rows_of_table(given, route, self.config, self._broker.now_ms()):
             yield from self._of_encoded(topic, encoder.encode(rows, partitions))
 
     def _of_encoded(self, topic: str, encoded: Iterator[EncodedBatch]) -> Iterator[ProducerBatch]:
@@ -476,8 +476,6 @@ class Producer(Shell[AsyncProducer], Closing):
         """As `AsyncProducer.send_table`."""
         self._loop.run(self._core.ready(topic))
         return self._put_all(self._core.table_batches(topic, table))
-
-    send_columns = send_table
 
     def _put_all(self, batches: Iterator[ProducerBatch]) -> list[BatchFuture]:
         return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]

@@ -21,6 +21,8 @@ from rayka.storage.columns.rows import Rows
 from rayka.storage.columns.write import rows_of_columns
 
 COLUMNS = ("value", "key", "headers", "timestamp", "partition")
+_READ_COLUMNS = ("topic", "offset", "timestampType")
+"""What a table that was read has beside these. They say where the records came from, and are not sent."""
 
 
 class TableRows(NamedTuple):
@@ -28,6 +30,20 @@ class TableRows(NamedTuple):
 
     rows: Rows
     partitions: Longs | None
+
+
+def require_known_columns(table: pa.Table) -> pa.Table:
+    """The table. Raises INVALID_REQUEST for a column that is not one of a record, or is there twice."""
+    known = (*COLUMNS, *_READ_COLUMNS)
+    unknown = [name for name in table.column_names if name not in known]
+    if unknown:
+        raise RaykaError(
+            ErrorCode.INVALID_REQUEST, f"Unknown column: {', '.join(unknown)} (a record has {', '.join(COLUMNS)})"
+        )
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"The table has more than one column {', '.join(twice)}")
+    return table
 
 
 def arrow_table(table: Any) -> pa.Table:

@@ -40,13 +40,13 @@ def table(count: int, seed: int = 1) -> pa.Table:
             "headers": maybe([{"key": f"h{n}", "value": maybe(b"x" * n)} for n in range(chance.randint(0, 3))]),
             "timestamp": 1_000_000 + n,
             "partition": maybe(chance.randrange(PARTITIONS)),
-            "not ours": n,
+            "offset": n,
         }
         for n in range(count)
     ]
     schema = pa.schema(
         [("value", pa.binary()), ("key", pa.binary()), ("headers", HEADERS), ("timestamp", pa.int64()),
-         ("partition", pa.int32()), ("not ours", pa.int64())]
+         ("partition", pa.int32()), ("offset", pa.int64())]
     )  # fmt: skip
     return pa.Table.from_pylist(rows, schema)
 
@@ -55,7 +55,7 @@ def table(count: int, seed: int = 1) -> pa.Table:
 def test_rows_are_the_records_that_single_sends_make(cluster: Cluster, compression_type: str | None) -> None:
     whole = table(3_000)
     with cluster.producer(compression_type=compression_type) as producer:
-        sent = producer.send_columns("events", pa.concat_tables([whole.slice(0, 999), whole.slice(999)]))
+        sent = producer.send_table("events", pa.concat_tables([whole.slice(0, 999), whole.slice(999)]))
         assert sum(future.result(10).record_count for future in sent) == 3_000
     records = read_all(cluster, "events")
     assert len(records) == 3_000
@@ -75,7 +75,7 @@ def test_rows_are_the_records_that_single_sends_make(cluster: Cluster, compressi
 
 def test_rows_without_a_key_go_a_batch_at_a_time(cluster: Cluster) -> None:
     with cluster.producer() as producer:
-        producer.send_columns("events", pa.table({"value": [b"x" * 1_000] * 8_000}))
+        producer.send_table("events", pa.table({"value": [b"x" * 1_000] * 8_000}))
         producer.flush()
     counts = [sum(record.partition == partition for record in read_all(cluster, "events")) for partition in range(5)]
     assert sum(counts) == 8_000
@@ -91,7 +91,7 @@ def test_text_times_serializers_and_a_partitioner_of_ones_own(cluster: Cluster) 
         partitioner=lambda key, every, _: every[-1] if key == b"k:b" else every[0],
         key_serializer=lambda key: b"k:" + key.encode(),
     ) as producer:
-        producer.send_columns("events", rows)
+        producer.send_table("events", rows)
     first, second = read_all(cluster, "events")
     assert (first.partition, first.key, first.value) == (0, b"k:a", "ä".encode())
     assert first.timestamp == moment.timestamp() * 1000
@@ -103,7 +103,7 @@ def test_columns_keep_their_place_among_other_sends(cluster: Cluster) -> None:
     with cluster.producer(linger_ms=50) as producer:
         for n in range(30):
             producer.send("events", b"%d" % n, partition=0)
-            producer.send_columns("events", pa.table({"value": [b"%d" % n, b"%d" % n], "partition": [0, 0]}))
+            producer.send_table("events", pa.table({"value": [b"%d" % n, b"%d" % n], "partition": [0, 0]}))
     assert [int(record.value) for record in read_all(cluster, "events")] == [n for n in range(30) for _ in range(3)]
 
 
@@ -116,6 +116,7 @@ def test_columns_keep_their_place_among_other_sends(cluster: Cluster) -> None:
         ({"value": [b"a"], "partition": [-2]}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({"value": [b"a"], "timestamp": [-5]}, ErrorCode.INVALID_REQUEST),
         ({"value": [b"a" * 1_100_000]}, ErrorCode.MESSAGE_TOO_LARGE),
+        ({"value": [b"a"], "kye": [b"b"]}, ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_rows_that_can_not_be_sent_are_refused(
@@ -123,15 +124,39 @@ def test_rows_that_can_not_be_sent_are_refused(
 ) -> None:
     with cluster.producer() as producer:
         with pytest.raises(RaykaError) as refused:
-            producer.send_columns("events", pa.table(columns))
+            producer.send_table("events", pa.table(columns))
         assert refused.value.code is code
     assert read_all(cluster, "events") == []
+
+
+def test_the_error_names_the_column_that_a_record_does_not_have(cluster: Cluster) -> None:
+    with cluster.producer() as producer:
+        with pytest.raises(
+            RaykaError, match=r"Unknown column: kye \(a record has value, key, headers"
+        ):
+            producer.send_table("events", {"value": [b"a"], "kye": [b"b"]})
+        twice = pa.Table.from_arrays([pa.array([b"a"]), pa.array([b"b"])], ["value", "value"])
+        with pytest.raises(RaykaError, match="more than one column value"):
+            producer.send_table("events", twice)
+
+
+def test_a_table_that_was_polled_can_be_sent(cluster: Cluster) -> None:
+    with cluster.producer() as producer:
+        producer.send("events", b"value", key=b"key", headers=[("name", b"header")], partition=3, timestamp_ms=1_000)
+        producer.flush()
+        consumer = cluster.consumer(auto_offset_reset="earliest")
+        consumer.assign([("events", 3)])
+        producer.send_table("rows", consumer.poll_table(timeout_ms=10_000))
+        consumer.close()
+    (record,) = read_all(cluster, "rows")
+    assert record[5:] == (b"key", b"value", (("name", b"header"),))
+    assert (record.partition, record.timestamp) == (3, 1_000)
 
 
 def test_the_asynchronous_form(cluster: Cluster) -> None:
     async def program() -> int:
         async with cluster.async_producer() as producer:
-            futures = await producer.send_columns("events", pa.table({"value": [b"a", b"b"]}))
+            futures = await producer.send_table("events", pa.table({"value": [b"a", b"b"]}))
             return sum([(await future).record_count for future in futures])
 
     assert asyncio.run(program()) == 2
