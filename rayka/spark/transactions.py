@@ -83,7 +83,7 @@ class TransactionWriter:
         sent = 0
         with cluster.producer(**{"linger_ms": 5, **self.settings, "joins": self.transaction}) as producer:
             for batch in batches:
-                for future in producer.send_columns(self.topic, batch):
+                for future in producer.send_table(self.topic, batch):
                     sent += future.result().record_count
         yield pa.RecordBatch.from_pydict({"records": [sent]})
 

@@ -131,9 +131,7 @@ def test_rows_that_can_not_be_sent_are_refused(
 
 def test_the_error_names_the_column_that_a_record_does_not_have(cluster: Cluster) -> None:
     with cluster.producer() as producer:
-        with pytest.raises(
-            RaykaError, match=r"Unknown column: kye \(a record has value, key, headers"
-        ):
+        with pytest.raises(RaykaError, match=r"Unknown column: kye \(a record has value, key, headers"):
             producer.send_table("events", {"value": [b"a"], "kye": [b"b"]})
         twice = pa.Table.from_arrays([pa.array([b"a"]), pa.array([b"b"])], ["value", "value"])
         with pytest.raises(RaykaError, match="more than one column value"):
