@@ -131,8 +131,6 @@ def test_offsets_are_reset_only_with_execute(broker: BrokerProcess, cli: Cli, gr
 
 
 def test_wrong_uses_are_explained(cli: Cli) -> None:
-    asked = ("describe", "g", "--in-flight", "--bootstrap-server", "127.0.0.1:9")
-    assert "asks the actors" in cli(2, "share-groups", *asked).err
     assert "which offsets" in cli(2, "share-groups", "reset-offsets", "g", "--to-earliest").err
     assert "where to" in cli(2, "share-groups", "reset-offsets", "g", "--all-topics").err
     assert "exclude" in cli(2, "share-groups", "describe", "g", "--members", "--state").err

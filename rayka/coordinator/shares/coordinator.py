@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -63,6 +64,7 @@ class ShareCoordinator:
         self.settings = settings
         self.states: dict[SharePartitionKey, ShareState] = {}
         self._topics = Topics()
+        self._unknown: frozenset[uuid.UUID] = frozenset()
         self._timers: TimerQueue[Timer] = TimerQueue()
 
     def replay(self, record: ShareRecord, record_offset: int = 0, producer_id: int = NO_PRODUCER_ID) -> None:
@@ -235,16 +237,29 @@ class ShareCoordinator:
         return self._timers.next_deadline()
 
     def expire(self, now: Now) -> Result[None] | None:
-        """Write snapshots that are due. For pruning it is enough that the shell woke up."""
+        """Write snapshots that are due, and delete state of topics that are gone. The shell prunes the log itself."""
         while (due := self._timers.pop(now.ms)) is not None:
             if due[0] is Timer.PRUNE:
                 self._timers.schedule(Timer.PRUNE, now.ms + self.settings.prune_interval_ms)
+                if tombstones := tuple(self._of_missing_topics()):
+                    return Result(None, tombstones, is_atomic=False)
                 continue
             self._timers.schedule(Timer.COLD_SNAPSHOTS, now.ms + self.settings.cold_snapshot_interval_ms)
             records = tuple(self._cold_snapshots(now.wall_ms))
             if records:
                 return Result(None, records, step=Timer.COLD_SNAPSHOTS, is_atomic=False)
         return None
+
+    def _of_missing_topics(self) -> Iterator[ShareRecord]:
+        """The state of topics that were deleted while no coordinator had this partition.
+
+        A topic must be missing twice: the first time its creation may not be known here yet.
+        """
+        missing = frozenset(key.topic_id for key in self.states) - self._topics.by_id.keys()
+        gone, self._unknown = missing & self._unknown, missing
+        for key in self.states:
+            if key.topic_id in gone:
+                yield tombstone(key)
 
     def _cold_snapshots(self, now_ms: int) -> Iterator[ShareRecord]:
         """New snapshots in place of old ones; none while nothing happens at all, since then they would gain nothing."""

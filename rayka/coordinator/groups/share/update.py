@@ -18,6 +18,7 @@ from rayka.coordinator.topics import Topics
 # A share-partition of a topic that the group knows is new: all of its records came after the group.
 _FROM_THE_BEGINNING = 0
 _BY_RESET_STRATEGY = -1
+_YEAR_2020_S = 1_577_836_800
 
 
 class ShareGroupUpdate:
@@ -63,9 +64,20 @@ class ShareGroupUpdate:
         return self.group.metadata_hash != self._topics.group_hash(self.group.subscribed_topics())
 
     def bump(self) -> None:
-        """Begin a new group epoch."""
+        """Begin a new group epoch.
+
+        The group epoch is the state epoch of the share-partitions that are initialized in it. So no two groups of one
+        name may have the same: a leader that still has the state of a deleted group must be fenced.
+        """
         metadata_hash = self._topics.group_hash(self.group.subscribed_topics())
-        self.add(self.group.epoch_record(self.group.epoch + 1, metadata_hash))
+        epoch = self.group.epoch + 1 if self.group.epoch else self._first_epoch()
+        self.add(self.group.epoch_record(epoch, metadata_hash))
+
+    def _first_epoch(self) -> int:
+        """The seconds since 2020, below 2^31 until 2088. Epochs of a group of this name that was deleted are smaller,
+        unless it had more of them than seconds.
+        """
+        return max(1, self._now_ms // 1000 - _YEAR_2020_S)
 
     def assign(self, interval_ms: int) -> None:
         """Compute the target of the group epoch, unless the last one was computed less than `interval_ms` ago.

@@ -14,7 +14,7 @@ from rayka.coordinator.shares.requests import (
     WriteShareGroupStateRequest,
 )
 from rayka.coordinator.shares.settings import ShareCoordinatorSettings
-from rayka.coordinator.topics import TopicMetadata
+from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError
 from tests.unit.coordinator.shares.shell import TOPIC_ID, ShareShell
 
@@ -216,3 +216,15 @@ def test_a_snapshot_of_very_many_batches_joins_those_that_are_done() -> None:
     shell.write(StateBatch(6001, 6001, ACKNOWLEDGED, 1))
     assert shell.read().state_batches == (delayed, StateBatch(1, 6001, ARCHIVED, 3))
     assert shell.loaded().durable() == shell.core.durable()
+
+
+def test_the_state_of_a_topic_that_was_deleted_meanwhile_is_deleted_in_the_end() -> None:
+    shell = ShareShell()
+    shell.initialize()
+    shell.topics = Topics([], shell.topics.version + 1)
+    shell.core = shell.loaded()
+    shell.wait(shell.settings.prune_interval_ms)
+    assert len(shell.core.states) == 1, "its creation may not be known here yet"
+    shell.wait(shell.settings.prune_interval_ms)
+    assert not shell.core.states
+    assert not shell.loaded().states

@@ -364,6 +364,18 @@ def test_a_group_can_be_deleted_when_its_state_is() -> None:
     assert groups.shell.core.state.groups == {}
 
 
+def test_a_group_that_is_made_again_fences_leaders_that_know_the_one_before() -> None:
+    groups = ShareGroups()
+    before = groups.join()
+    groups.heartbeat(epoch=-1)
+    groups.shell.execute(DeleteShareGroupOffsetsRequest("g", None))
+    groups.shell.execute(ShareGroupStateDeletedRequest("g", (T,)))
+    last_epoch = max(before.state_epoch, groups.group.epoch)
+    assert groups.shell.execute(DeleteGroupsRequest(("g",))).errors == (NONE,)
+    groups.shell._commit(30_000)  # nobody can tell that members are gone any sooner
+    assert groups.heartbeat(topics=("t",)).state_epoch > last_epoch
+
+
 def test_offsets_are_deleted_by_name_also_if_the_topic_was_made_again_while_the_coordinator_was_away() -> None:
     groups = ShareGroups()
     groups.join()
