@@ -372,7 +372,7 @@ def test_a_group_that_is_made_again_fences_leaders_that_know_the_one_before() ->
     groups.shell.execute(ShareGroupStateDeletedRequest("g", (T,)))
     last_epoch = max(before.state_epoch, groups.group.epoch)
     assert groups.shell.execute(DeleteGroupsRequest(("g",))).errors == (NONE,)
-    groups.shell._commit(30_000)  # nobody can tell that members are gone any sooner
+    groups.shell.advance(30_000)  # nobody can tell that members are gone any sooner
     assert groups.heartbeat(topics=("t",)).state_epoch > last_epoch
 
 
