@@ -24,9 +24,8 @@ import rayka
 from rayka.queue import Empty, Queue
 
 CONSUMERS = 4
-SIZES = {100: (4_000, 100), 1_000_000: (200, 10)}
-"""Items of each round of Ray's queue, and items of a batch. Ours moves `FASTER` times as many of the small ones."""
-FASTER = 10
+SIZES = {100: 100, 1_000_000: 10}
+"""Items of a batch by their size in bytes."""
 QUEUES = {"ray": ray.util.queue.Queue, "rayka": Queue}
 _PAUSE_S = 0.001
 
@@ -38,13 +37,6 @@ class Case(NamedTuple):
     size: int
     batch: int
 
-    @property
-    def count(self) -> int:
-        """Items of one round."""
-        count = SIZES[self.size][0]
-        is_quick = self.queue == "rayka" or self.batch > 1
-        return count * FASTER if is_quick and self.size < 1000 else count
-
 
 @ray.remote(num_cpus=0)
 class Producer:
@@ -54,19 +46,19 @@ class Producer:
         """Connect, by putting an item for each consumer."""
         queue.put_nowait_batch([b""] * CONSUMERS)
 
-    def put(self, queue: Any, case: Case, done: str) -> tuple[float, float]:
-        """When it began and ended, by the clock of the machine."""
-        value = os.urandom(case.size)
+    def put(self, queue: Any, case: Case, seconds: float, done: str) -> tuple[int, float, float]:
+        """How many items, and when it began and ended, by the clock of the machine."""
+        value, count = os.urandom(case.size), 0
         began = time.monotonic()
-        if case.batch == 1:
-            for _ in range(case.count):
+        while time.monotonic() < began + seconds:
+            if case.batch == 1:
                 queue.put(value)
-        else:
-            for _ in range(case.count // case.batch):
+            else:
                 queue.put_nowait_batch([value] * case.batch)
+            count += case.batch
         ended = time.monotonic()
         Path(done).touch()
-        return began, ended
+        return count, began, ended
 
 
 @ray.remote(num_cpus=0)
@@ -100,35 +92,36 @@ def take(queue: Any, batch: int) -> int:
     return 1
 
 
-def run(case: Case, directory: str) -> dict[str, float]:
+def run(case: Case, seconds: float, directory: str) -> dict[str, float]:
     """One round: items a second."""
     queue = QUEUES[case.queue]()
     done = os.path.join(directory, f"{time.monotonic_ns()}")
     producer, consumers = Producer.remote(), [Consumer.remote() for _ in range(CONSUMERS)]
     ray.get([producer.ready.remote(queue), *(each.ready.remote(queue) for each in consumers)])
     gets = [each.get.remote(queue, case.batch, done) for each in consumers]
-    began, ended = ray.get(producer.put.remote(queue, case, done))
+    count, began, ended = ray.get(producer.put.remote(queue, case, seconds, done))
     counts, lasts = zip(*ray.get(gets), strict=True)
-    if sum(counts) != case.count:
-        raise AssertionError(f"{case}: {sum(counts)} of {case.count} items came")
+    if sum(counts) != count:
+        raise AssertionError(f"{case}: {sum(counts)} of {count} items came")
     for actor in (producer, *consumers):
         ray.kill(actor)
     queue.shutdown()
-    return {"put": case.count / (ended - began), "moved": case.count / (max(lasts) - began)}
+    return {"put": count / (ended - began), "moved": count / (max(lasts) - began)}
 
 
 def main() -> None:
     """Print a line for each case, and how many times Ray's rate it is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0, help="for how long the producer puts")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     options = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as directory, rayka.start(os.path.join(directory, "data"), "127.0.0.1:0"):
-        for size, (_, batch) in SIZES.items():
+        for size, batch in SIZES.items():
             for together in (1, batch):
                 cases = [Case(queue, size, together) for queue in QUEUES]
-                rounds = [[run(case, directory) for case in cases] for _ in range(options.rounds)]
+                rounds = [[run(case, options.seconds, directory) for case in cases] for _ in range(options.rounds)]
                 for index, case in enumerate(cases):
                     both = {key: statistics.median(each[index][key] for each in rounds) for key in ("put", "moved")}
                     figures[f"{case.queue} {size} B x {together}"] = both

@@ -92,3 +92,21 @@ print(extras["spark4"][0])'; sha256sum <scripts/setup.sh; "$PYTHON" --version)
     >"$("$SPARK4_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rayka-packages.pth"
   printf '%s\n' "$wanted" >"$venv/.set-up-for"
 }
+
+# Ray Serve in an environment of its own: with its packages every start of Ray takes a second more of processor time, also
+# where nobody uses them. What RAYKA_VENV has is taken from there. Sets SERVE_PYTHON. Call it after setup_python.
+setup_serve() {
+  local venv="$RAYKA_VENV/serve" packages wanted
+  SERVE_PYTHON="$venv/bin/python"
+  export SERVE_PYTHON
+  packages=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  wanted="ray[serve]==$("$PYTHON" -c 'import ray; print(ray.__version__)') for $("$PYTHON" --version)"
+  [ "$(cat "$venv/.set-up-for" 2>/dev/null)" != "$wanted" ] || return 0
+  rm -rf "$venv"
+  "$PYTHON" -m venv --without-pip "$venv"
+  printf "import site; site.addsitedir('%s')\n" "$packages" \
+    >"$("$SERVE_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rayka-packages.pth"
+  run_logged "$RAYKA_VENV/serve.log" "Installing Ray Serve" \
+    "$PYTHON" -m pip --python "$SERVE_PYTHON" install --disable-pip-version-check -q --no-compile "${wanted%% *}"
+  printf '%s\n' "$wanted" >"$venv/.set-up-for"
+}

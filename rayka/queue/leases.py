@@ -16,11 +16,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.queue.settings import Lease
+from rayka.queue.settings import MOST_AHEAD, Lease
 from rayka.share.record_state import AcknowledgeType
 
 ACCEPT = RecordAcknowledgement(AcknowledgeType.ACCEPT)
-MOST_AHEAD = 500
 _QUICK_MS = 100
 _IDLE_MS = 100
 _GROWTH = 4
@@ -44,8 +43,10 @@ Acknowledgements = Mapping[int, Mapping[int, RecordAcknowledgement]]
 class Leases:
     """What a program holds of a queue."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, prefetch: int = MOST_AHEAD) -> None:
+        """At most `prefetch` items are fetched ahead."""
         self._lease = lease
+        self._prefetch = prefetch
         self._ready: deque[Item] = deque()
         self._held: dict[Hashable, deque[Item]] = defaultdict(deque)
         self._said: dict[int, dict[int, RecordAcknowledgement]] = defaultdict(dict)
@@ -84,7 +85,7 @@ class Leases:
         if self._is_dry:
             return
         if now_ms - self._fetched_ms < _QUICK_MS:
-            self._window = min(self._window * _GROWTH, MOST_AHEAD)
+            self._window = min(self._window * _GROWTH, self._prefetch)
         self._fetched_ms = self._taken_ms = now_ms
 
     def take(self, holder: Hashable, now_ms: int) -> Item | None:

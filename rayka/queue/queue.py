@@ -9,7 +9,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Hashable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ray.util.queue import Empty, Full
 
@@ -19,7 +19,7 @@ from rayka.client.share.records import RecordAcknowledgement, rejection_headers
 from rayka.queue.connected import CONNECTING, OWN, Connected, connect, end_later
 from rayka.queue.items import dumps, loads
 from rayka.queue.leases import ACCEPT, Item
-from rayka.queue.settings import DEAD_LETTER_PREFIX, QueueSettings, lease_of, require_item_fits
+from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of, require_item_fits
 from rayka.share.record_state import AcknowledgeType
 
 __all__ = ["Empty", "Full", "Queue"]
@@ -49,6 +49,7 @@ class Queue:
         max_attempts: int = 5,
         dead_letters: bool = False,
         partitions: int = 1,
+        prefetch: int = MOST_AHEAD,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
         """Open a queue, which is created if it does not exist.
@@ -64,17 +65,29 @@ class Queue:
         max_attempts: how often an item is delivered, 2 to 10, if no program finishes it.
         dead_letters: items that were delivered so often, or can't be unpickled, are written to the topic `dlq.` + name.
         partitions: of the topic, when it is created. Items of different partitions have no order.
+        prefetch: the most items that a process fetches ahead while it takes them quickly, 1 to 500.
         namespace: Ray's, in which the broker runs.
 
         Raises ValueError for a setting that can't be, and RaykaError: BROKER_NOT_AVAILABLE without a broker.
         """
         del actor_options
-        settings = QueueSettings(maxsize, lease_of(lease), lease_s, max_attempts, dead_letters, partitions)
+        settings = QueueSettings(maxsize, lease_of(lease), lease_s, max_attempts, dead_letters, partitions, prefetch)
         self._set(RayCluster.here(namespace), name or f"queue-{uuid.uuid4().hex[:12]}", settings, None)
         here = self._here
         self._topic_id = here.loop.run(here.topic.open(settings))
         if name is None:
             OWN[self.name] = here
+
+    @classmethod
+    def find(cls, name: str, namespace: str = DEFAULT_NAMESPACE) -> Self | None:
+        """The queue of this name, as it is; None if there is none."""
+        cluster = RayCluster.here(namespace)
+        topic = cluster.connection().broker.image.topics.get(name)
+        if topic is None:
+            return None
+        queue = cls.__new__(cls)
+        queue._set(cluster, name, QueueSettings(), topic.topic_id.bytes)
+        return queue
 
     def _set(self, cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> None:
         self.maxsize = settings.maxsize
@@ -111,7 +124,12 @@ class Queue:
     def size(self) -> int:
         """How many items can be got. Those that a program has got, or fetched ahead a moment ago, do not count."""
         here = self._here
-        return here.loop.run(here.topic.depth()) + here.reader.ready_count
+        return here.loop.run(here.topic.count()).available + here.reader.ready_count
+
+    def lag(self) -> int:
+        """How many items are not done with: those that can be got, and those that programs have."""
+        depth = self._here.loop.run(self._here.topic.count())
+        return depth.available + depth.acquired
 
     def qsize(self) -> int:
         """As `size`."""
@@ -193,13 +211,17 @@ class Queue:
         Raises `Empty`, ValueError for a negative timeout, what unpickling raises (the item is then rejected), and
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
         """
+        return self._unpickled(threading.get_ident(), self.lease(block, timeout))
+
+    def lease(self, block: bool = True, timeout: float | None = None) -> Item:
+        """As `get`, but the item comes as it was put, pickled, with where it is and how often it was delivered."""
         deadline_s = _deadline(block, timeout)
-        holder = threading.get_ident()
-        self._here.reader.begin(holder)
-        item = self._here.reader.take(holder)
+        holder, reader = threading.get_ident(), self._here.reader
+        reader.begin(holder)
+        item = reader.take(holder)
         if item is None:
             item = self._wait_for_item(holder, deadline_s) if block else self._look_for_item(holder)
-        return self._unpickled(holder, item)
+        return item
 
     def _wait_for_item(self, holder: Hashable, deadline_s: float) -> Item:
         while (item := self._here.reader.take(holder)) is None:
@@ -225,7 +247,7 @@ class Queue:
         wait_s = 0.0
         while (missing := count - self._here.reader.ready_count) > 0:
             if not await self._here.reader.fetch(missing, wait_s):
-                if wait_s or await self._here.topic.depth() < missing:
+                if wait_s or (await self._here.topic.count()).available < missing:
                     return False
                 wait_s = _SHORT_WAIT_S
         return True

@@ -54,7 +54,7 @@ class QueueReader:
         self._topic = topic
         self._member_id = f"queue-{uuid.uuid4()}"
         self._lease_s = settings.lease_s
-        self._leases = Leases(settings.lease)
+        self._leases = Leases(settings.lease, settings.prefetch)
         self._lock = threading.Lock()
         self._waiters: deque[concurrent.futures.Future[None]] = deque()
         self._segments = SegmentReader()

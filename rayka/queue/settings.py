@@ -9,6 +9,7 @@ from rayka.errors import ErrorCode, RaykaError
 
 DEAD_LETTER_PREFIX = "dlq."
 MAX_ITEM_BYTES = 64 << 20
+MOST_AHEAD = 500
 _SEGMENT_BYTES = 256 << 20
 _LEASE_S = (15, 60)
 _ATTEMPTS = (2, 10)
@@ -32,6 +33,7 @@ class QueueSettings:
     max_attempts: int = 5
     dead_letters: bool = False
     partitions: int = 1
+    prefetch: int = MOST_AHEAD
 
     def __post_init__(self) -> None:
         if isinstance(self.maxsize, bool) or not isinstance(self.maxsize, int):
@@ -39,6 +41,7 @@ class QueueSettings:
         _require("lease_s", self.lease_s, *_LEASE_S)
         _require("max_attempts", self.max_attempts, *_ATTEMPTS)
         _require("partitions", self.partitions, 1, 10_000)
+        _require("prefetch", self.prefetch, 1, MOST_AHEAD)
 
     def topic_configs(self) -> dict[str, int]:
         """An item stays until it is done with, however old it is, and its segment soon goes then."""

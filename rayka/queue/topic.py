@@ -134,12 +134,12 @@ class QueueTopic:
         leaders, topic_id = self._broker.share_leaders, self.topic_id
         return await asyncio.gather(*(leaders.depth(self.name, one, topic_id) for one in self.partitions()))
 
-    async def depth(self) -> int:
-        """How many items can be acquired now. While a leader is away it is asked again, up to 30 seconds."""
+    async def count(self) -> ShareDepth:
+        """The depth of all partitions. While a leader is away it is asked again, up to 30 seconds."""
         end = _now() + _TIMEOUT_MS / 1000
         while True:
             try:
-                return sum(depth.available for depth in await self.depths())
+                return ShareDepth(*map(sum, zip(*await self.depths(), strict=True)))
             except RaykaError as error:
                 if error.code in _GONE or not error.code.retriable or _now() > end:
                     raise

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.queue.leases import ACCEPT, MOST_AHEAD, Item, Leases, ranges_of
-from rayka.queue.settings import Lease
+from rayka.queue.leases import ACCEPT, Item, Leases, ranges_of
+from rayka.queue.settings import MOST_AHEAD, Lease
 from rayka.share.record_state import AcknowledgeType
 
 RELEASE = RecordAcknowledgement(AcknowledgeType.RELEASE)

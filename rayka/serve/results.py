@@ -1,0 +1,130 @@
+"""Statuses and results by task id: a compacted topic, whose newest record for an id counts.
+
+A cancellation has a key of its own, so it can't take the place of a result that comes at the same time. Each process
+that asks keeps the offsets of what it has seen, and reads on to the end of the topic before it answers.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any, Final, NamedTuple
+
+from rayka.client.cluster import Cluster
+from rayka.errors import ErrorCode, RaykaError
+from rayka.queue.items import dumps
+from rayka.serve.task import Status
+
+SUFFIX: Final = ".results"
+_CANCELLED: Final = b"cancelled:"
+_STATUS: Final = "status"
+_FETCH_BYTES: Final = 4 << 20
+
+
+class Outcome(NamedTuple):
+    """What is known of a task. `result` is what the handler returned, or the exception that it raised."""
+
+    status: Status
+    result: Any = None
+
+
+class Results:
+    """The results of one queue; any number of threads may use it."""
+
+    def __init__(self, cluster: Cluster, queue_name: str, expires_s: int) -> None:
+        """Create the topic if it does not exist. Results are deleted after `expires_s` seconds."""
+        self.topic = queue_name + SUFFIX
+        configs: dict[str, str | int] = {"cleanup.policy": "compact,delete", "retention.ms": expires_s * 1000}
+        try:
+            cluster.admin().create_topic(self.topic, partitions=1, configs=configs)
+        except RaykaError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        self._producer = cluster.producer()
+        self._reader = cluster.reader()
+        self._lock = threading.Lock()
+        self._position = 0
+        self._offsets: dict[str, tuple[int, Status]] = {}
+        self._cancelled: set[str] = set()
+
+    def write(self, task_id: str, status: Status, result: Any = None) -> None:
+        """Store a status; return when it is in the log. What can't be pickled is stored as its text."""
+        headers = [(_STATUS, status.encode())]
+        self._producer.send(self.topic, _pickled(result), key=task_id.encode(), headers=headers).get()
+
+    def cancel(self, task_id: str) -> None:
+        """A task that nobody has begun by now is not run."""
+        self._producer.send(self.topic, b"", key=_CANCELLED + task_id.encode()).get()
+
+    def status(self, task_id: str) -> Status:
+        """The status, as of now."""
+        with self._lock:
+            self._catch_up()
+            return self._status(task_id)
+
+    def read(self, task_id: str) -> Outcome:
+        """The status and the result, as of now."""
+        with self._lock:
+            self._catch_up()
+            status = self._status(task_id)
+            found = self._offsets.get(task_id)
+        if found is None or not status.is_final or status is Status.REVOKED:
+            return Outcome(status)
+        return self._read_at(found[0], task_id) or Outcome(Status.PENDING)
+
+    def _status(self, task_id: str) -> Status:
+        status = self._offsets.get(task_id, (0, Status.PENDING))[1]
+        return Status.REVOKED if task_id in self._cancelled and not status.is_final else status
+
+    def _catch_up(self) -> None:
+        """Read on to the end of the topic."""
+        is_behind = True
+        while is_behind:
+            try:
+                found = self._reader.fetch(self.topic, 0, self._position, _FETCH_BYTES)
+            except RaykaError as error:
+                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                self._position = self._reader.get_offsets_before(self.topic, 0, -2)[0]
+                continue
+            for record in found.records:
+                self._see(record)
+            is_behind = found.next_offset > self._position and found.next_offset < found.high_watermark
+            self._position = found.next_offset
+
+    def _see(self, record: Any) -> None:
+        if record.key.startswith(_CANCELLED):
+            self._cancelled.add(record.key.removeprefix(_CANCELLED).decode())
+            return
+        task_id, status = record.key.decode(), _status(record)
+        if not self._offsets.get(task_id, (0, Status.PENDING))[1].is_final:
+            self._offsets[task_id] = record.offset, status
+
+    def _read_at(self, offset: int, task_id: str) -> Outcome | None:
+        """The record at an offset, or the one that has replaced it; None if it has expired."""
+        try:
+            records = self._reader.fetch(self.topic, 0, offset, 1).records
+        except RaykaError as error:
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                return None
+            raise
+        for record in records:
+            if record.key == task_id.encode():
+                return Outcome(_status(record), pickle.loads(record.value))
+        return None
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._producer.close()
+        self._reader.close()
+
+
+def _status(record: Any) -> Status:
+    return Status(dict(record.headers)[_STATUS].decode())
+
+
+def _pickled(result: Any) -> bytes:
+    try:
+        return dumps(result)
+    except Exception:
+        return dumps(RuntimeError(str(result)) if isinstance(result, BaseException) else repr(result))

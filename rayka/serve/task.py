@@ -1,0 +1,102 @@
+"""A task, its statuses, and what a worker does with it.
+
+    delivered -> SUCCESS      the handler returned
+    delivered -> RETRY        it raised, and may be tried again; the task is delivered again after a while
+    delivered -> FAILURE      it raised for the last time, or as many workers died with the task as may
+    anything  -> REVOKED      the task was cancelled before a worker began
+
+The statuses have Celery's names. A task without a record of its status is PENDING.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final, NamedTuple
+
+DELIVERY_LIMIT: Final = 10
+"""The most deliveries that a share group allows."""
+MAX_RETRIES: Final = DELIVERY_LIMIT - 2
+_FIRST_DELAY_MS: Final = 1000
+_LONGEST_DELAY_MS: Final = 60_000
+
+
+class Status(enum.StrEnum):
+    """Where a task is."""
+
+    PENDING = "PENDING"
+    RETRY = "RETRY"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    REVOKED = "REVOKED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the task is never run again."""
+        return self in (Status.SUCCESS, Status.FAILURE, Status.REVOKED)
+
+
+class Task(NamedTuple):
+    """A task in its queue. `arguments` are pickled positional and keyword arguments; `created_s` is a Unix time."""
+
+    task_id: str
+    name: str
+    arguments: bytes
+    created_s: float
+
+
+class FailedTask(NamedTuple):
+    """A task in the queue of those that failed, or could not be processed."""
+
+    task_id: str
+    name: str
+    error: str
+    traceback: str
+    args: Any
+    kwargs: Any
+
+
+class Verdict(enum.Enum):
+    """What a worker does with a task that was delivered to it."""
+
+    RUN = enum.auto()
+    DROP = enum.auto()
+    REFUSE = enum.auto()
+    GIVE_UP = enum.auto()
+
+
+def retries_of(max_retries: int | None) -> int:
+    """How often a task is tried again; as often as can be, if the configuration leaves it open. Raises ValueError."""
+    if max_retries is None:
+        return MAX_RETRIES
+    if not 0 <= max_retries <= MAX_RETRIES:
+        raise ValueError(f"max_retries must be from 0 to {MAX_RETRIES}, not {max_retries}")
+    return max_retries
+
+
+def delivery_limit(max_retries: int) -> int:
+    """How often the task's record may be delivered: once more than it is run, to tell that its workers died."""
+    return max_retries + 2
+
+
+def verdict(status: Status, delivery_count: int, max_retries: int, *, has_handler: bool) -> Verdict:
+    """What to do with a task of this status that is delivered for the `delivery_count`th time."""
+    if status.is_final:
+        return Verdict.DROP
+    if not has_handler:
+        return Verdict.REFUSE
+    return Verdict.RUN if delivery_count <= max_retries + 1 else Verdict.GIVE_UP
+
+
+def retry_delay_ms(delivery_count: int) -> int:
+    """How long a task waits after a delivery that failed: a second, doubled each time, a minute at most."""
+    return min(_FIRST_DELAY_MS << min(delivery_count - 1, 16), _LONGEST_DELAY_MS)
+
+
+def desired_replicas(workload: int, running: int, target_per_replica: float) -> float:
+    """How many replicas have so many tasks and requests on their way, if each has `target_per_replica`.
+
+    None is left only without work; from none the first one starts with the first task.
+    """
+    if running == 0:
+        return 1 if workload > 0 else 0
+    return workload / target_per_replica

@@ -1,0 +1,171 @@
+"""The workers of one replica: threads that get tasks from the queue and run their handlers.
+
+The result is in the log before the task is done with, so a task whose worker dies is run again by another one, and one
+whose result is there is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rayka.errors import RaykaError
+from rayka.queue import Empty, Queue
+from rayka.serve.results import Results
+from rayka.serve.task import FailedTask, Status, Task, Verdict, retry_delay_ms, verdict
+
+logger = logging.getLogger(__name__)
+
+_LOOK_UP_S: Final = 0.5
+_PAUSE_S: Final = 0.5
+
+Handler = Callable[..., Any]
+
+
+class WorkersDied(RuntimeError):
+    """Each worker that had the task died before the task ended."""
+
+
+class Workers:
+    """Threads that run tasks until `stop`. `failed` and `unprocessable` are the queues for tasks that end badly."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        results: Results,
+        handlers: Mapping[str, Handler],
+        max_retries: int,
+        *,
+        failed: Queue | None,
+        unprocessable: Queue | None,
+    ) -> None:
+        self._queue = queue
+        self._results = results
+        self._handlers = handlers
+        self._max_retries = max_retries
+        self._failed = failed
+        self._unprocessable = unprocessable
+        self._is_stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._counting = threading.Lock()
+        self.counts = dict.fromkeys(Status, 0)
+        self.running = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether all threads run."""
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+
+    def start(self, count: int) -> None:
+        """Run so many tasks at a time."""
+        self._threads = [threading.Thread(target=self._run, name=f"task-{n}", daemon=True) for n in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Begin no more tasks; tells whether those under way have ended in time. The others are run again."""
+        self._is_stopping.set()
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _run(self) -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            while not self._is_stopping.is_set():
+                self._take(loop)
+        finally:
+            loop.close()
+
+    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One task, if there is one. What fails here has ended nothing: the task is delivered again."""
+        try:
+            item = self._queue.lease(timeout=_LOOK_UP_S)
+        except Empty:
+            return
+        except RaykaError:
+            logger.exception("no task could be got from the queue %s", self._queue.name)
+            self._is_stopping.wait(_PAUSE_S)
+            return
+        try:
+            self._process(Task(*pickle.loads(item.value)), item.delivery_count, loop)
+        except Exception:
+            logger.exception("a task of the queue %s could not be processed", self._queue.name)
+            self._queue.task_failed(retry_delay_ms(item.delivery_count))
+
+    def _process(self, task: Task, delivery_count: int, loop: asyncio.AbstractEventLoop) -> None:
+        status = self._results.status(task.task_id)
+        match verdict(status, delivery_count, self._max_retries, has_handler=task.name in self._handlers):
+            case Verdict.DROP:
+                self._queue.task_done()
+            case Verdict.REFUSE:
+                self._refuse(task, KeyError(f"No handler is registered for the task {task.name!r}"))
+            case Verdict.GIVE_UP:
+                self._fail(
+                    task, WorkersDied(f"{delivery_count - 1} workers died with the task {task.task_id}"), ((), {})
+                )
+            case Verdict.RUN:
+                self._try(task, delivery_count, loop)
+
+    def _try(self, task: Task, delivery_count: int, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            args, kwargs = pickle.loads(task.arguments)
+        except Exception as error:
+            self._refuse(task, error)
+            return
+        with self._counting:
+            self.running += 1
+        try:
+            result = self._handlers[task.name](*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = loop.run_until_complete(_awaited(result))
+        except Exception as error:
+            self._raised(task, delivery_count, error, (args, kwargs))
+        else:
+            self._end(task, Status.SUCCESS, result)
+        finally:
+            with self._counting:
+                self.running -= 1
+
+    def _raised(self, task: Task, delivery_count: int, error: Exception, arguments: Any) -> None:
+        if delivery_count > self._max_retries:
+            self._fail(task, error, arguments)
+            return
+        self._write(task, Status.RETRY, error)
+        self._queue.task_failed(retry_delay_ms(delivery_count))
+
+    def _fail(self, task: Task, error: Exception, arguments: Any) -> None:
+        logger.error("task %s (%s) failed: %r", task.task_id, task.name, error)
+        self._put(self._failed, task, error, arguments)
+        self._end(task, Status.FAILURE, error)
+
+    def _refuse(self, task: Task, error: Exception) -> None:
+        logger.error("task %s (%s) can't be processed: %r", task.task_id, task.name, error)
+        self._put(self._unprocessable, task, error, ((), {}))
+        self._end(task, Status.FAILURE, error)
+
+    def _put(self, queue: Queue | None, task: Task, error: Exception, arguments: Any) -> None:
+        if queue is not None:
+            text = "".join(traceback.format_exception(error))
+            queue.put(tuple(FailedTask(task.task_id, task.name, repr(error), text, *arguments)))
+
+    def _end(self, task: Task, status: Status, result: Any) -> None:
+        self._write(task, status, result)
+        self._queue.task_done()
+
+    def _write(self, task: Task, status: Status, result: Any) -> None:
+        self._results.write(task.task_id, status, result)
+        with self._counting:
+            self.counts[status] += 1
+
+
+async def _awaited(result: Any) -> Any:
+    return await result

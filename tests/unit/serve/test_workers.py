@@ -1,0 +1,187 @@
+"""Tasks from enqueueing to their result, with the workers of one or of two replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rayka.client.cluster import Cluster
+from rayka.queue import Queue
+from rayka.queue.items import dumps
+from rayka.serve.results import Results
+from rayka.serve.task import FailedTask, Status, Task, delivery_limit
+from rayka.serve.worker import Workers
+from rayka.testing import wait_until
+from tests.support.local_queues import local_queues
+
+ENOUGH_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The broker of the module."""
+    with local_queues(tmp_path_factory.mktemp("data")) as cluster:
+        yield cluster
+
+
+class Tasks:
+    """A queue of tasks with its results, and workers for it."""
+
+    def __init__(self, cluster: Cluster, name: str, max_retries: int = 0) -> None:
+        self._cluster = cluster
+        self._max_retries = max_retries
+        self.name = name
+        self.queue = self._queue()
+        self.results = Results(cluster, name, 3600)
+        self.failed, self.unprocessable = Queue(name=f"{name}-failed"), Queue(name=f"{name}-unprocessable")
+        self._workers: list[Workers] = []
+
+    def _queue(self) -> Queue:
+        attempts = delivery_limit(self._max_retries)
+        return Queue(name=self.name, lease="task_done", max_attempts=attempts, prefetch=1)
+
+    def enqueue(self, task_id: str, name: str, *args: Any, arguments: bytes | None = None) -> None:
+        data = dumps((args, {})) if arguments is None else arguments
+        self.queue.put(tuple(Task(task_id, name, data, time.time())))
+
+    def start(self, threads: int = 2, **handlers: Callable[..., Any]) -> Workers:
+        """The workers of one more replica."""
+        results = Results(self._cluster, self.name, 3600)
+        workers = Workers(
+            self._queue(),
+            results,
+            handlers,
+            self._max_retries,
+            failed=self.failed,
+            unprocessable=self.unprocessable,
+        )
+        self._workers.append(workers)
+        workers.start(threads)
+        return workers
+
+    def ended(self, *task_ids: str) -> list[tuple[Status, Any]]:
+        """The outcomes, once all are there."""
+        wait_until(lambda: all(self.results.status(one).is_final for one in task_ids), ENOUGH_S, "the tasks end")
+        return [tuple(self.results.read(one)) for one in task_ids]  # type: ignore[misc]
+
+    def stop(self) -> None:
+        for workers in self._workers:
+            assert workers.stop(ENOUGH_S)
+
+
+@pytest.fixture
+def tasks(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Tasks]:
+    tasks = Tasks(cluster, request.node.originalname[:80], getattr(request, "param", 0))
+    yield tasks
+    tasks.stop()
+
+
+def test_tasks_run_on_all_replicas_and_each_result_is_found_by_its_id(tasks: Tasks) -> None:
+    ids = [f"task-{number}" for number in range(40)]
+    seen: list[int] = []
+
+    def square(number: int) -> int:
+        seen.append(number)
+        return number**2
+
+    async def cube(number: int) -> int:
+        await asyncio.sleep(0)
+        seen.append(number)
+        return number**3
+
+    for number, task_id in enumerate(ids):
+        tasks.enqueue(task_id, "cube" if number % 2 else "square", number)
+    assert tasks.results.status(ids[0]) is Status.PENDING
+    for _ in range(2):
+        tasks.start(square=square, cube=cube)
+    expected = [(Status.SUCCESS, number ** (3 if number % 2 else 2)) for number in range(40)]
+    assert tasks.ended(*ids) == expected
+    assert sorted(seen) == [*range(40)]
+    wait_until(lambda: tasks.queue.lag() == 0, ENOUGH_S, "nothing is left to do")
+
+
+@pytest.mark.parametrize("tasks", [1], indirect=True)
+def test_a_task_that_raises_is_tried_again_and_then_fails_with_its_traceback(tasks: Tasks) -> None:
+    attempts: list[float] = []
+
+    def explode(what: str) -> None:
+        attempts.append(time.monotonic())
+        raise ValueError(f"{what} exploded")
+
+    def recover() -> str:
+        if len(recovered) == 0:
+            recovered.append(1)
+            raise ConnectionError("not yet")
+        return "recovered"
+
+    recovered: list[int] = []
+    tasks.enqueue("bad", "explode", "it")
+    tasks.enqueue("good", "recover")
+    workers = tasks.start(explode=explode, recover=recover)
+    (status, error), good = tasks.ended("bad", "good")
+    assert (status, repr(error)) == (Status.FAILURE, "ValueError('it exploded')")
+    assert good == (Status.SUCCESS, "recovered")
+    assert len(attempts) == 2
+    assert attempts[1] - attempts[0] >= 1
+    assert workers.counts[Status.RETRY] == 2
+    failed = FailedTask(*tasks.failed.get(timeout=ENOUGH_S))
+    assert (failed.task_id, failed.name, failed.args) == ("bad", "explode", ("it",))
+    assert 'raise ValueError(f"{what} exploded")' in failed.traceback
+
+
+def test_tasks_that_no_worker_can_process_go_to_their_own_queue(tasks: Tasks) -> None:
+    tasks.enqueue("unknown", "nobody knows")
+    tasks.enqueue("damaged", "echo", arguments=b"not a pickle")
+    tasks.start(echo=lambda value: value)
+    assert [status for status, _ in tasks.ended("unknown", "damaged")] == [Status.FAILURE] * 2
+    refused = {FailedTask(*tasks.unprocessable.get(timeout=ENOUGH_S)).task_id for _ in range(2)}
+    assert refused == {"unknown", "damaged"}
+    assert tasks.failed.empty()
+
+
+def test_a_cancelled_task_is_not_run_and_one_that_has_ended_keeps_its_result(tasks: Tasks) -> None:
+    ran: list[str] = []
+    tasks.enqueue("cancelled", "note", "cancelled")
+    tasks.results.cancel("cancelled")
+    tasks.enqueue("kept", "note", "kept")
+    tasks.start(note=ran.append)
+    assert [status for status, _ in tasks.ended("kept", "cancelled")] == [Status.SUCCESS, Status.REVOKED]
+    wait_until(lambda: tasks.queue.lag() == 0, ENOUGH_S, "the cancelled task is gone too")
+    tasks.results.cancel("kept")
+    assert tasks.results.status("kept") is Status.SUCCESS
+    assert ran == ["kept"]
+
+
+def test_a_task_that_was_delivered_again_after_it_ended_is_not_run_again(tasks: Tasks) -> None:
+    ran: list[int] = []
+    tasks.results.write("twice", Status.SUCCESS, "first")
+    tasks.enqueue("twice", "note", 1)
+    tasks.start(note=ran.append)
+    wait_until(lambda: tasks.queue.lag() == 0, ENOUGH_S, "the task is done with")
+    assert not ran
+    assert tasks.ended("twice") == [(Status.SUCCESS, "first")]
+
+
+def test_a_task_whose_workers_all_died_fails_and_says_so(tasks: Tasks) -> None:
+    tasks.enqueue("poison", "die")
+    dying = tasks._queue()
+    assert pickle.loads(dying.lease(timeout=ENOUGH_S).value)[0] == "poison"
+    dying.task_failed()  # as an expired lease, it counts as a delivery
+    tasks.start(die=lambda: pytest.fail("it is run again"))
+    ((status, error),) = tasks.ended("poison")
+    assert (status, type(error).__name__) == (Status.FAILURE, "WorkersDied")
+    assert FailedTask(*tasks.failed.get(timeout=ENOUGH_S)).task_id == "poison"
+
+
+def test_a_result_that_can_t_be_pickled_is_stored_as_text(tasks: Tasks) -> None:
+    tasks.enqueue("lock", "make")
+    tasks.start(make=threading.Lock)
+    ((status, result),) = tasks.ended("lock")
+    assert status is Status.SUCCESS
+    assert "lock" in result
