@@ -211,6 +211,27 @@ def test_a_lock_that_is_renewed_outlasts_the_others(tmp_path: Path) -> None:
     check(tmp_path, body, group_share_record_lock_duration_ms="1000")
 
 
+def test_a_group_may_forbid_to_renew_locks(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(broker, "g", share_renew_acknowledge_enable="false")
+        append(broker, "t", 1)
+        member = Member(client, broker)
+        await member.fetch()
+        answer = await member.acknowledge((0, 0, RENEW), is_renew_ack=True)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
+
+    check(tmp_path, body)
+
+
+def test_a_broker_keeps_no_more_share_sessions_than_its_limit(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        assert (await Member(client, broker, "first").fetch()).error_code == NONE
+        answer = await Member(client, broker, "second").fetch()
+        assert answer.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+
+    check(tmp_path, body, group_share_max_share_sessions="1")
+
+
 def test_without_room_for_more_records_in_flight_nothing_is_acquired(tmp_path: Path) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         append(broker, "t", *range(150))
@@ -464,6 +485,25 @@ def test_dead_letters_wait_for_a_topic_that_allows_them_also_under_another_leade
         assert len(dead_letters(broker)) == 1
 
     check(tmp_path, body)
+
+
+@pytest.mark.parametrize("name", ["__letters", "letters"])
+def test_dead_letters_are_not_written_to_a_topic_whose_name_does_not_allow_it(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        await configure(broker, "g", errors_deadletterqueue_topic_name=name)
+        append(broker, "t", 1)
+        member = Member(client, broker)
+        await member.fetch()
+        await member.acknowledge((0, 0, REJECT))
+        await until(lambda: "its name must begin with 'dlq.'" in caplog.text)
+        assert name not in broker.image.topics
+        assert start_offset(broker) == 0, "the record waits until the group has another topic"
+        await configure(broker, "g", errors_deadletterqueue_topic_name="dlq.t")
+        await until(lambda: start_offset(broker) == 1)
+
+    check(tmp_path, body, errors_deadletterqueue_auto_create_topics_enable="true")
 
 
 def test_dead_letters_are_written_after_the_last_member_has_left(tmp_path: Path) -> None:
