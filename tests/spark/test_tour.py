@@ -28,7 +28,7 @@ def test_the_tour_in_the_readme(cluster, tmp_path, capfd):
 
 def test_the_programs_in_the_documentation(cluster, tmp_path, capfd):
     rayka.spark.stop()
-    for topic in ("clicks", "pages"):
+    for topic in ("clicks", "pages", "page-clicks"):
         cluster.admin().create_topics([topic], raise_errors=False)
     with cluster.producer() as producer:
         for number in range(300):
@@ -39,8 +39,10 @@ def test_the_programs_in_the_documentation(cluster, tmp_path, capfd):
         for block in programs:
             exec(relocated(block.text, tmp_path), tour)
         written = tour["spark"].read.parquet(f"{tmp_path}/clicks").count()
+        mapped = rayka.spark.read_topic(tour["spark"], "page-clicks").count()
     finally:
         rayka.spark.stop()
-    assert len(programs) == 3
+    assert len(programs) == 4
+    assert mapped == written
     assert "batch 0: " in capfd.readouterr().out
     assert written >= 300

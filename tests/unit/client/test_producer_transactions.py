@@ -164,6 +164,29 @@ def test_init_transactions_ends_what_an_earlier_producer_left_open(cluster: Clus
         assert refused(fenced) is ErrorCode.PRODUCER_FENCED
 
 
+def test_producers_write_in_the_transaction_of_another(cluster: Cluster) -> None:
+    """Each has a partition of its own, and only the one that began the transaction ends it."""
+    cluster.admin().create_topic("shared", partitions=2)
+    with cluster.producer(transactional_id="t") as owner:
+        for commits in (False, True):
+            owner.begin_transaction()
+            opened = owner.share_transaction()
+            for partition in range(2):
+                with cluster.producer(joins=opened) as producer:
+                    producer.send("shared", b"%d" % commits, partition=partition).get(5)
+                    with pytest.raises(RaykaError) as not_its_own:
+                        producer.commit_transaction()
+                    assert refused(not_its_own) is ErrorCode.INVALID_TXN_STATE
+            if commits:
+                owner.commit_transaction()
+            else:
+                owner.abort_transaction()
+        with cluster.producer(joins=opened) as late, pytest.raises(RaykaError) as fenced:
+            late.send("shared", b"late", partition=0).get(5)
+        assert refused(fenced) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert committed(cluster, "shared") == [b"1", b"1"]
+
+
 def test_a_record_that_is_refused_lets_the_transaction_only_be_aborted(cluster: Cluster) -> None:
     cluster.admin().create_topic("keyed", configs={"cleanup.policy": "compact"})
     with cluster.producer(transactional_id="t") as producer:
