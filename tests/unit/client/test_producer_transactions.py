@@ -183,7 +183,7 @@ def test_producers_write_in_the_transaction_of_another(cluster: Cluster) -> None
                 owner.abort_transaction()
         with cluster.producer(joins=opened) as late, pytest.raises(RaykaError) as fenced:
             late.send("shared", b"late", partition=0).get(5)
-        assert refused(fenced) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert refused(fenced) is ErrorCode.PRODUCER_FENCED
     assert committed(cluster, "shared") == [b"1", b"1"]
 
 
