@@ -10,21 +10,41 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from typing import Self, TypeVar
 
 from rayka.testing import free_port
 
 READ_BYTES = 65536
+SIZE, HEADER = struct.Struct(">i"), struct.Struct(">hh")
+"""The length of a request; its API key and version."""
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 Answer = TypeVar("Answer")
+
+
+class Requests:
+    """Finds the requests in what a client sends, and gives each to `passed`."""
+
+    def __init__(self, passed: Callable[[bytes], None]) -> None:
+        self._passed = passed
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= SIZE.size:
+            end = SIZE.size + SIZE.unpack_from(self._buffer)[0]
+            if len(self._buffer) < end:
+                return
+            self._passed(bytes(self._buffer[SIZE.size : end]))
+            del self._buffer[:end]
 
 
 class Proxy:
     """Listens on `port` and forwards to `target_port`. `delay_s` and `piece_bytes` hold for what passes from now on.
 
     `passed`, `dropped`, `half_closed` and `refused` count bytes and connections, so that a test can tell that a fault
-    hit something.
+    hit something. `repeated` counts the requests that came again late, by API key, and `repeated_versions` has theirs.
     """
 
     def __init__(self, target_port: int, port: int | None = None) -> None:
@@ -33,7 +53,10 @@ class Proxy:
         self.piece_bytes = READ_BYTES
         self.is_refusing = False
         self.passed = self.dropped = self.half_closed = self.refused = self.connected = 0
+        self.repeated: Counter[int] = Counter()
+        self.repeated_versions: dict[int, set[int]] = defaultdict(set)
         self._target_port = target_port
+        self._late: tuple[frozenset[int], float] = (frozenset(), 0.0)
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._loop = asyncio.new_event_loop()
         self._flows = asyncio.Event()
@@ -68,6 +91,10 @@ class Proxy:
     def flow(self) -> None:
         """Pass everything on again."""
         self._call(self._flows.set)
+
+    def repeat_late(self, api_keys: Iterable[int], delay_s: float) -> None:
+        """Send a copy of each request of these APIs to the broker, so much later and over another connection."""
+        self._late = (frozenset(api_keys), delay_s)
 
     def heal(self) -> None:
         """No fault from now on."""
@@ -107,16 +134,36 @@ class Proxy:
         pair = (writer, broker_writer)
         self._pairs.add(pair)
         try:
-            await asyncio.gather(self._pump(reader, broker_writer), self._pump(broker_reader, writer))
+            requests = Requests(self._request_passed)
+            await asyncio.gather(self._pump(reader, broker_writer, requests), self._pump(broker_reader, writer))
         finally:
             self._pairs.discard(pair)
             for each in pair:
                 each.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _request_passed(self, request: bytes) -> None:
+        api_keys, delay_s = self._late
+        api_key, version = HEADER.unpack_from(request)
+        if api_key in api_keys:
+            self._loop.call_later(delay_s, lambda: self._loop.create_task(self._repeat(api_key, version, request)))
+
+    async def _repeat(self, api_key: int, version: int, request: bytes) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+        writer.write(SIZE.pack(len(request)) + request)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readexactly(SIZE.size)
+            self.repeated[api_key] += 1
+            self.repeated_versions[api_key].add(version)
+        writer.close()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests: Requests | None = None
+    ) -> None:
         """Pass one direction on until it ends; the end is passed on too."""
         with contextlib.suppress(OSError, RuntimeError):
             while data := await reader.read(READ_BYTES):
+                if requests is not None:
+                    requests.feed(data)
                 await asyncio.sleep(self.delay_s)
                 for start in range(0, len(data), self.piece_bytes):
                     await self._flows.wait()
