@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import ray
@@ -11,6 +12,7 @@ import rayka
 from rayka.client.cluster import Cluster
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
+from tests.support.transactions import COMMITTED, undecided
 
 PARTITION = TopicPartition("input", 0)
 GROUP = "copiers"
@@ -61,6 +63,19 @@ def test_records_and_offsets_are_committed_together(cluster: Cluster) -> None:
                 continue
             offset += len(part)
     wait_until(lambda: committed_values(cluster, "output") == values, TIMEOUT_S, "every record once")
+
+
+def test_streams_give_out_committed_records_where_they_are_asked_to(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events")
+    settings: Any = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 3000}
+    with undecided(cluster, "events"):
+        for group, isolation, expected in (
+            ("careful", "read_committed", COMMITTED),
+            ("hasty", "read_uncommitted", [b"aborted", b"first", b"open", b"second"]),
+        ):
+            with cluster.consumer_connector(group, isolation_level=isolation, **settings) as connector:
+                (stream,) = connector.create_message_streams({"events": 1})["events"]
+                assert sorted(record.value for record in stream) == expected
 
 
 def kill_leader(cluster: Cluster, topic: str) -> None:

@@ -19,6 +19,7 @@ from rayka.data import iter_topic, read_topic, write_topic
 from rayka.errors import ErrorCode, RaykaError
 from tests.support.gate import Gate
 from tests.support.readme import ROOT, program
+from tests.support.transactions import COMMITTED, undecided
 
 COUNT = 3_000
 LARGE_COUNT = 30_000
@@ -54,6 +55,12 @@ def test_every_record_is_there_once(cluster, topic):
     assert values(dataset.take_all()) == expected()
     assert values(read_topic(topic, min_splits=10, columns=("value",)).take_all()) == expected()
     assert read_topic(topic).select_columns(["offset"]).schema().names == ["offset"]
+
+
+def test_only_committed_transactions_are_read_unless_others_are_asked_for(cluster, topic):
+    with undecided(cluster, topic):
+        assert values(read_topic(topic, columns=("value",)).take_all()) == COMMITTED
+        assert read_topic(topic, read_committed=False).count() == 4
 
 
 def test_a_dataset_is_fixed_when_it_is_made(cluster, topic):

@@ -14,6 +14,7 @@ from rayka.ranges.plan import Timestamp
 from rayka.spark import read_topic, write_topic
 from rayka.spark.read import SCHEMA
 from rayka.types import OffsetSpec
+from tests.support.transactions import COMMITTED, undecided
 
 COUNT = 6_000
 START_MS = 1_700_000_000_000
@@ -183,3 +184,9 @@ def test_writing_to_no_topic_fails(spark, cluster):
     frame = spark.createDataFrame([("ann",)], "value string")
     with pytest.raises(Exception, match=r"UNKNOWN_TOPIC_OR_PARTITION|INVALID_TOPIC"):
         write_topic(frame, "no such topic", producer={"max_block_ms": 500})
+
+
+def test_only_committed_transactions_are_read_unless_others_are_asked_for(spark, cluster, topic):
+    with undecided(cluster, topic):
+        assert sorted(row.value for row in read_topic(spark, topic).collect()) == COMMITTED
+        assert read_topic(spark, topic, read_committed=False).count() == 4
