@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 import ray
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
@@ -14,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 import rayka
 from rayka.client.cluster import Cluster
 from rayka.client.consumer.records import ConsumerRecord
+from tests.support.scale import rounds
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +127,29 @@ def test_each_call_works_in_a_ray_task_and_in_a_ray_actor(cluster: Cluster, plac
     remote = ray.remote(send_and_read) if place == "task" else ray.remote(Worker).remote().work
     expected = [b"%d" % number for number in range(14)]
     assert ray.get(remote.remote(), timeout=60) == [expected, expected, expected]
+
+
+def test_memory_stays_flat_at_full_rate(cluster: Cluster) -> None:
+    """All calls in turns, with 64 MB of the log kept; the first third of the time is to warm up."""
+    kept = {"retention.bytes": 32 << 20, "segment.bytes": 16 << 20, "file.delete.delay.ms": 0}
+    cluster.admin().create_topic("flat", partitions=2, configs=kept)
+    values, length_s = [b"x" * 100] * 5_000, rounds(6, 300)
+    began_s, warm_bytes, sent = time.monotonic(), 0, 0
+    with cluster.producer(linger_ms=5) as producer, cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([("flat", 0), ("flat", 1)])
+        while (elapsed_s := time.monotonic() - began_s) < length_s:
+            producer.send_many("flat", values)
+            producer.send_table("flat", {"value": values})
+            for value in values:
+                producer.send("flat", value)
+            sent += 3 * len(values)
+            sum(map(len, consumer.poll(timeout_ms=10, max_records=20_000).values()))
+            consumer.poll_table(timeout_ms=10)
+            if not warm_bytes and elapsed_s > length_s / 3:
+                warm_bytes = psutil.Process().memory_info().rss
+        producer.flush()
+        assert sent > 100_000
+        assert psutil.Process().memory_info().rss < warm_bytes + (64 << 20)
 
 
 def test_killed_leaders_lose_and_double_nothing(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from rayka.client.consumer.records import ConsumerRecord
-from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
 from rayka.types import TopicPartition
 
 _BLOCK_RECORDS = 512
@@ -33,16 +33,26 @@ class PendingRecords:
             self.make()
         return self.made.popleft()
 
+    def take(self, limit: int) -> ConsumerRecords:
+        """The next records, at most `limit` and all of one partition, not made for this; none if there are no more."""
+        if self.made:
+            taken, made = ConsumerRecords(), MadeRecords()
+            while self.made and len(made) < limit:
+                made.append(self.made.popleft())
+            taken.append(made, 0, len(made))
+            return taken
+        if not self._waiting:
+            return ConsumerRecords()
+        partition, records = self._waiting.popleft()
+        if len(records) > limit:
+            self._waiting.appendleft((partition, records.between(limit, len(records))))
+            records = records.between(0, limit)
+        return records
+
     def make(self) -> bool:
         """Make some records, when none that are made are left; False if there are no more."""
-        if not self._waiting:
-            return False
-        partition, records = self._waiting.popleft()
-        if len(records) > _BLOCK_RECORDS:
-            self._waiting.appendleft((partition, records.between(_BLOCK_RECORDS, len(records))))
-            records = records.between(0, _BLOCK_RECORDS)
-        self.made.extend(records)
-        return True
+        self.made.extend(self.take(_BLOCK_RECORDS))
+        return bool(self.made)
 
     def first_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record of each partition that has one."""

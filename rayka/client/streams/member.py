@@ -19,6 +19,7 @@ from typing import Any
 from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.consumer import AsyncGroupConsumer
 from rayka.client.group.subscription import Subscription
 from rayka.client.loop import at_home
@@ -31,7 +32,8 @@ _MIN_WAIT_S = 0.01
 class StreamMember(AsyncGroupConsumer):
     """The consumer behind one stream.
 
-    The record that was given out last counts as read when the next one is asked for, or when the program commits.
+    The record that was given out last, or the batch, counts as read when the next one is asked for, or when the program
+    commits.
     """
 
     def __init__(
@@ -61,6 +63,14 @@ class StreamMember(AsyncGroupConsumer):
             self._reader = reader
             self._current = self.pending.popleft() if self.pending else None
             return self._current
+
+    def take_batch(self, reader: object, limit: int) -> ConsumerRecords:
+        """The next records of one partition that are here, as `take_next`. They count as read at the next call."""
+        with self._lock:
+            self._reader = reader
+            records = self.pending.take(limit)
+            self._current = records[0] if records else None
+            return records
 
     def finish(self, reader: object) -> None:
         """If this thread or task reads the stream, it has processed the last record."""

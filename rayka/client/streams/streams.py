@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.settings import require_text
 from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking
 from rayka.client.settings import invalid
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.2
 """How often the topics are looked at for what passes a filter: at an image that is here already."""
+BATCH_RECORDS = 500
 _SHUTDOWN_TIMEOUT_MS = 30_000
 _MAX_STREAMS = 1_000
 
@@ -50,6 +52,17 @@ class AsyncStream(AsyncIterator[ConsumerRecord]):
                 raise StopAsyncIteration
         return record
 
+    async def next_batch(self, max_records: int = BATCH_RECORDS) -> ConsumerRecords:
+        """The next records, at most `max_records` and all of one partition; empty where iteration would end.
+
+        They are made when they are looked at, and count as read when the next batch or record is asked for.
+        """
+        _require_batch(max_records)
+        while not (records := self.member.take_batch(asyncio.current_task(), max_records)):
+            if not await self.member.fill():
+                break
+        return records
+
 
 class Stream(Shell[AsyncStream], Iterator[ConsumerRecord]):
     """The blocking form of `AsyncStream`, for one thread."""
@@ -59,6 +72,14 @@ class Stream(Shell[AsyncStream], Iterator[ConsumerRecord]):
             if not self._fill():
                 raise StopIteration
         return record
+
+    def next_batch(self, max_records: int = BATCH_RECORDS) -> ConsumerRecords:
+        """As `AsyncStream.next_batch`."""
+        _require_batch(max_records)
+        while not (records := self._core.member.take_batch(threading.get_ident(), max_records)):
+            if not self._fill():
+                break
+        return records
 
     def _fill(self) -> bool:
         try:
@@ -238,6 +259,11 @@ class ConsumerConnector(Shell[AsyncConsumerConnector], Closing):
 
 async def _join(wanted: Sequence[tuple[StreamMember, tuple[str, ...]]]) -> None:
     await asyncio.gather(*(member.join(topics) for member, topics in wanted))
+
+
+def _require_batch(max_records: int) -> None:
+    if not isinstance(max_records, int) or max_records < 1:
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"max_records must be an int, 1 or more, not {max_records!r}")
 
 
 def _require_count(count: int) -> None:

@@ -99,6 +99,51 @@ def test_a_stream_continues_from_the_committed_offsets(cluster: Cluster) -> None
         assert sorted(first + numbers(stream)) == [*range(50)]
 
 
+def test_a_stream_by_batch_gives_each_record_once(cluster: Cluster) -> None:
+    write(cluster, 100)
+    with cluster.consumer_connector("g", **SETTINGS) as connector:
+        (stream,) = connector.create_message_streams({"events": 1})["events"]
+        first, batches = next(stream), []
+        while batch := stream.next_batch(7):
+            batches.append(batch)
+        assert stream.next_batch() == []
+    assert max(map(len, batches)) == 7
+    assert all(len({record.partition for record in batch}) == 1 for batch in batches)
+    values = [int(first.value), *(int(record.value) for batch in batches for record in batch)]
+    assert sorted(values) == [*range(100)]
+
+
+def test_a_batch_counts_as_read_when_the_next_one_is_asked_for(cluster: Cluster) -> None:
+    cluster.admin().create_topic("one")
+    write(cluster, 10, "one")
+    with cluster.consumer_connector("g", **SETTINGS) as connector:
+        (stream,) = connector.create_message_streams({"one": 1})["one"]
+        assert [record.offset for record in stream.next_batch(4)] == [0, 1, 2, 3]
+        assert [record.offset for record in stream.next_batch(3)] == [4, 5, 6]
+        committer = threading.Thread(target=connector.shutdown)  # another thread has not processed the last batch
+        committer.start()
+        committer.join(30)
+    with cluster.consumer_connector("g", **SETTINGS) as connector:
+        (stream,) = connector.create_message_streams({"one": 1})["one"]
+        assert [record.offset for record in stream.next_batch()] == [4, 5, 6, 7, 8, 9]
+
+
+def test_batches_in_asyncio(cluster: Cluster) -> None:
+    write(cluster, 20)
+
+    async def program() -> list[int]:
+        async with cluster.async_consumer_connector("g", **SETTINGS) as connector:
+            (stream,) = (await connector.create_message_streams({"events": 1}))["events"]
+            seen: list[int] = []
+            while batch := await stream.next_batch():
+                seen += [int(record.value) for record in batch]
+            with pytest.raises(RaykaError, match="max_records must be"):
+                await stream.next_batch(0)
+            return seen
+
+    assert sorted(asyncio.run(program())) == [*range(20)]
+
+
 def test_commit_offsets_counts_what_was_given_out(cluster: Cluster) -> None:
     cluster.admin().create_topic("one")
     write(cluster, 10, "one")
