@@ -159,7 +159,7 @@ def test_the_kill_of_the_leader_loses_and_doubles_nothing(broker: BrokerProcess,
         cluster.admin().create_topic(topic)
     writers = {topic: Writer(cluster, topic, call) for topic, (call, _) in CALLS.items()}
     readers = {topic: Reader(cluster, topic, call) for topic, (_, call) in CALLS.items()}
-    for _ in range(rounds(2, 20)):
+    for _ in range(rounds(1, 20)):
         for program in (*writers.values(), *readers.values()):
             program.require_more()
         broker.kill_one("ray::PartitionActor")
