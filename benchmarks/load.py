@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from rayka.storage.format.builder import build_batches
+from benchmarks.batches import build_batches
 from rayka.storage.format.records import Record
 
 Figures = dict[str, float]

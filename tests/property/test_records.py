@@ -7,6 +7,7 @@ import contextlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.batches import build_batches
 from rayka.errors import RaykaError
 from rayka.storage.format.batch import (
     HEADER,
@@ -17,15 +18,16 @@ from rayka.storage.format.batch import (
     seal,
     validate,
 )
-from rayka.storage.format.builder import build_batches, recompress
+from rayka.storage.format.builder import recompress
 from rayka.storage.format.compiled_checks import accepts
 from rayka.storage.format.compression import Codec, compress, decompress
 from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.record_checks import RecordRules, find_rejected
-from rayka.storage.format.records import Record, build_batch, read_records, rebuild_batch, record_bytes, seal_batch
+from rayka.storage.format.records import Record, build_batch, read_records, record_bytes, seal_batch
 from rayka.storage.format.varint import continue_unsigned, encode_varint
 from rayka.types import AbortedTransaction
 from tests.property.record_strategies import CODECS, record_lists
+from tests.support.batches import rebuild_batch
 from tests.support.logs import valid_prefix
 from tests.support.scale import examples
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from rayka.storage.format.batch import (
@@ -16,7 +16,7 @@ from rayka.storage.format.batch import (
     seal,
 )
 from rayka.storage.format.compression import DEFAULT_MAX_SIZE, Codec, compress
-from rayka.storage.format.records import KeyOrValue, Record, encode_record, record_bytes, seal_batch
+from rayka.storage.format.records import KeyOrValue, encode_record, record_bytes, seal_batch
 from rayka.storage.format.varint import SMALL, VARINTS, encode_varint
 from rayka.types import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
@@ -123,24 +123,6 @@ def append_records(
         batch += VARINTS[size] if size < SMALL else encode_varint(size)
         batch += record
     return batch
-
-
-def build_batches(
-    records: Iterable[Record], *, max_batch_size: int, base_offset: int = 0, codec: Codec = Codec.NONE
-) -> Iterator[bytearray]:
-    """Batches of at most `max_batch_size` bytes before compression (more if one record is larger alone).
-
-    The records get the offsets from `base_offset` on.
-    """
-    builder = RecordBatchBuilder(codec)
-    for _, timestamp, key, value, headers, _ in records:
-        if not builder.has_room_for(key, value, headers, max_batch_size):
-            yield builder.build(base_offset=base_offset)
-            base_offset += builder.record_count
-            builder = RecordBatchBuilder(codec)
-        builder.append(key, value, timestamp, headers)
-    if builder.record_count:
-        yield builder.build(base_offset=base_offset)
 
 
 def recompress(

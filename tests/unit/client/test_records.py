@@ -17,8 +17,9 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import iter_headers, read_header
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
-from rayka.storage.format.records import Headers, Record, build_batch, read_batch, rebuild_batch
+from rayka.storage.format.records import Headers, Record, build_batch, read_batch
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
+from tests.support.batches import rebuild_batch
 
 EVENTS = TopicPartition("events", 3)
 

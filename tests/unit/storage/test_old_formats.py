@@ -16,8 +16,9 @@ from rayka.storage.format.control import ControlType, build_end_transaction_mark
 from rayka.storage.format.legacy.down_conversion import convert_down
 from rayka.storage.format.legacy.message import wrap
 from rayka.storage.format.legacy.up_conversion import MAX_BATCH_SIZE, convert_up
-from rayka.storage.format.records import Record, build_batch, read_records, rebuild_batch
+from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.types import TimestampType
+from tests.support.batches import rebuild_batch
 from tests.support.message_sets import LOG_APPEND_TIME, Message, compressed_set, encode, message_set, read_message_set
 
 NOW = 1_450_000_000_000

@@ -9,6 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
+from benchmarks.batches import build_batches
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import (
     HEADER,
@@ -18,17 +19,12 @@ from rayka.storage.format.batch import (
     seal,
     validate,
 )
-from rayka.storage.format.builder import RecordBatchBuilder, build_batches, max_record_size, recompress
+from rayka.storage.format.builder import RecordBatchBuilder, max_record_size, recompress
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.record_checks import RecordRules, find_rejected
-from rayka.storage.format.records import (
-    Record,
-    build_batch,
-    read_batch,
-    read_records,
-    rebuild_batch,
-)
+from rayka.storage.format.records import Record, build_batch, read_batch, read_records
 from rayka.types import TimestampType
+from tests.support.batches import rebuild_batch
 from tests.support.logs import valid_prefix
 
 LOGS = Path(__file__).parent / "logs"
