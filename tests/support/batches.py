@@ -13,8 +13,8 @@ from rayka.storage.format.batch import (
 )
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, encode_record, seal_batch
+from rayka.storage.format.varint import encode_varint
 from rayka.types import NO_TIMESTAMP
-from rayka.varint import encode_varint
 
 
 def rebuild_batch(

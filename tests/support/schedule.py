@@ -1,7 +1,7 @@
-"""How `./check` hands the tests that start brokers to its two workers.
+"""How `./check` hands the tests that start brokers to its workers.
 
 Tests that share a broker run one after the other on one worker; every other test is handed out by itself. The
-longest come first, so that both workers end at the same time. A test that measures time, memory or processor time is
+longest come first, so that all workers end at the same time. A test that measures time, memory or processor time is
 marked `alone`: it runs afterwards, with the machine to itself.
 """
 

@@ -253,33 +253,72 @@ def filter_batch(
     """
     count = read_int32(header, at + 57)
     spans = np.empty((max(count, 1), 3), np.int64)
-    base_timestamp = read_int64(header, at + 27)
+    kept, has_tombstone, newest = choose_records(
+        header, at, records, start, end, drops_all, table, secret, rules, spans
+    )  # fmt: skip
+    if kept < 0:
+        return BROKEN, 0
+    progress[RECORDS_READ] += count
+    progress[RECORDS_KEPT] += kept
     has_horizon = header[at + 22] & _HORIZON
-    tombstones_go = has_horizon and rules[NOW_MS] >= base_timestamp
+    begins_horizon = not has_horizon and (ends_empty or has_tombstone) and kept > 0
+    if kept == 0 and not is_kept:
+        return DROPPED, 0
+    if kept == count and not begins_horizon and (kept > 0 or not has_horizon):
+        return COPIED, 0
+    into = progress[OUT]
+    copy(header, at, at + HEADER_BYTES, out, into)
+    write_int32(out, into + 57, kept)
+    if kept == 0:
+        out[into + 22] = header[at + 22] & ~(_HORIZON | _CODEC)
+        write_int64(out, into + 27, read_int64(header, at + 35))
+        return EMPTIED, HEADER_BYTES
+    if not header[at + 22] & _APPEND_TIME:
+        write_int64(out, into + 35, newest)
+    if not begins_horizon:
+        return REWRITTEN, write_records(records, spans, kept, out, into + HEADER_BYTES) - into
+    horizon = rules[NOW_MS] + rules[DELETE_RETENTION_MS]
+    out[into + 22] = header[at + 22] | _HORIZON
+    write_int64(out, into + 27, horizon)
+    moved_by = read_int64(header, at + 27) - horizon
+    return REWRITTEN, write_moved_records(records, spans, kept, moved_by, out, into + HEADER_BYTES) - into
+
+
+@compiled
+def choose_records(
+    header: Bytes, at: int, records: Bytes, start: int, end: int, drops_all: bool,
+    table: Table, secret: Words, rules: Longs, spans: Any,
+) -> tuple[int, bool, int]:  # fmt: skip
+    """How many records are kept, whether a tombstone is among them, and their newest timestamp; -1 for broken records.
+
+    A row of `spans` has where a record begins, where its fields begin behind its length, and where it ends.
+    """
+    base_timestamp = read_int64(header, at + 27)
+    tombstones_go = header[at + 22] & _HORIZON and rules[NOW_MS] >= base_timestamp
     is_control = header[at + 22] & 0x20
     has_tombstone = False
     kept = 0
     newest: Any = np.int64(-1)
     position = start
-    for _ in range(count):
+    for _ in range(read_int32(header, at + 57)):
         record_start = position
         length, position = read_length(records, position, end)
         if position < 0 or length < 1:
-            return BROKEN, 0
+            return -1, False, 0
         record_end = position + length
         body = position
         timestamp_delta, position = read_varint(records, position + 1, record_end)
         if position < 0:
-            return BROKEN, 0
+            return -1, False, 0
         offset_delta, position = read_varint(records, position, record_end)
         if position < 0:
-            return BROKEN, 0
+            return -1, False, 0
         key_size, key = read_length(records, position, record_end)
         if key < 0:
-            return BROKEN, 0
+            return -1, False, 0
         value_size, position = read_length(records, key + max(key_size, 0), record_end)
         if position < 0:
-            return BROKEN, 0
+            return -1, False, 0
         position = record_end
         if drops_all:
             continue
@@ -295,44 +334,32 @@ def filter_batch(
         spans[kept, 2] = record_end
         newest = max(newest, base_timestamp + timestamp_delta)
         kept += 1
-    if position != end:
-        return BROKEN, 0
-    progress[RECORDS_READ] += count
-    progress[RECORDS_KEPT] += kept
-    begins_horizon = not has_horizon and (ends_empty or has_tombstone) and kept > 0
-    if kept == 0 and not is_kept:
-        return DROPPED, 0
-    if kept == count and not begins_horizon and (kept > 0 or not has_horizon):
-        return COPIED, 0
-    into = progress[OUT]
-    copy(header, at, at + HEADER_BYTES, out, into)
-    write_int32(out, into + 57, kept)
-    if kept == 0:
-        out[into + 22] = header[at + 22] & ~(_HORIZON | _CODEC)
-        write_int64(out, into + 27, read_int64(header, at + 35))
-        return EMPTIED, HEADER_BYTES
-    if not header[at + 22] & _APPEND_TIME:
-        write_int64(out, into + 35, newest)
-    position = into + HEADER_BYTES
-    if not begins_horizon:
-        for row in range(kept):
-            copy(records, spans[row, 0], spans[row, 2], out, position)
-            position += spans[row, 2] - spans[row, 0]
-        return REWRITTEN, position - into
-    horizon = rules[NOW_MS] + rules[DELETE_RETENTION_MS]
-    out[into + 22] = header[at + 22] | _HORIZON
-    write_int64(out, into + 27, horizon)
+    return (kept, has_tombstone, newest) if position == end else (-1, False, 0)
+
+
+@compiled
+def write_records(records: Bytes, spans: Any, kept: int, out: Bytes, position: int) -> int:
+    """Copy the records that are kept; where they end."""
+    for row in range(kept):
+        copy(records, spans[row, 0], spans[row, 2], out, position)
+        position += spans[row, 2] - spans[row, 0]
+    return position
+
+
+@compiled
+def write_moved_records(records: Bytes, spans: Any, kept: int, moved_by: int, out: Bytes, position: int) -> int:
+    """Copy the records that are kept into a batch whose base timestamp is `moved_by` lower; where they end."""
     for row in range(kept):
         body = spans[row, 1]
         delta, rest = read_varint(records, body + 1, spans[row, 2])
-        delta += base_timestamp - horizon
+        delta += moved_by
         rest_size = spans[row, 2] - rest
         position = write_varint(out, position, 1 + varint_size(delta) + rest_size)
         out[position] = records[body]
         position = write_varint(out, position + 1, delta)
         copy(records, rest, spans[row, 2], out, position)
         position += rest_size
-    return REWRITTEN, position - into
+    return position
 
 
 @compiled
