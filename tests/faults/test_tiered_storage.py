@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient, OffsetSpec
 
@@ -83,6 +83,10 @@ def in_store(store: Path) -> set[str]:
     return {match.group(1) for match in found if match is not None}
 
 
+def files_of(store: Path, topic: str) -> list[Path]:
+    return [path for path in store.glob(f"{topic}-*/**/*") if path.is_file()]
+
+
 def in_metadata(broker: BrokerProcess) -> set[str]:
     """The ids of the segments that are complete, as a client reads it from the topic; empty while others are there."""
     partitions: dict[object, RemotePartition] = {}
@@ -135,6 +139,31 @@ def test_deleted_records_leave_the_store(broker: BrokerProcess, store: Path) -> 
 
     wait_until(lambda: 500 < first_copy() <= 1_000, WITHIN_S, "the store has no segment below the log start")
     assert read_all(broker.bootstrap, "old", 1)[0][0][0] == 1_000
+
+
+def test_a_topic_that_has_no_tiered_storage_any_more_leaves_nothing_in_the_store(
+    broker: BrokerProcess, store: Path
+) -> None:
+    create_topic(broker.bootstrap, "disabled", 1, **TIERED)
+    written(broker, "disabled", 1_000).finish()
+    await_copied(broker, "disabled", 3)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def alter(**configs: str) -> None:
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in configs.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "disabled", incremental_configs=entries)
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    with pytest.raises(KafkaException, match="without deleting remote data"):
+        alter(remote_storage_enable="false")
+    alter(remote_storage_enable="false", remote_log_delete_on_disable="true")
+
+    wait_until(lambda: not files_of(store, "disabled"), WITHIN_S, "the store has nothing of the topic")
+    rows = read_all(broker.bootstrap, "disabled", 1)[0]
+    assert rows[0][0] > 0
 
 
 def test_aborted_records_in_the_store_are_not_seen(broker: BrokerProcess) -> None:
@@ -205,7 +234,4 @@ def test_deleted_topics_leave_nothing_in_the_store(broker: BrokerProcess, store:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics(["deleted"])["deleted"].result(30)
 
-    def is_empty() -> bool:
-        return not any(path.is_file() for path in store.glob("deleted-*/**/*"))
-
-    wait_until(is_empty, WITHIN_S, "the store has nothing of the topic")
+    wait_until(lambda: not files_of(store, "deleted"), WITHIN_S, "the store has nothing of the topic")

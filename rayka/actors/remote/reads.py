@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-REMOTE_CACHE: Final = "remote-log-cache"
-"""The directory below the log directory in which chunks and indexes are kept."""
+REMOTE_CACHE: Final = "remote-log-index-cache"
+"""The directory below the log directory in which chunks and indexes are kept; Kafka knows it and passes over it."""
 _AHEAD: Final = 2
 """So many chunks are fetched ahead of a reader."""
 
