@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, ShareConsumer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import TopicPartition
@@ -20,6 +20,7 @@ from rayka.testing import BrokerProcess, wait_until
 from tests.faults.load import Writer, check, create_topic, read_all
 from tests.support.scale import rounds
 
+TOPIC = ConfigResource.Type.TOPIC
 WITHIN_S = 60.0
 METADATA_PARTITIONS = 2
 SEGMENT_ID = re.compile(r"-([0-9a-f]{32})\.[a-z-]+(\.part)?$")
@@ -87,6 +88,16 @@ def files_of(store: Path, topic: str) -> list[Path]:
     return [path for path in store.glob(f"{topic}-*/**/*") if path.is_file()]
 
 
+def alter(broker: BrokerProcess, kind: ConfigResource.Type, name: str, **configs: str) -> None:
+    entries = [
+        ConfigEntry(config.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for config, value in configs.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
 def in_metadata(broker: BrokerProcess) -> set[str]:
     """The ids of the segments that are complete, as a client reads it from the topic; empty while others are there."""
     partitions: dict[object, RemotePartition] = {}
@@ -130,6 +141,21 @@ def test_offsets_tell_what_is_local_and_what_is_in_the_store(broker: BrokerProce
     assert 1_000 < local_start <= copied + 1 <= offset_of(broker, "old", OffsetSpec.LATEST)
 
 
+def test_a_share_group_gets_records_of_the_store(broker: BrokerProcess) -> None:
+    alter(broker, ConfigResource.Type.GROUP, "sharers", share_auto_offset_reset="earliest")
+    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap, "group.id": "sharers", "log_level": 0})
+    consumer.subscribe(["old"])
+    found: set[int] = set()
+
+    def have_come() -> bool:
+        found.update(record.offset() for record in consumer.poll(0.5) if record.error() is None)
+        return len(found) >= 1_000
+
+    wait_until(have_come, WITHIN_S, "a thousand records of the store")
+    consumer.close()
+    assert set(range(1_000)) <= found
+
+
 def test_deleted_records_leave_the_store(broker: BrokerProcess, store: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_records([Position("old", 0, 1_000)])[Position("old", 0)].result(30)
@@ -147,19 +173,10 @@ def test_a_topic_that_has_no_tiered_storage_any_more_leaves_nothing_in_the_store
     create_topic(broker.bootstrap, "disabled", 1, **TIERED)
     written(broker, "disabled", 1_000).finish()
     await_copied(broker, "disabled", 3)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-
-    def alter(**configs: str) -> None:
-        entries = [
-            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in configs.items()
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, "disabled", incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(30)
 
     with pytest.raises(KafkaException, match="without deleting remote data"):
-        alter(remote_storage_enable="false")
-    alter(remote_storage_enable="false", remote_log_delete_on_disable="true")
+        alter(broker, TOPIC, "disabled", remote_storage_enable="false")
+    alter(broker, TOPIC, "disabled", remote_storage_enable="false", remote_log_delete_on_disable="true")
 
     wait_until(lambda: not files_of(store, "disabled"), WITHIN_S, "the store has nothing of the topic")
     rows = read_all(broker.bootstrap, "disabled", 1)[0]

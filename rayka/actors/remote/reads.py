@@ -222,24 +222,26 @@ class RemoteReads:
             if answer.error != IN_REMOTE_STORE:
                 return answer
             try:
-                return await asyncio.wait_for(self._find_offset(query, isolation), timeout_s)
+                return await asyncio.wait_for(self.find_offset(query, isolation), timeout_s)
             except TimeoutError:
                 return OffsetAnswer(int(ErrorCode.REQUEST_TIMED_OUT))
             except RaykaError as error:
-                return OffsetAnswer(int(error.code))
-            except OSError as error:
                 logger.warning("cannot search %s by time: %s", query.topic_partition, error)
-                return OffsetAnswer(int(ErrorCode.KAFKA_STORAGE_ERROR))
+                return OffsetAnswer(int(error.code))
 
         pairs = zip(queries, answers, strict=True)
         done(list(await asyncio.gather(*(settle(query, answer) for query, answer in pairs))))
 
-    async def _find_offset(self, query: OffsetQuery, isolation: IsolationLevel) -> OffsetAnswer:
+    async def find_offset(self, query: OffsetQuery, isolation: IsolationLevel) -> OffsetAnswer:
+        """The first record at or after a time, in the store or here. Raises RaykaError."""
         partition = self._replicas.get(query.topic_partition)
         log = partition.log
         segments = await self._segments(partition, log.log_start_offset)
         work: Any = partial(self._reader.offset_for_timestamp, segments, query.timestamp, log.log_start_offset)
-        found: OffsetAnswer | None = await self._in_thread(work)
+        try:
+            found: OffsetAnswer | None = await self._in_thread(work)
+        except OSError as error:
+            raise storage_error("The remote store", error) from error
         if found is None or found.offset >= log.local_log_start_offset:
             return partition.find_offset(query, isolation, is_local=True)
         return found

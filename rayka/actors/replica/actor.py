@@ -136,6 +136,7 @@ class PartitionActor:
             CoordinatorPersister(self._view.shares),
             ShareGroupConfigs(self._view).of,
             DeadLetterQueue(self._view),
+            self._server.remote_reads,
         )
         self._server.share_partitions = self._share_partitions
         self._listener = Listener(

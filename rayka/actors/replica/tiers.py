@@ -42,6 +42,9 @@ class RemoteReads(Protocol):
     ) -> tuple[FileSlice | None, tuple[AbortedTransaction, ...] | None]:
         """Read one partition. Raises RaykaError."""
 
+    async def find_offset(self, query: OffsetQuery, isolation: IsolationLevel) -> OffsetAnswer:
+        """Search one partition by time. Raises RaykaError."""
+
     def list_offsets(
         self, queries: Sequence[OffsetQuery], isolation: IsolationLevel, answers: list[OffsetAnswer], done: Done
     ) -> None:

@@ -147,9 +147,9 @@ def _record(group_id: str, source: Partition, letters: DeadLetters, offset: int,
 
 
 def _read(source: Partition, first_offset: int, last_offset: int) -> Iterator[Record]:
-    """The records of the source at these offsets, as far as its log has them. Raises RaykaError."""
+    """The records of the source at these offsets, as far as its local log has them. Raises RaykaError."""
     log = source.log
-    offset = max(first_offset, log.log_start_offset)
+    offset = max(first_offset, log.local_log_start_offset)
     while offset <= last_offset and isinstance(found := log.read(offset, _READ_BYTES, log.high_watermark), FileSlice):
         outlines = list(SlicedBatches(found))
         for record in read_records(SegmentReader().read(found)):

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rayka.actors.background import BackgroundTasks
+from rayka.actors.replica.tiers import IN_REMOTE_STORE, RemoteReads
 from rayka.actors.share.batches import SlicedBatches
 from rayka.actors.share.dead_letters import DeadLetterQueue
+from rayka.actors.share.remote_records import RemoteRecords
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
@@ -20,7 +22,16 @@ from rayka.share.isolation import visible_batches
 from rayka.share.persister import Persister, SharePartitionKey, ShareState, StateUpdate, persister_error
 from rayka.share.requests import InFlightRecords, ShareDepth
 from rayka.share.share_partition import DeadLetters, SharePartition, Transition, Write
-from rayka.types import NO_OFFSET, FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetQuery, OffsetSpec
+from rayka.types import (
+    NO_OFFSET,
+    FetchPartition,
+    FetchResult,
+    FileSlice,
+    IsolationLevel,
+    OffsetAnswer,
+    OffsetQuery,
+    OffsetSpec,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +77,7 @@ class LeadSharePartition:
         changed: Callable[[], None],
         lost: Callable[[], None],
         dead_letters: DeadLetterQueue,
+        remote_reads: RemoteReads | None = None,
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -77,6 +89,10 @@ class LeadSharePartition:
         self._dead_letters = dead_letters
         self._loop = asyncio.get_running_loop()
         self._background = BackgroundTasks(str(self._key))
+        self._remote_reads = remote_reads
+        self._remote_records = (
+            None if remote_reads is None else RemoteRecords(remote_reads, partition, self._background, changed)
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._core: SharePartition | None = None
@@ -127,18 +143,26 @@ class LeadSharePartition:
 
     async def _begin(self, state: ShareState, config: ShareGroupConfig) -> ShareState:
         """The group has not read this partition yet: choose where, and persist that before anything is delivered."""
-        start_offset = self._first_offset(config)
+        start_offset = await self._first_offset(config)
         await self._persister.write(self._key, self.leader_epoch, StateUpdate(state.state_epoch, start_offset, 0, ()))
         return ShareState(state.state_epoch, start_offset)
 
-    def _first_offset(self, config: ShareGroupConfig) -> int:
+    async def _first_offset(self, config: ShareGroupConfig) -> int:
         """The offset that `share.auto.offset.reset` stands for now."""
         timestamp = config.reset_timestamp(time.time_ns() // 1_000_000)
         query = OffsetQuery(self.partition.topic_partition, timestamp)
-        found = self.partition.find_offset(query, config.isolation_level)
+        found = await self._find_offset(query, config.isolation_level)
         if found.offset == NO_OFFSET:
             found = self.partition.find_offset(query._replace(timestamp=OffsetSpec.LATEST), config.isolation_level)
         return found.offset
+
+    async def _find_offset(self, query: OffsetQuery, isolation_level: IsolationLevel) -> OffsetAnswer:
+        try:
+            return self.partition.find_offset(query, isolation_level)
+        except RaykaError as error:
+            if error.code is not IN_REMOTE_STORE or self._remote_reads is None:
+                raise
+            return await self._remote_reads.find_offset(query, isolation_level)
 
     @property
     def core(self) -> SharePartition:
@@ -159,9 +183,19 @@ class LeadSharePartition:
         fetch_offset = core.next_fetch_offset()
         if fetch_offset is None or fetch_offset >= self._end_offset(core.config.isolation_level):
             return None
-        request = FetchPartition(self.partition.topic_partition, fetch_offset, max_bytes)
-        result = self.partition.fetch(request, max_bytes, core.config.isolation_level, True)
-        return Readable(fetch_offset, result) if isinstance(result.records, FileSlice) else None
+        result = self._read(fetch_offset, max_bytes, core.config.isolation_level)
+        is_read = result is not None and isinstance(result.records, FileSlice)
+        return Readable(fetch_offset, result) if is_read and result is not None else None
+
+    def _read(self, offset: int, max_bytes: int, isolation_level: IsolationLevel) -> FetchResult | None:
+        """The records from `offset` on; None while the remote store is asked for them."""
+        request = FetchPartition(self.partition.topic_partition, offset, max_bytes)
+        try:
+            return self.partition.fetch(request, max_bytes, isolation_level, True)
+        except RaykaError as error:
+            if error.code is not IN_REMOTE_STORE or self._remote_records is None:
+                raise
+            return self._remote_records.at(offset, max_bytes, isolation_level)
 
     def _end_offset(self, isolation_level: IsolationLevel) -> int:
         log = self.partition.log

@@ -24,6 +24,7 @@ from rayka.actors.channel.requests import (
     ShareFetched,
     ShareRequest,
 )
+from rayka.actors.replica.tiers import RemoteReads
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.leader import LeadSharePartition
 from rayka.actors.share.waiters import Waiters
@@ -75,7 +76,9 @@ class SharePartitions:
         persister: Persister,
         group_config: Callable[[str], ShareGroupConfig],
         dead_letters: DeadLetterQueue,
+        remote_reads: RemoteReads | None = None,
     ) -> None:
+        self._remote_reads = remote_reads
         self._replicas = replicas
         self._persister = persister
         self._group_config = group_config
@@ -206,6 +209,7 @@ class SharePartitions:
                 partial(self._changed, key),
                 partial(self._forget, key),
                 self._dead_letters,
+                self._remote_reads,
             )
             leader.when_loaded(partial(self._loop.call_later, _KEPT_S, self._forget_unused, key, leader))
         return Found(request, leader)

@@ -1,0 +1,57 @@
+"""Records that a share-partition is to deliver next, and that are in the remote store alone (KIP-405)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+
+from rayka.actors.background import BackgroundTasks
+from rayka.actors.replica.tiers import RemoteReads
+from rayka.errors import RaykaError
+from rayka.replica.partition import Partition
+from rayka.types import FetchResult, FileSlice, IsolationLevel
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_S = 0.5
+
+
+class RemoteRecords:
+    """Members wait while records are fetched; `changed` is called when they are here."""
+
+    def __init__(
+        self, reads: RemoteReads, partition: Partition, background: BackgroundTasks, changed: Callable[[], None]
+    ) -> None:
+        self._reads = reads
+        self._partition = partition
+        self._background = background
+        self._changed = changed
+        self._under_way: int | None = None
+        self._held: tuple[int, FetchResult] | None = None
+
+    def at(self, offset: int, max_bytes: int, isolation: IsolationLevel) -> FetchResult | None:
+        """The records from `offset` on, None until they are here."""
+        if self._held is not None and self._held[0] == offset and _is_there(self._held[1]):
+            return self._held[1]
+        if self._under_way != offset:
+            self._under_way = offset
+            self._background.start("remote records", self._fetch(offset, max_bytes, isolation))
+        return None
+
+    async def _fetch(self, offset: int, max_bytes: int, isolation: IsolationLevel) -> None:
+        try:
+            records, aborted = await self._reads.read(self._partition, offset, max_bytes, isolation)
+            self._held = offset, FetchResult(0, records=records, aborted_transactions=aborted)
+        except RaykaError as error:
+            logger.warning("cannot read %s at %d: %s", self._partition.topic_partition, offset, error)
+            await asyncio.sleep(_PAUSE_S)
+        finally:
+            self._under_way = None
+        self._changed()
+
+
+def _is_there(result: FetchResult) -> bool:
+    """Whether the cache still has the file of these records."""
+    return isinstance(result.records, FileSlice) and os.path.exists(result.records.path)
