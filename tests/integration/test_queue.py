@@ -35,7 +35,7 @@ def leased(cluster: Cluster, name: str, **settings: Any) -> Queue:
     return queue
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, max_concurrency=4)
 class Worker:
     """A program that uses queues, and may be killed."""
 
