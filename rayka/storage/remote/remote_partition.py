@@ -6,9 +6,10 @@ ignored: a retry may write it twice, and one that was given up may come late.
 
 from __future__ import annotations
 
+import math
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from rayka.storage.log.leader_epochs import EpochEntry
@@ -74,8 +75,8 @@ class RemotePartition:
         """
         key = tuple(epochs)
         if self._lineage is None or self._lineage[0] != key:
-            finished = [each for each in self.segments if each.state is FINISHED and _is_of(each, key)]
-            self._lineage = key, tuple(_without_copies(finished))
+            finished = [segment for segment in self.segments if segment.state is FINISHED]
+            self._lineage = key, tuple(_without_copies(_written_in(finished, key)))
         return self._lineage[1]
 
     def highest_offset(self, epochs: Sequence[EpochEntry]) -> int:
@@ -105,18 +106,23 @@ def _has(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:
     return any(epoch == each and first <= offset <= last for each, first, last in segment.epoch_ranges)
 
 
-def _is_of(segment: RemoteLogSegmentMetadata, epochs: tuple[EpochEntry, ...]) -> bool:
-    """Whether the log wrote each epoch of a segment at least up to where the segment has it.
+def _written_in(
+    segments: Iterable[RemoteLogSegmentMetadata], epochs: Sequence[EpochEntry]
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """The segments of which the log wrote each epoch at least up to where the segment has it.
 
     The log may have forgotten the beginning of an epoch, and whole epochs before its first.
     """
-    starts = dict(epochs)
-    ends = {one.epoch: two.start_offset for one, two in pairwise(epochs)}
-    kept = [each for each in segment.epoch_ranges if epochs and each[0] >= epochs[0].epoch]
-    return bool(kept) and all(epoch in starts and last < ends.get(epoch, last + 1) for epoch, _, last in kept)
+    if not epochs:
+        return
+    ends = {one.epoch: two.start_offset for one, two in pairwise(epochs)} | {epochs[-1].epoch: math.inf}
+    for segment in segments:
+        kept = [each for each in segment.epoch_ranges if each[0] >= epochs[0].epoch]
+        if kept and all(last < ends.get(epoch, -1) for epoch, _, last in kept):
+            yield segment
 
 
-def _without_copies(segments: Sequence[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
+def _without_copies(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
     end_offset = NO_OFFSET
     for segment in segments:
         if segment.end_offset > end_offset:

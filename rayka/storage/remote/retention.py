@@ -38,10 +38,11 @@ def expired(
     lineage = remote.lineage(local.epochs)
     gone = _expired_prefix(lineage, config, now_ms, local)
     end_offset = gone[-1].end_offset + 1 if gone else local.log_start_offset
+    in_use = {segment.segment_id for segment in lineage} | set(copying)
     left_over = [
         segment
         for segment in remote.segments
-        if segment not in gone and segment.segment_id not in copying and _is_left_over(segment, lineage, local)
+        if segment.segment_id not in in_use and _is_left_over(segment, lineage, local)
     ]
     return Expired(max(local.log_start_offset, end_offset), (*gone, *left_over))
 
@@ -86,7 +87,7 @@ def _is_left_over(
     """
     if segment.state is not FINISHED:
         return True
-    if segment in lineage or local.log_end_offset <= segment.end_offset:
+    if local.log_end_offset <= segment.end_offset:
         return False
     first_epoch = local.epochs[0].epoch if local.epochs else 0
     is_copy = any(_covers(other, segment) for other in lineage)
