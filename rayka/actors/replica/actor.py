@@ -79,23 +79,37 @@ class PartitionActor:
         self._started.add_done_callback(exit_if_failed)
 
     async def _start(self) -> None:
-        self._controller = controller = find_controller(self._spec.namespace)
+        config = BrokerConfig.parse(self._spec.configs)
+        await self._join_node()
+        self._hold_replicas(config)
+        await self._follow_metadata()
+        await self._open_channel()
+        self._maintain_logs(config)
+        await self._listen()
+        tune_interpreter()
+        logger.info("%s holds %d replicas", self._name, len(self._replicas))
+
+    async def _join_node(self) -> None:
+        """Lock the log directory, and get an epoch from the controller."""
+        self._controller = find_controller(self._spec.namespace)
         self._disk = DiskThread()
         self._background = BackgroundTasks(self._name)
         self._directory = await self._lock()
         assert self._directory.properties is not None
-        self._registration = registration = ActorRegistration(
+        self._registration = ActorRegistration(
             self._name,
             self._spec.broker_id,
             self._path,
             uuid.uuid4().hex,
             self._directory.properties.directory_id,
         )
-        self._epoch = (await execute_until_heard(controller, registration)).epoch
+        self._epoch = (await execute_until_heard(self._controller, self._registration)).epoch
+
+    def _hold_replicas(self, config: BrokerConfig) -> None:
+        """The server of the replicas, and the coordinators on top of it; it has no replicas yet."""
         self._replicas = Replicas()
         self._server = ReplicaServer(self._replicas, self._directory, self._disk)
         self._service = FrameService(self._server)
-        config = BrokerConfig.parse(self._spec.configs)
         self._coordinators = {
             topic: CoordinatorRuntime(kind, self._server, config, self._spec.broker_id)
             for topic, kind in COORDINATORS.items()
@@ -103,8 +117,8 @@ class PartitionActor:
         for topic, coordinator in self._coordinators.items():
             self._server.offer(COORDINATORS[topic].name, coordinator.execute)
             self._server.offer_markers(topic, coordinator.write_marker)
-        self._assignments = DirectoryAssignments(registration, self._directory, self._disk, controller)
-        self._roles = roles = ReplicaRoles(
+        self._assignments = DirectoryAssignments(self._registration, self._directory, self._disk, self._controller)
+        self._roles = ReplicaRoles(
             self._name,
             self._replicas,
             self._directory,
@@ -114,16 +128,25 @@ class PartitionActor:
             self._assignments,
             config,
         )
-        self._watch = ImageWatch(controller, self._name, self._image_changed, die_after=FAILURES_BEFORE_EXIT)
-        self._view = ClusterView(controller, self._spec, self._watch, own={self._name: self._server})
+
+    async def _follow_metadata(self) -> None:
+        """Open the replicas that the image gives to this actor, in their roles, and follow it from here on."""
+        self._watch = ImageWatch(self._controller, self._name, self._image_changed, die_after=FAILURES_BEFORE_EXIT)
+        self._view = ClusterView(self._controller, self._spec, self._watch, own={self._name: self._server})
         self._link_transactions()
-        self._monitor = DiskMonitor(self._directory, self._disk, roles.open_again, self._went_offline)
+        self._monitor = DiskMonitor(self._directory, self._disk, self._roles.open_again, self._went_offline)
         await _until_answered(self._watch.start)
-        await self._disk.run(lambda: self._begin_writing(roles))
+        await self._disk.run(lambda: self._begin_writing(self._roles))
         self._assignments.start()
         self._monitor.check()
+
+    async def _open_channel(self) -> None:
+        """Serve the other processes of the node."""
         self._channel = ChannelServer(socket_path(self._spec.socket_dir, self._name, self._epoch), self._service.serve)
         await self._channel.start()
+
+    def _maintain_logs(self, config: BrokerConfig) -> None:
+        """Start retention, compaction and the copying to a remote store."""
         self._upkeep = LogUpkeep(self._replicas, self._directory, self._disk, self._server, config)
         self._upkeep.start()
         self._cleaner = LogCleaner(
@@ -131,6 +154,9 @@ class PartitionActor:
         )
         self._cleaner.start()
         self._remote_log = self._start_remote_log(config)
+
+    async def _listen(self) -> None:
+        """Lend records to share groups, and serve Kafka clients."""
         self._share_partitions = SharePartitions(
             self._replicas,
             CoordinatorPersister(self._view.shares),
@@ -147,8 +173,6 @@ class PartitionActor:
             handover_path=handover_path(self._spec.socket_dir, self._name, self._epoch),
         )
         await self._listener.start()
-        tune_interpreter()
-        logger.info("%s holds %d replicas", self._name, len(self._replicas))
 
     def _start_remote_log(self, config: BrokerConfig) -> RemoteLog | None:
         """Serve what is in the remote store, and keep it in step with the logs, if there is one."""
