@@ -121,10 +121,27 @@ class LocalLog:
             segment, position = following, 0
         size = stop - position
         if size > max_bytes:
-            size = _cut(segment, position, max_bytes, min_one_message)
+            size = self._cut(segment, position, max_bytes, min_one_message)
         elif segment is last_segment:
             self.remember(end_offset, end)
         return FileSlice(segment.path, position, size, segment.inode) if size else None
+
+    def _cut(self, segment: Segment, position: int, max_bytes: int, min_one_message: bool) -> int:
+        """The size of a read that `max_bytes` ends: a part of the first batch alone would be of no use to a reader.
+
+        It ends with a whole batch where the index knows one. The next read will go on there.
+        """
+        first = segment.batch_at(position)
+        if first is None:
+            return max_bytes
+        if first.size_in_bytes > max_bytes:
+            return first.size_in_bytes if min_one_message else 0
+        end = segment.offset_index.lookup_position(position + max_bytes).position
+        following = segment.batch_at(end) if end > position else None
+        if following is None or following.magic != first.magic or following.base_offset <= first.base_offset:
+            return max_bytes
+        self.remember(following.base_offset, (segment, end))
+        return end - position
 
     def place_of(self, offset: int) -> LogOffsetMetadata:
         """Where the batch begins that has `offset`, or the end of the log."""
@@ -293,11 +310,3 @@ class LocalLog:
     def _remove_files(self, segment: Segment) -> None:
         for path in segment.paths:
             self._files.remove_if_present(path)
-
-
-def _cut(segment: Segment, position: int, max_bytes: int, min_one_message: bool) -> int:
-    """The size of a read that `max_bytes` ends: a part of the first batch alone would be of no use to a reader."""
-    header = segment.batch_at(position)
-    if header is None or header.size_in_bytes <= max_bytes:
-        return max_bytes
-    return header.size_in_bytes if min_one_message else 0

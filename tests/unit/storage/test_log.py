@@ -147,6 +147,24 @@ def test_a_slice_ends_at_the_bound_wherever_that_is(tmp_path: Path) -> None:
             assert offset + file_slice.size // size <= bound
 
 
+def test_a_read_ends_with_a_whole_batch_where_the_index_knows_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=200_000)
+    for _ in range(30):
+        append(log, b"x" * 5000)
+    (size,) = {header.size_in_bytes for _, header in iter_headers(Path(log.segments[0].path).read_bytes())}
+    for segments in (1, 2):
+        offset = 0
+        while (found := log.read(offset, 3 * size + 1000, log.log_end_offset)) is not None:
+            whole, rest = divmod(found.size, size)
+            assert rest == 0, "no part of a batch is read that the reader would have to read again"
+            assert whole == 3 or found.position + found.size == Path(found.path).stat().st_size
+            offset += whole
+        assert offset == log.log_end_offset
+        assert len(log.segments) == segments
+        while len(log.segments) < 2:
+            append(log, b"x" * 5000)
+
+
 def test_readers_at_the_tail_follow_over_rolls(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400)
     reader = SegmentReader()
