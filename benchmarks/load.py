@@ -51,15 +51,15 @@ CONSUMER = {
 }
 
 
-def start(name: str, **arguments: Any) -> subprocess.Popen[str]:
-    """One load in a new process; it prints its figures when it ends."""
-    command = [sys.executable, "-m", "benchmarks.load", name, json.dumps(arguments)]
+def start(name: str, module: str = "benchmarks.load", **arguments: Any) -> subprocess.Popen[str]:
+    """One load of a module in a new process; it prints its figures when it ends."""
+    command = [sys.executable, "-m", module, name, json.dumps(arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
 
 
-def run(name: str, **arguments: Any) -> Figures:
+def run(name: str, module: str = "benchmarks.load", **arguments: Any) -> Figures:
     """Runs one load to its end. Raises RuntimeError when it fails; it has said why."""
-    with start(name, **arguments) as process:
+    with start(name, module, **arguments) as process:
         output, _ = process.communicate()
     if process.returncode:
         raise RuntimeError(f"the load {name} failed")

@@ -17,6 +17,8 @@ from rayka.testing import cpu_s, memory_bytes
 Figures = dict[str, float]
 IDLE_SECONDS = 10.0
 RECOVERY_RECORD_BYTES = 1000
+TRANSACTIONS = "benchmarks.transactions"
+PER_S, COMMIT_COST = ("transactions/s",), ("p99",)
 LEVEL = 0.05
 MOST_WARM_UPS = 12
 WARM_UP_SECONDS = 2.0
@@ -115,6 +117,26 @@ def many_connections(broker: Broker, options: Options) -> Figures:
 
 def topic_creation(broker: Broker, options: Options) -> Figures:
     return load.run("topic_creation", bootstrap=broker.bootstrap, topic=new_name("creation"))
+
+
+def transactions(open_ms: float) -> Callable[[Broker, Options], Figures]:
+    def run(broker: Broker, options: Options) -> Figures:
+        topic = new_name("transactions")
+        arguments = {"topic": topic, "size": 1000, "seconds": options.seconds, "open_ms": open_ms}
+        figures = with_cpu(broker, lambda: load.run("write", TRANSACTIONS, bootstrap=broker.bootstrap, **arguments))
+        delete(broker, topic)
+        return figures
+
+    return run
+
+
+def consume_committed(broker: Broker, options: Options) -> Figures:
+    """Reads transactions of 100 ms that were written before the clock started."""
+    topic, where = new_name("committed"), broker.bootstrap
+    load.run("write", TRANSACTIONS, bootstrap=where, topic=topic, size=1000, seconds=options.seconds, open_ms=100)
+    figures = with_cpu(broker, lambda: load.run("consume", TRANSACTIONS, bootstrap=where, topic=topic))
+    delete(broker, topic)
+    return figures
 
 
 def group(name: str, **arguments: Any) -> Callable[[Broker, Options], Figures]:
@@ -238,6 +260,11 @@ MEASURES = {
             False,
             group("crash", protocol="consumer"),
         ),
+        Measure("transactions-100ms", "transactions of 100 ms, 1 KB", RATE, True, transactions(100), COMMIT_COST),
+        Measure(
+            "transactions-one", "transactions of one record", ("transactions/s",), True, transactions(0), COMMIT_COST
+        ),
+        Measure("consume-committed", "consume 1 KB, read_committed", RATE, True, consume_committed, COST),
         Measure("groups-many", "1,000 groups, 5,000 members", AT_REST, False, groups_at_rest),
         Measure("memory", "resident memory after all this", ("MB",), False, memory),
         Measure("recovery", "start", ("s after kill -9", "s after a clean stop"), False, recovery),
