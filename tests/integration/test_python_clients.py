@@ -147,8 +147,8 @@ def test_memory_stays_flat_at_full_rate(cluster: Cluster) -> None:
             producer.flush()
             return psutil.Process().memory_info().rss
 
-        warm_bytes = memory_after(turns=20)
-        assert memory_after(turns=rounds(40, 20_000)) < warm_bytes + (64 << 20)
+        warm_bytes = memory_after(turns=10)
+        assert memory_after(turns=rounds(20, 20_000)) < warm_bytes + (64 << 20)
 
 
 def test_killed_leaders_lose_and_double_nothing(cluster: Cluster) -> None:
