@@ -2,8 +2,9 @@
 
 One Ray cluster with one broker; the queues take turns. One actor puts and four get, each in a process of its own. "put"
 is the rate at which one producer puts; "moved" is the rate from the first put until the last item was got, which is the
-figure of the aim. Singly, `put` returns when the item is acknowledged, and `get` waits for an item. In batches it is
-`put_nowait_batch` and `get_nowait_batch` with 100 items (10 of 1 MB).
+figure of the aim. "cpu" is what an item takes of all processes of the cluster together, in microseconds: other work on
+the machine changes it least. Singly, `put` returns when the item is acknowledged, and `get` waits for an item. In
+batches it is `put_nowait_batch` and `get_nowait_batch` with 100 items (10 of 1 MB).
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import ray
 import ray.util.queue
 
 import rayka
 from rayka.queue import Empty, Queue
+from rayka.testing import cpu_s
 
 CONSUMERS = 4
 SIZES = {100: 100, 1_000_000: 10}
@@ -98,15 +101,22 @@ def run(case: Case, seconds: float, directory: str) -> dict[str, float]:
     done = os.path.join(directory, f"{time.monotonic_ns()}")
     producer, consumers = Producer.remote(), [Consumer.remote() for _ in range(CONSUMERS)]
     ray.get([producer.ready.remote(queue), *(each.ready.remote(queue) for each in consumers)])
+    before = used_s()
     gets = [each.get.remote(queue, case.batch, done) for each in consumers]
     count, began, ended = ray.get(producer.put.remote(queue, case, seconds, done))
     counts, lasts = zip(*ray.get(gets), strict=True)
     if sum(counts) != count:
         raise AssertionError(f"{case}: {sum(counts)} of {count} items came")
+    cpu = (used_s() - before) / count * 1e6
     for actor in (producer, *consumers):
         ray.kill(actor)
     queue.shutdown()
-    return {"put": count / (ended - began), "moved": count / (max(lasts) - began)}
+    return {"put": count / (ended - began), "moved": count / (max(lasts) - began), "cpu": cpu}
+
+
+def used_s() -> float:
+    """Processor seconds of the cluster's processes so far."""
+    return cpu_s(psutil.Process().children(recursive=True))
 
 
 def main() -> None:
@@ -123,12 +133,17 @@ def main() -> None:
                 cases = [Case(queue, size, together) for queue in QUEUES]
                 rounds = [[run(case, options.seconds, directory) for case in cases] for _ in range(options.rounds)]
                 for index, case in enumerate(cases):
-                    both = {key: statistics.median(each[index][key] for each in rounds) for key in ("put", "moved")}
+                    both = {
+                        key: statistics.median(each[index][key] for each in rounds) for key in ("put", "moved", "cpu")
+                    }
                     figures[f"{case.queue} {size} B x {together}"] = both
                     print(f"{case.queue:6} {size:>8} B, {together:>3} in a call: ", end="")
-                    print(", ".join(f"{key} {value:,.0f}/s" for key, value in both.items()), flush=True)
-                ours, rays = (figures[f"{queue} {size} B x {together}"]["moved"] for queue in ("rayka", "ray"))
-                print(f"       {ours / rays:.1f} times Ray's", flush=True)
+                    print(
+                        f"put {both['put']:,.0f}/s, moved {both['moved']:,.0f}/s, cpu {both['cpu']:,.0f} us", flush=True
+                    )
+                ours, rays = (figures[f"{queue} {size} B x {together}"] for queue in ("rayka", "ray"))
+                print(f"       {ours['moved'] / rays['moved']:.1f} times Ray's rate", end="")
+                print(f", {rays['cpu'] / ours['cpu']:.1f} times the items for the processor time", flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps({"load": os.getloadavg(), **figures}, indent=2))
 

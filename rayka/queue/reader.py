@@ -39,6 +39,9 @@ _TICK_S: Final = 0.02
 _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
 _MAX_BYTES: Final = 8 << 20
+_TRIM_ITEMS: Final = 1024
+_TRIM_BYTES: Final = 64 << 20
+"""Items that are done with are deleted after so many items, by their offsets, and after so many bytes fetched here."""
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
@@ -62,6 +65,7 @@ class QueueReader:
         self._epochs: dict[int, int] = {}
         self._image: object = None
         self._fetched_s = 0.0
+        self._fetched_bytes = 0
         self._renewing: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._ticking = False
@@ -185,9 +189,17 @@ class QueueReader:
             for _ in range(min(len(items), len(self._waiters))):
                 _wake(self._waiters.popleft())
         self._start_ticking()
+        self._trim_after(items)
         if not items and any(result.error for result in results.values()):
             await asyncio.sleep(_RETRY_S)
         return bool(items)
+
+    def _trim_after(self, items: Sequence[Item]) -> None:
+        """Items stay in the log until they are done with, so the programs that get them see to it that they go then."""
+        self._fetched_bytes += sum(len(item.value) for item in items)
+        if self._fetched_bytes >= _TRIM_BYTES or any(item.offset % _TRIM_ITEMS == _TRIM_ITEMS - 1 for item in items):
+            self._fetched_bytes = 0
+            self._background.start("trim", self._topic.trim())
 
     def _partitions(self) -> list[TopicPartition]:
         topic = self._topic.image()

@@ -7,6 +7,7 @@ item. The state of the share-partitions has to be initialized once, which the co
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Sequence
 from typing import Final
@@ -22,6 +23,8 @@ from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.queue.settings import DEAD_LETTER_PREFIX, QueueSettings
 from rayka.share.requests import ShareDepth
 from rayka.types import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS: Final = 30_000
 _LOOK_AGAIN_S: Final = 0.02
@@ -144,6 +147,15 @@ class QueueTopic:
                 if error.code in _GONE or not error.code.retriable or _now() > end:
                     raise
             await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def trim(self) -> None:
+        """Delete what is done with from the log. Errors are left to the next time."""
+        try:
+            depths = await self.depths()
+            starts = {one: depth.start_offset for one, depth in zip(self.partitions(), depths, strict=True)}
+            await self._admin.delete_records({one: offset for one, offset in starts.items() if offset > 0})
+        except RaykaError as error:
+            logger.info("the queue %s was not trimmed: %s", self.name, error)
 
     async def delete(self) -> None:
         """Delete the topic with all items, and the group. Nothing is left to do if somebody else has done it."""

@@ -270,3 +270,20 @@ def test_items_that_are_done_with_leave_the_lag_of_the_group(cluster: Cluster, q
     loop: LoopThread = cluster._connection.loop
     depths = queue._here.topic.depths
     wait_until(lambda: loop.run(depths())[0].start_offset == 10, ENOUGH_S, "all items are done")
+
+
+def test_items_that_are_done_with_are_deleted_from_the_log(
+    cluster: Cluster, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.reader._TRIM_ITEMS", 10)
+    queue.put_nowait_batch(range(40))
+    assert [queue.get() for _ in range(30)] == [*range(30)]
+    loop, depths = queue._here.loop, queue._here.topic.depths
+    wait_until(lambda: loop.run(depths())[0].start_offset == 29, ENOUGH_S, "the items before the last are done")
+    assert queue.get() == 30
+    admin, partition = cluster.admin(), (queue.name, 0)
+    assert [queue.get() for _ in range(9)] == [*range(31, 40)]
+    queue.put_nowait_batch(range(40, 50))
+    assert [queue.get() for _ in range(10)] == [*range(40, 50)]
+    started = lambda: next(iter(admin.list_offsets({partition: -2}).values())).offset  # noqa: E731
+    wait_until(lambda: started() >= 29, ENOUGH_S, "they are deleted")
