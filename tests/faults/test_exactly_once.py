@@ -250,11 +250,16 @@ def final_records(workload: Workload) -> dict[tuple[int, int], str]:
 
 
 def kill(part: str) -> Fault:
-    return lambda broker, number: (broker.kill_one(part, number), None)[1]
+    def end(broker: BrokerProcess, number: int) -> None:
+        wait_until(lambda: broker.find(part) != [], RECOVERY_S, f"{part} runs")
+        broker.kill_one(part, number)
+
+    return end
 
 
 def pause(part: str) -> Fault:
     def suspend(broker: BrokerProcess, number: int) -> None:
+        wait_until(lambda: broker.find(part) != [], RECOVERY_S, f"{part} runs")
         processes = broker.find(part)
         victim = processes[number % len(processes)]
         victim.send_signal(signal.SIGSTOP)
