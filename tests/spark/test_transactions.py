@@ -23,6 +23,7 @@ from tests.support.scale import rounds
 
 DRIVER_KILLS = rounds(1, 12)
 EXECUTOR_KILLS = rounds(2, 8)
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def found(cluster, topic):
@@ -87,36 +88,45 @@ def test_a_sink_for_topics_needs_a_stream(spark, topic):
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
+def waiting_in_the_middle(directory):
+    """A serializer that waits at a gate when the task has written some rows; is pickled by value."""
+    seen = []
+
+    def serialize(value):
+        import os
+        import time
+
+        seen.append(None)
+        if len(seen) == 60:
+            open(os.path.join(directory, "reading-0"), "w").close()
+            deadline_s = time.monotonic() + 60
+            while not os.path.exists(os.path.join(directory, "open")) and time.monotonic() < deadline_s:
+                time.sleep(0.02)
+        return value
+
+    return serialize
+
+
 @pytest.mark.timeout(60 + 60 * EXECUTOR_KILLS)
 def test_executors_are_killed_in_the_middle_of_a_transaction(spark, cluster, topic, other_topic, tmp_path):
-    """The gate is behind the shuffle: some rows of the task are written, and it waits with the others."""
-    output_rows = 300
-    fill(cluster, topic, output_rows * EXECUTOR_KILLS)
+    """Some rows are written: the batch is aborted, and written again in another transaction."""
+    rows_per_batch = spark.conf.get(ARROW_ROWS)
+    spark.conf.set(ARROW_ROWS, "50")
     for kill in range(EXECUTOR_KILLS):
-        directory = tmp_path / f"gate-{kill}"
-        directory.mkdir()
-        gate = Gate(directory)
-
-        def gated(frame, gate=gate):
-            return frame.mapInArrow(gate.waiting(), frame.schema)
-
-        with stream_topic(
-            spark,
-            topic,
-            checkpoint=tmp_path / "checkpoint",
-            sink=topic_sink(other_topic, gated),
-            max_offsets_per_trigger=output_rows,
-        ) as stream:
-            batch = threading.Thread(target=stream._process_next, args=(stream._batches.bounds(),))
+        fill(cluster, topic, 300, start=300 * kill)
+        gate = Gate(tmp_path / f"gate-{kill}")
+        gate.directory.mkdir()
+        sink = topic_sink(other_topic, producer={"value_serializer": waiting_in_the_middle(str(gate.directory))})
+        with stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", sink=sink) as stream:
+            batch = threading.Thread(target=stream.process_available)
             batch.start()
             gate.wait_for_readers()
             os.kill(executor_pid(), signal.SIGKILL)
             gate.open()
             batch.join(120)
             assert not batch.is_alive()
-    with stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", sink=topic_sink(other_topic)) as stream:
-        stream.process_available()
-    assert found(cluster, other_topic) == once(output_rows * EXECUTOR_KILLS)
+    spark.conf.set(ARROW_ROWS, rows_per_batch)
+    assert found(cluster, other_topic) == once(300 * EXECUTOR_KILLS)
 
 
 @pytest.mark.timeout(120 + 40 * DRIVER_KILLS)
