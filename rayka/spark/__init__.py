@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rayka.ranges.batches import DataLoss
     from rayka.ranges.plan import Timestamp
-    from rayka.spark.decoding import arrow_values, avro_values, json_values
+    from rayka.spark.decoding import arrow_values, avro_values, json_values, registry_values
     from rayka.spark.java import prepare_java
     from rayka.spark.read import read_topic
     from rayka.spark.sessions import session, stop
@@ -37,6 +37,7 @@ _MODULES = {
         "arrow_values",
         "avro_values",
         "json_values",
+        "registry_values",
     ),
     "rayka.spark.java": ("prepare_java",),
     "rayka.spark.read": ("read_topic",),
@@ -67,6 +68,7 @@ __all__ = [
     "parquet_sink",
     "prepare_java",
     "read_topic",
+    "registry_values",
     "session",
     "stop",
     "stream_id",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from rayka.storage.columns.encode import Fields
 from rayka.storage.columns.write import binary_fields
 
 OnError = Literal["fail", "null"]
+_REGISTERED = struct.Struct(">bI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,18 @@ def avro_values(
     """
     parsed = json.loads(avro_schema) if isinstance(avro_schema, str) else avro_schema
     return Decoding(schema, _Avro(parsed, prefix_bytes, on_error))
+
+
+def registry_values(
+    schema: StructType | str, schemas: Mapping[int, str | dict[str, Any]], *, on_error: OnError = "fail"
+) -> Decoding:
+    """Values that are Avro records as the clients of a schema registry write them: a zero, the id of the schema in four
+    bytes, and the record. `schemas` has the schemas by their ids, as the registry gives them at `/schemas/ids/ID`.
+
+    A field that the record's schema does not have is null. Needs fastavro.
+    """
+    parsed = {number: json.loads(each) if isinstance(each, str) else each for number, each in schemas.items()}
+    return Decoding(schema, _Registered(parsed, on_error))
 
 
 def arrow_values(schema: StructType | str, *, on_error: OnError = "fail") -> Decoding:
@@ -163,6 +177,27 @@ class _Avro:
 
         def one(value: bytes) -> Any:
             return fastavro.schemaless_reader(io.BytesIO(value[self.prefix_bytes :]), parsed, None)
+
+        return _one_by_one(values, schema, one, self.on_error, "Avro")
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    avro_schemas: Mapping[int, Any]
+    on_error: OnError
+
+    def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
+        import fastavro
+
+        parsed = {number: fastavro.parse_schema(each) for number, each in self.avro_schemas.items()}
+
+        def one(value: bytes) -> Any:
+            if len(value) < _REGISTERED.size:
+                raise ValueError(f"{len(value)} bytes have no schema id")
+            magic, number = _REGISTERED.unpack_from(value)
+            if magic or number not in parsed:
+                raise ValueError(f"begins with {value[: _REGISTERED.size]!r}: no id of a schema that is known")
+            return fastavro.schemaless_reader(io.BytesIO(value[_REGISTERED.size :]), parsed[number], None)
 
         return _one_by_one(values, schema, one, self.on_error, "Avro")
 

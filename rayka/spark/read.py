@@ -8,7 +8,8 @@ read the same records.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
 from rayka.client.joined import node_hosts
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import OnDataLoss
+from rayka.ranges.filters import Condition, narrow
 from rayka.ranges.plan import OffsetRange, Places, plan_ranges, split
 from rayka.spark.decoding import Decoding
 from rayka.spark.executor import SPLIT, SplitReader
@@ -52,6 +54,14 @@ SCHEMA = StructType(
 )
 """The columns of Spark's Kafka source."""
 _OF_SPLIT = ("topic", "partition")
+_COMPARED: Mapping[str, Callable[[Column, Any], Column]] = {
+    "=": operator.eq,
+    "in": lambda column, values: column.isin(list(values)),
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 _SPLITS = StructType([StructField("split", StringType(), False)])
 
 
@@ -66,6 +76,7 @@ def read_topic(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
     values: Decoding | None = None,
+    where: Iterable[tuple[str, str, Any]] = (),
     read_committed: bool = True,
 ) -> DataFrame:
     """The records of one or several topics, or of those whose whole name matches `pattern`.
@@ -75,12 +86,23 @@ def read_topic(
     read, so name them where not all are needed. `min_partitions` asks for more and finer splits than the topics
     have partitions, `max_records_per_partition` bounds them. `values` (`json_values`, `avro_values`,
     `arrow_values`) puts columns of a given schema in place of `value`.
+
+    `where` has conditions on topic, partition, offset and timestamp, all of which hold for what is read:
+    `[("partition", "in", [0, 2]), ("timestamp", ">=", time)]`, with the operators = in > >= < <=. A filter on the
+    DataFrame gives the same records, but Spark can't let the reader know of it.
     """
+    conditions = [Condition(*each) for each in where]
     admin = ray_cluster_of(spark).join().admin()
     offsets = TopicOffsets(admin, topics, pattern, isolation_of(read_committed))
     ranges = plan_ranges(offsets.topic_ids(), offsets.list_offsets, starting, ending)
+    ranges = narrow(ranges, conditions, offsets.list_offsets)
     splits = split(ranges, min_partitions or 1, max_records_per_partition)
-    return read_splits(spark, splits, columns, values, offsets.isolation)
+    inexact = [each for each in conditions if not each.is_exact]
+    added = tuple(dict.fromkeys(each.column for each in inexact if each.column not in columns))
+    frame = read_splits(spark, splits, (*columns, *added), values, offsets.isolation)
+    for each in inexact:
+        frame = frame.where(_COMPARED[each.operator](F.col(each.column), each.value))
+    return frame.drop(*added)
 
 
 def read_splits(

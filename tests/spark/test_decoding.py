@@ -8,11 +8,15 @@ import json
 import fastavro
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark import arrow_values, avro_values, json_values, read_topic
+from rayka.spark import arrow_values, avro_values, json_values, read_topic, registry_values
 
 SCHEMA = "user string, n long, price double"
+SCHEMA_TYPE = StructType(
+    [StructField("user", StringType()), StructField("n", LongType()), StructField("price", DoubleType())]
+)
 AVRO = {
     "type": "record",
     "name": "Sale",
@@ -22,6 +26,7 @@ AVRO = {
         {"name": "price", "type": ["null", "double"]},
     ],
 }
+REGISTERED = {7: AVRO, 70_000: {**AVRO, "fields": AVRO["fields"][:2]}}
 ROWS = [{"user": f"user {i % 7}", "n": i, "price": None if i % 5 == 0 else i / 4} for i in range(500)]
 
 
@@ -34,6 +39,14 @@ def as_avro(row):
     buffer.seek(5)
     fastavro.schemaless_writer(buffer, AVRO, row)
     return buffer.getvalue()
+
+
+def as_registered(row):
+    """Every second record has a schema of another id, in which the price is missing."""
+    buffer = io.BytesIO()
+    number = 7 if row["n"] % 2 else 70_000
+    fastavro.schemaless_writer(buffer, REGISTERED[number], row)
+    return b"\0" + number.to_bytes(4, "big") + buffer.getvalue()
 
 
 def as_arrow(row):
@@ -49,6 +62,18 @@ def fill(cluster, topic, encode):
         for i, row in enumerate(ROWS):
             producer.send(topic, encode(row), partition=i % 3)
         producer.send(topic, None, partition=0)
+
+
+def test_each_value_is_decoded_by_the_schema_whose_id_it_has():
+    values = pa.array([as_registered(row) for row in ROWS] + [None])
+    decoded = registry_values(SCHEMA_TYPE, REGISTERED).decode(pa.record_batch([values], ["value"])).to_pylist()
+    assert decoded[:-1] == [{**row, "price": row["price"] if row["n"] % 2 else None} for row in ROWS]
+    assert decoded[-1] == {"user": None, "n": None, "price": None}
+    foreign = pa.record_batch([pa.array([b"\0\0\0\0\5x", b"\1\0\0\0\7", b"\0"])], ["value"])
+    with pytest.raises(RaykaError, match="no id of a schema that is known"):
+        registry_values(SCHEMA_TYPE, REGISTERED).decode(foreign)
+    nulls = registry_values(SCHEMA_TYPE, REGISTERED, on_error="null").decode(foreign).to_pylist()
+    assert nulls == [{"user": None, "n": None, "price": None}] * 3
 
 
 @pytest.mark.parametrize(

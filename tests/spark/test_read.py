@@ -71,6 +71,23 @@ def test_columns_are_those_of_sparks_source(spark, cluster, topic):
         assert (headers or []) == [tuple(header) for header in record.headers]
 
 
+def test_conditions_read_less_and_give_what_a_filter_gives(spark, cluster, topic):
+    fill(cluster, topic)
+    time = datetime.datetime.fromtimestamp(START_MS / 1000 + 4_000.5, datetime.UTC)
+    where = [("partition", "in", [0, 2]), ("timestamp", ">=", time), ("offset", "<", 1_900)]
+    frame = read_topic(
+        spark, topic, columns=("value", "partition", "offset"), where=where, max_records_per_partition=100
+    )
+    assert frame.columns == ["value", "partition", "offset"]
+    every = read_topic(spark, topic).where((F.col("partition") != 1) & (F.col("offset") < 1_900))
+    assert places(frame.collect()) == places(every.where(F.col("timestamp") >= F.lit(time)).collect())
+    assert frame.rdd.getNumPartitions() == 12
+    early = read_topic(spark, topic, columns=("value",), where=[("timestamp", "<", time)])
+    assert (early.columns, early.count()) == (["value"], 4_001)
+    with pytest.raises(RaykaError, match="value = 5 is not a condition"):
+        read_topic(spark, topic, where=[("value", "=", 5)])
+
+
 def test_sums_join_and_group_by_are_those_of_a_plain_consumer(spark, cluster, topic, other_topic):
     fill(cluster, topic)
     fill(cluster, other_topic, 500)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
 START_MS = 1_700_000_000_000
+PLACES = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+    ]
+)
 
 
 def fill(cluster: Any, topic: str, count: int, start: int = 0, partitions: int = 3) -> None:

@@ -11,15 +11,13 @@ import time
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import _parse_datatype_string
 
 from rayka.client.kafka.cluster import KafkaCluster
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.source import fetcher, stream
 from rayka.spark.source.source import RaykaSource
-from tests.spark4.reading import fill
+from tests.spark4.reading import PLACES, fill
 
-SCHEMA = "partition int, offset long"
 ALL = ReadAllAvailable()
 
 
@@ -29,14 +27,14 @@ def _short_patience(monkeypatch):
 
 
 @pytest.fixture
-def query(spark, cluster, topic):
+def query(cluster, topic):
     """`query(**options)`: the reader of a stream over the topic, as Spark makes it anew with each start."""
 
     def make(**options):
         given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "startingOffsets": "earliest"}
         if "subscribePattern" not in options:
             given["subscribe"] = topic
-        return RaykaSource({**given, **options}).streamReader(_parse_datatype_string(SCHEMA))
+        return RaykaSource({**given, **options}).streamReader(PLACES)
 
     return make
 
@@ -108,7 +106,10 @@ def test_a_planned_batch_whose_end_is_gone_does_not_stop_the_stream_for_ever(clu
 
 
 @pytest.mark.parametrize("chosen", ["subscribe", "subscribePattern"])
-def test_a_deleted_topic_fails_the_stream_unless_that_is_allowed(cluster, topic, other_topic, query, chosen):
+def test_a_deleted_topic_fails_the_stream_unless_that_is_allowed(
+    cluster, topic, other_topic, query, chosen, monkeypatch
+):
+    monkeypatch.setattr(stream, "_PATIENCE_S", 3.0)  # the broker lists a topic for a moment after its leader has ended
     fill(cluster, topic, 30)
     fill(cluster, other_topic, 30)
     names = {"subscribe": f"{topic},{other_topic}", "subscribePattern": f"{topic}|{other_topic}"}

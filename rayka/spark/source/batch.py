@@ -50,7 +50,7 @@ def fetch_settings(options: SourceOptions) -> FetchSettings:
         bootstrap_servers_of(options.bootstrap_servers),
         options.isolation,
         options.fail_on_data_loss,
-        options.timeout_ms / 1000,
+        options.poll_timeout_ms / 1000,
         options.fetch_bytes,
     )
 

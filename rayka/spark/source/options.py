@@ -7,6 +7,7 @@ Source: the table of options in Spark's "Structured Streaming + Kafka Integratio
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -35,9 +36,12 @@ _BOTH = (
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
 )
 _BATCH = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_STREAMING = ("maxOffsetsPerTrigger",)
+_STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _NAMES: Mapping[Query, Mapping[str, str]] = {
     "batch": {name.lower(): name for name in _BOTH + _BATCH},
     "streaming": {name.lower(): name for name in _BOTH + _STREAMING},
@@ -48,13 +52,27 @@ _ISOLATION = {
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
     "read_committed": IsolationLevel.READ_COMMITTED,
 }
+_GROUP = "no consumer group takes part in a query: its offsets are in Spark's checkpoint"
+_BYTES = "keys and values are read as bytes: decode them in the DataFrame"
+_REASONS = {
+    "groupidprefix": _GROUP,
+    "kafka.group.id": _GROUP,
+    "kafka.enable.auto.commit": _GROUP,
+    "kafka.auto.offset.reset": "startingOffsets says where a query begins",
+    "kafka.key.deserializer": _BYTES,
+    "kafka.value.deserializer": _BYTES,
+}
+"""Why options that programs for Spark's Kafka source may have are not here."""
+_TIME_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 DEFAULT_TIMEOUT_MS = 60_000
+DEFAULT_TRIGGER_DELAY_S = 15 * 60.0
+DEFAULT_RETRY_INTERVAL_MS = 1_000
 DEFAULT_FETCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Topics by name, or those whose whole name matches `pattern`, or single partitions: exactly one of the three."""
+    """Topics by name, or those in whose name `pattern` is found, or single partitions: exactly one of the three."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -68,7 +86,10 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query reads. `bootstrap_servers` None stands for the broker that `rayka up` started here last."""
+    """What a query reads. `bootstrap_servers` None stands for the broker that `rayka up` started here last.
+
+    `offset_retries` bounds how often offsets are looked up again; None: until `timeout_ms` are over.
+    """
 
     choice: TopicChoice
     starting: Places
@@ -80,7 +101,12 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int = 1
+    max_trigger_delay_s: float = DEFAULT_TRIGGER_DELAY_S
     timeout_ms: int = DEFAULT_TIMEOUT_MS
+    poll_timeout_ms: int = DEFAULT_TIMEOUT_MS
+    offset_retries: int | None = None
+    retry_interval_ms: int = DEFAULT_RETRY_INTERVAL_MS
     fetch_bytes: int = DEFAULT_FETCH_BYTES
 
 
@@ -88,6 +114,8 @@ def parse_options(options: Mapping[str, str], query: Query) -> SourceOptions:
     """The options of a batch or streaming query. Raises INVALID_REQUEST and says which option is wrong."""
     given = _Given(options, query)
     given.require("kafka.security.protocol", {"PLAINTEXT": None})
+    timeout_ms = given.positive("kafka.request.timeout.ms") or DEFAULT_TIMEOUT_MS
+    limits = _trigger_limits(given)
     return SourceOptions(
         choice=_choice(given),
         starting=_starting(given, query),
@@ -98,8 +126,13 @@ def parse_options(options: Mapping[str, str], query: Query) -> SourceOptions:
         include_headers=given.require("includeHeaders", _FLAGS) is True,
         min_partitions=given.positive("minPartitions"),
         max_records_per_partition=given.positive("maxRecordsPerPartition"),
-        max_offsets_per_trigger=given.positive("maxOffsetsPerTrigger"),
-        timeout_ms=given.positive("kafka.request.timeout.ms") or DEFAULT_TIMEOUT_MS,
+        max_offsets_per_trigger=limits[1],
+        min_offsets_per_trigger=limits[0],
+        max_trigger_delay_s=given.duration_s("maxTriggerDelay") or DEFAULT_TRIGGER_DELAY_S,
+        timeout_ms=timeout_ms,
+        poll_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs") or timeout_ms,
+        offset_retries=given.number("fetchOffset.numRetries"),
+        retry_interval_ms=given.positive("fetchOffset.retryIntervalMs") or DEFAULT_RETRY_INTERVAL_MS,
         fetch_bytes=given.positive("kafka.max.partition.fetch.bytes") or DEFAULT_FETCH_BYTES,
     )
 
@@ -128,10 +161,24 @@ class _Given:
 
     def positive(self, name: str) -> int | None:
         """A number from 1."""
+        return self.number(name, 1)
+
+    def number(self, name: str, least: int = 0) -> int | None:
+        """A number from `least`."""
         text = self.text(name)
-        if text is not None and not (text.isdigit() and int(text)):
-            raise invalid(f"Option {name}={text!r} is not valid: use a number from 1")
+        if text is not None and not (text.isdigit() and int(text) >= least):
+            raise invalid(f"Option {name}={text!r} is not valid: use a number from {least}")
         return None if text is None else int(text)
+
+    def duration_s(self, name: str) -> float | None:
+        """A time with its unit, such as 15m; in seconds."""
+        text = self.text(name)
+        found = re.fullmatch(r"(\d+) *([a-z]+)", (text or "").lower())
+        if text is not None and (found is None or found[2] not in _TIME_UNITS_S):
+            raise invalid(
+                f"Option {name}={text!r} is not valid: use a time such as 15m, with {', '.join(_TIME_UNITS_S)}"
+            )
+        return None if found is None else int(found[1]) * _TIME_UNITS_S[found[2]]
 
     def timestamp(self, name: str) -> int | None:
         """Milliseconds since the epoch."""
@@ -165,7 +212,8 @@ def _unknown(name: str) -> RaykaError:
     for query, names in _NAMES.items():
         if name.lower() in names:
             return invalid(f"Option {names[name.lower()]} is not supported: it is one of {query} queries only")
-    return invalid(f"Option {name} is not supported: the source rayka does not have it")
+    reason = _REASONS.get(name.lower(), "the source rayka does not have it")
+    return invalid(f"Option {name} is not supported: {reason}")
 
 
 def _whole(number: Any) -> int:
@@ -194,6 +242,14 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     except (ValueError, TypeError, AttributeError) as error:
         example = '{"topicA": [0, 1]}'
         raise invalid(f"Option assign={text!r} is not valid: use JSON such as {example} ({error})") from None
+
+
+def _trigger_limits(given: _Given) -> tuple[int, int | None]:
+    """The least and the most offsets of a batch."""
+    least, most = given.positive("minOffsetsPerTrigger") or 1, given.positive("maxOffsetsPerTrigger")
+    if most is not None and least > most:
+        raise invalid(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+    return least, most
 
 
 def _starting(given: _Given, query: Query) -> Places:

@@ -1,16 +1,27 @@
-"""The data source as PySpark finds it: makes the readers and writers of a query from its options."""
+"""The data source as PySpark finds it: makes the readers and writers of a query from its options.
+
+What streaming needs is imported when a query asks for it: PySpark 4.0 does not have it, and 4.1 only a part.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from rayka.spark.source.batch import TopicReader
 from rayka.spark.source.columns import COLUMNS, HEADERS, ddl
 from rayka.spark.source.options import invalid, parse_options
-from rayka.spark.source.stream import TopicStreamReader
-from rayka.spark.source.write import TopicStreamWriter, TopicWriter
+from rayka.spark.source.write import TopicWriter
 from rayka.spark.source.write_options import parse_sink_options
+
+if TYPE_CHECKING:
+    from rayka.spark.source.stream import TopicStreamReader
+    from rayka.spark.source.stream_write import TopicStreamWriter
 
 
 class RaykaSource(DataSource):
@@ -32,6 +43,8 @@ class RaykaSource(DataSource):
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802
         """The reader of a streaming query."""
+        with _needing("4.2", "A stream that reads topics"):
+            from rayka.spark.source.stream import TopicStreamReader
         return TopicStreamReader(schema, parse_options(self.options, "streaming"))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
@@ -42,4 +55,15 @@ class RaykaSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:  # noqa: N802
         """The writer of a streaming query. Output mode complete sends all rows of the result with each batch."""
+        with _needing("4.1", "A stream that writes topics"):
+            from rayka.spark.source.stream_write import TopicStreamWriter
         return TopicStreamWriter(schema, parse_sink_options(self.options))
+
+
+@contextmanager
+def _needing(version: str, what: str) -> Iterator[None]:
+    """Raise INVALID_REQUEST where an import fails because PySpark is too old."""
+    try:
+        yield
+    except ImportError:
+        raise invalid(f"{what} needs PySpark {version} or later; this is {pyspark.__version__}") from None

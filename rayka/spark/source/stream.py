@@ -43,6 +43,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = fetch_settings(options)
         self._latest: Bounds | None = None
         self._is_bounded = False
+        self._last_trigger_s: float | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Where a new query begins."""
@@ -59,7 +60,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ranges, losses = self._next(from_offset(start), max_offsets)
         raise_or_log(losses, self._options.fail_on_data_loss)
-        return to_offset(ranges) if losses or any(map(len, ranges)) else start
+        if not losses and self._has_to_wait(sum(map(len, ranges))):
+            return start
+        self._last_trigger_s = time.monotonic()
+        return to_offset(ranges)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """maxOffsetsPerTrigger."""
@@ -86,6 +90,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a split."""
         return read_split(self._settings, self._columns, self._schema, partition.value)
+
+    def _has_to_wait(self, offsets: int) -> bool:
+        """Whether a batch would be too small, or without any offset."""
+        if not offsets or self._is_bounded or self._last_trigger_s is None:
+            return not offsets
+        is_too_small = offsets < self._options.min_offsets_per_trigger
+        return is_too_small and time.monotonic() - self._last_trigger_s < self._options.max_trigger_delay_s
 
     def _next(self, last: list[OffsetRange], max_offsets: int | None) -> tuple[list[OffsetRange], list[Lost]]:
         """See `next_ranges`. A loss that is not certain is believed when it is still there after some seconds."""

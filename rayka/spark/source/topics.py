@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,16 +33,20 @@ def bootstrap_servers_of(given: str | None) -> str:
 
 
 def ask(bootstrap_servers: str, options: SourceOptions, question: Callable[[SourceTopics], T]) -> T:
-    """Ask the brokers, again and again while none answers and the time is not up. Raises the last error."""
+    """Ask the brokers, again and again while none answers and the time, or the retries, are not used up. Raises the
+    last error."""
     deadline_s = time.monotonic() + options.timeout_ms / 1000
-    while True:
+    retries = options.offset_retries
+    for tried in itertools.count():
         try:
             with closing(SourceTopics(bootstrap_servers, options)) as topics:
                 return question(topics)
         except RaykaError as error:
-            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or time.monotonic() >= deadline_s:
+            is_over = time.monotonic() >= deadline_s if retries is None else tried >= retries
+            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or is_over:
                 raise
-        time.sleep(_RETRY_S)
+        time.sleep(_RETRY_S if retries is None else options.retry_interval_ms / 1000)
+    raise AssertionError("unreachable")
 
 
 class SourceTopics:
@@ -92,11 +97,11 @@ class SourceTopics:
         return found
 
     def _chosen(self, found: Mapping[str, TopicDescription]) -> list[str]:
-        """Their names. A pattern leaves out internal topics, as in Kafka's consumers."""
+        """Their names. As in Spark's Kafka source a pattern may match a part of the name, but no internal topic."""
         if self._choice.pattern is None:
             return sorted(found)
         pattern = _compiled(self._choice)
-        return sorted(name for name, topic in found.items() if pattern.fullmatch(name) and not topic.is_internal)
+        return sorted(name for name, topic in found.items() if pattern.search(name) and not topic.is_internal)
 
     def _partitions(self, topic: TopicDescription, existing_only: bool) -> Iterable[int]:
         present = {partition.partition for partition in topic.partitions}

@@ -1,4 +1,4 @@
-"""Writing a DataFrame, or the batches of a streaming query, into topics: at least once, as Spark's Kafka sink does."""
+"""Writing a DataFrame into topics: at least once, as Spark's Kafka sink does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rayka.spark.source.options import invalid
 from rayka.spark.source.sender import Sender
@@ -25,7 +25,7 @@ class Written(WriterCommitMessage):
     records: int
 
 
-class _RowWriter:
+class RowWriter:
     """Writes rows in a worker; made in the driver, where it checks options and columns."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
@@ -53,9 +53,5 @@ class _RowWriter:
             yield topic, batch.filter(pc.equal(topics, topic))
 
 
-class TopicWriter(_RowWriter, DataSourceArrowWriter):
+class TopicWriter(RowWriter, DataSourceArrowWriter):
     """Writes the tasks of a batch."""
-
-
-class TopicStreamWriter(_RowWriter, DataSourceStreamArrowWriter):
-    """Writes the tasks of a streaming query's batches."""

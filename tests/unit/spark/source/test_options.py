@@ -85,6 +85,16 @@ def test_numbers_and_kafka_settings():
     assert options.isolation is IsolationLevel.READ_COMMITTED
 
 
+def test_waiting_and_retries():
+    waiting = streaming(minOffsetsPerTrigger="50", maxTriggerDelay="2 min")
+    assert (waiting.min_offsets_per_trigger, waiting.max_trigger_delay_s) == (50, 120.0)
+    assert streaming().max_trigger_delay_s == 15 * 60
+    retried = batch(**{"fetchOffset.numRetries": "0", "fetchOffset.retryIntervalMs": "10"})
+    assert (retried.offset_retries, retried.retry_interval_ms) == (0, 10)
+    assert batch(**{"kafka.request.timeout.ms": "7"}).poll_timeout_ms == 7
+    assert batch(**{"kafka.request.timeout.ms": "7", "kafkaConsumer.pollTimeoutMs": "9"}).poll_timeout_ms == 9
+
+
 @pytest.mark.parametrize(
     ("query", "options", "words"),
     [
@@ -104,7 +114,18 @@ def test_numbers_and_kafka_settings():
         ("batch", {"subscribe": "a", "failOnDataLoss": "maybe"}, "use true or false"),
         ("batch", {"subscribe": "a", "maxOffsetsPerTrigger": "5"}, "it is one of streaming queries only"),
         ("streaming", {"subscribe": "a", "endingOffsets": "latest"}, "it is one of batch queries only"),
-        ("streaming", {"subscribe": "a", "minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger is not supported"),
+        ("batch", {"subscribe": "a", "minOffsetsPerTrigger": "5"}, "it is one of streaming queries only"),
+        (
+            "streaming",
+            {"subscribe": "a", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "minOffsetsPerTrigger=5 is more than maxOffsetsPerTrigger=4",
+        ),
+        ("streaming", {"subscribe": "a", "maxTriggerDelay": "15 weeks"}, "use a time such as 15m"),
+        ("streaming", {"subscribe": "a", "fetchOffset.numRetries": "-1"}, "use a number from 0"),
+        ("batch", {"subscribe": "a", "kafka.group.id": "g"}, "kafka.group.id is not supported: no consumer group"),
+        ("batch", {"subscribe": "a", "groupIdPrefix": "g"}, "groupIdPrefix is not supported: no consumer group"),
+        ("batch", {"subscribe": "a", "kafka.auto.offset.reset": "latest"}, "startingOffsets says where"),
+        ("batch", {"subscribe": "a", "kafka.value.deserializer": "x"}, "values are read as bytes"),
         ("batch", {"subscribe": "a", "kafka.sasl.mechanism": "PLAIN"}, "kafka.sasl.mechanism is not supported"),
         ("batch", {"subscribe": "a", "kafka.security.protocol": "SSL"}, "use PLAINTEXT"),
     ],
