@@ -63,13 +63,15 @@ def test_sql_reads_a_view_of_a_topic(spark, cluster, topic):
     fill(cluster, topic, COUNT)
     options = f"OPTIONS (`kafka.bootstrap.servers` '{cluster.bootstrap_servers}', subscribe '{topic}')"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW clicks USING rayka {options}")
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW counted (partition INT) USING rayka {options}")
+    counted = f"CREATE OR REPLACE TEMPORARY VIEW counted (partition INT) USING rayka {options}"
+    spark.sql(counted)
     described = [(row["col_name"], row["data_type"]) for row in spark.sql("DESCRIBE clicks").collect()]
     assert described == SCHEMA_OF_SPARKS_SOURCE
     query = "SELECT partition, max(offset) FROM clicks WHERE cast(value AS string) LIKE 'value%' GROUP BY 1 ORDER BY 1"
     assert [tuple(row) for row in spark.sql(query).collect()] == [(0, 999), (1, 999), (2, 999)]
     assert spark.sql("SELECT count(*) FROM counted").first()[0] == COUNT
     fill(cluster, topic, 30)
+    spark.sql(counted)
     assert spark.sql("SELECT count(*) FROM counted").first()[0] == COUNT + 30
 
 
