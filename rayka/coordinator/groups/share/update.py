@@ -18,7 +18,8 @@ from rayka.coordinator.topics import Topics
 # A share-partition of a topic that the group knows is new: all of its records came after the group.
 _FROM_THE_BEGINNING = 0
 _BY_RESET_STRATEGY = -1
-_YEAR_2020_S = 1_577_836_800
+_EPOCHS_OF_A_GROUP = 1009
+_FIRST_EPOCHS = 1 << 23
 
 
 class ShareGroupUpdate:
@@ -74,10 +75,12 @@ class ShareGroupUpdate:
         self.add(self.group.epoch_record(epoch, metadata_hash))
 
     def _first_epoch(self) -> int:
-        """The seconds since 2020, below 2^31 until 2088. Epochs of a group of this name that was deleted are smaller,
-        unless it had more of them than seconds.
+        """Another one in each second, and far from those of the seconds around it.
+
+        All epochs must stay below 2^24: librdkafka 2.16 takes a member id to end at the next zero byte, which is the
+        first one of the epoch that follows it.
         """
-        return max(1, self._now_ms // 1000 - _YEAR_2020_S)
+        return 1 + self._now_ms // 1000 * _EPOCHS_OF_A_GROUP % _FIRST_EPOCHS
 
     def assign(self, interval_ms: int) -> None:
         """Compute the target of the group epoch, unless the last one was computed less than `interval_ms` ago.
