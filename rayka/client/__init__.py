@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from rayka.client.group.consumer import AsyncGroupConsumer
     from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata, ReadOffsets
     from rayka.client.group.settings import GroupConsumerConfig, GroupConsumerOptions
+    from rayka.client.producer.accumulator import BufferFull
+    from rayka.client.producer.blocking import Producer
     from rayka.client.producer.future import BatchMetadata, ProduceFuture, RecordMetadata
     from rayka.client.producer.partitioner import Partitioner, murmur2, random_partition
-    from rayka.client.producer.producer import AsyncProducer, BufferFull, Producer
+    from rayka.client.producer.producer import AsyncProducer
     from rayka.client.settings import ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
     from rayka.client.share.blocking import ShareConsumer
     from rayka.client.share.consumer import AsyncShareConsumer
@@ -50,7 +52,9 @@ _MODULES = {
     "rayka.client.group.settings": ("GroupConsumerConfig", "GroupConsumerOptions"),
     "rayka.client.producer.future": ("BatchMetadata", "ProduceFuture", "RecordMetadata"),
     "rayka.client.producer.partitioner": ("Partitioner", "murmur2", "random_partition"),
-    "rayka.client.producer.producer": ("AsyncProducer", "BufferFull", "Producer"),
+    "rayka.client.producer.accumulator": ("BufferFull",),
+    "rayka.client.producer.blocking": ("Producer",),
+    "rayka.client.producer.producer": ("AsyncProducer",),
     "rayka.client.settings": ("ConsumerConfig", "ConsumerOptions", "ProducerConfig", "ProducerOptions"),
     "rayka.client.share.blocking": ("ShareConsumer",),
     "rayka.client.share.consumer": ("AsyncShareConsumer",),

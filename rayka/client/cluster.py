@@ -17,7 +17,8 @@ from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.consumer import AsyncGroupConsumer
 from rayka.client.group.settings import GroupConsumerOptions
 from rayka.client.loop import LoopThread
-from rayka.client.producer.producer import AsyncProducer, Producer
+from rayka.client.producer.blocking import Producer
+from rayka.client.producer.producer import AsyncProducer
 from rayka.client.settings import ConsumerOptions, ProducerOptions
 from rayka.client.share.blocking import ShareConsumer
 from rayka.client.share.consumer import AsyncShareConsumer

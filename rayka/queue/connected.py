@@ -11,7 +11,7 @@ from weakref import WeakSet
 import ray
 
 from rayka.client.joined import RayCluster
-from rayka.client.producer.producer import Producer
+from rayka.client.producer.blocking import Producer
 from rayka.queue.reader import QueueReader
 from rayka.queue.settings import QueueSettings
 from rayka.queue.topic import QueueTopic

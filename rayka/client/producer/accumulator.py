@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rayka.client.producer.batch import Headers, ProducerBatch, RecordFuture
 from rayka.client.settings import ProducerConfig
+from rayka.errors import RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
@@ -108,6 +109,10 @@ class PartitionQueue:
         """Remove the batches that are done from the front of the window in flight."""
         while self.in_flight and self.in_flight[0].done:
             del self.in_flight[0]
+
+
+class BufferFull(RaykaError, BufferError):
+    """The records that are not acknowledged yet fill `buffer_memory`, and `max_block_ms` are over."""
 
 
 class Accumulator:

@@ -1,9 +1,7 @@
 """The producer: records in, futures out.
 
-`send` puts a record into the batch of its partition and returns; the sender's event loop does the rest. The
-blocking form does that first part in the caller's own thread, because a hop to the loop would cost ten
-times as much as the record; only where it would have to wait (for an unknown topic, for room in the
-buffer) does it go through the asynchronous form.
+`send` puts a record into the batch of its partition and returns; the sender's event loop does the rest. `blocking.py`
+has the form for threads.
 """
 
 from __future__ import annotations
@@ -13,18 +11,17 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from time import time_ns
-from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from rayka.client.group.coordinator import GroupMetadata, ReadOffsets
-from rayka.client.loop import AsyncClosing, Closing, LoopThread, Shell, at_home, blocking, blocking_close
-from rayka.client.producer.accumulator import Accumulator
+from rayka.client.group.coordinator import GroupMetadata
+from rayka.client.loop import AsyncClosing, at_home
+from rayka.client.producer.accumulator import Accumulator, BufferFull
 from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
-from rayka.client.producer.batch import PLAIN_OVERHEAD, BatchFuture, Headers, ProducerBatch, RecordFuture
+from rayka.client.producer.batch import BatchFuture, Headers, ProducerBatch, RecordFuture
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
-from rayka.client.producer.transactions import Offsets, Transactions
+from rayka.client.producer.transactions import Offsets, OffsetsReader, Transactions
 from rayka.client.settings import OpenTransaction, ProducerConfig, ProducerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -42,16 +39,7 @@ ProducerRecord = Any
 _MAX_RECORD_OVERHEAD = max_record_size(None, None)
 _BULK_BATCH_SIZE = 1 << 20
 _NOTHING = (None, None, None)
-
-
-class OffsetsReader(Protocol):
-    """A consumer in a group."""
-
-    def read_offsets(self) -> ReadOffsets: ...
-
-
-class BufferFull(RaykaError, BufferError):
-    """The records that are not acknowledged yet fill `buffer_memory`, and `max_block_ms` are over."""
+_CLOSED = "The producer is closed"
 
 
 class AsyncProducer(AsyncClosing):
@@ -72,7 +60,8 @@ class AsyncProducer(AsyncClosing):
         is_plain = self.config.transactional_id is None and self.config.joins is None
         self._transactions = None if is_plain else Transactions(broker, self.config)
         self._sender = Sender(broker, self._accumulator, self.config, self.home, self._transactions)
-        self._partitioner = _partitioner(self.config.partitioner)
+        given = self.config.partitioner
+        self._partitioner: Partitioner | None = given() if isinstance(given, type) else given
         self._key_serializer = self.config.key_serializer
         self._value_serializer = self.config.value_serializer
         is_plain = self._value_serializer is None and self._partitioner is None and self._transactions is None
@@ -178,7 +167,7 @@ class AsyncProducer(AsyncClosing):
         except RaykaError:
             logger.warning("a producer was closed with %d bytes unsent", self._accumulator.used_bytes)
         finally:
-            self._sender.abandon(_closed())
+            self._sender.abandon(RaykaError(ErrorCode.INVALID_REQUEST, _CLOSED))
 
     def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic; empty if it does not exist."""
@@ -303,7 +292,7 @@ class AsyncProducer(AsyncClosing):
 
     def _check_sendable(self) -> None:
         if self._is_closed:
-            raise _closed()
+            raise RaykaError(ErrorCode.INVALID_REQUEST, _CLOSED)
         if self._transactions is not None:
             self._transactions.check_open()
 
@@ -408,112 +397,3 @@ class AsyncProducer(AsyncClosing):
                 f"{self._accumulator.used_bytes} bytes wait to be acknowledged, buffer_memory is "
                 f"{self.config.buffer_memory}, and max_block_ms={self.config.max_block_ms} are over",
             ) from None
-
-
-class Producer(Shell[AsyncProducer], Closing):
-    """The blocking form of `AsyncProducer`; any number of threads may use it."""
-
-    def __init__(self, core: AsyncProducer, loop: LoopThread) -> None:
-        super().__init__(core, loop)
-        self._quick_routes = core.quick_routes
-        self._acquire, self._release = core.lock.acquire, core.lock.release  # they take half the time of `with`
-
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: HeadersLike = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> RecordFuture:
-        """Send one record; the future that it returns has the record's offset, or takes callbacks.
-
-        Blocks, up to `max_block_ms`, for a topic that has to be created and for room in the buffer. Raises
-        RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
-        """
-        if key is None and headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
-            route = self._quick_routes.get(topic)  # most records go into a batch that is there and has room
-            if route is not None:
-                self._acquire()
-                try:
-                    batch = route.sticky_queue.filling
-                    if batch is not None:
-                        size = batch.size + len(value) + PLAIN_OVERHEAD
-                        if size <= batch.reserved:
-                            values = batch.values
-                            index = len(values)
-                            values.append(value)
-                            batch.timestamps_ns.append(time_ns())
-                            batch.size = size
-                            return RecordFuture(batch, index)
-                finally:
-                    self._release()
-        future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
-        if future is None:
-            future = self._loop.run(self._core.send(topic, value, key, headers, partition, timestamp_ms))
-        return future
-
-    def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
-        """As `AsyncProducer.send_batch`."""
-        self._loop.run(self._core.ready(topic))
-        return self._put_all(self._core.batches(topic, partition, records))
-
-    def send_many(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
-        headers: Sequence[HeadersLike] | None = None,
-        partition: int | None = None,
-        timestamps_ms: int | Sequence[int] | None = None,
-    ) -> list[BatchFuture]:
-        """As `AsyncProducer.send_many`."""
-        self._loop.run(self._core.ready(topic))
-        return self._put_all(self._core.list_batches(topic, values, keys, headers, partition, timestamps_ms))
-
-    def send_table(self, topic: str, table: Any) -> list[BatchFuture]:
-        """As `AsyncProducer.send_table`."""
-        self._loop.run(self._core.ready(topic))
-        return self._put_all(self._core.table_batches(topic, table))
-
-    def _put_all(self, batches: Iterator[ProducerBatch]) -> list[BatchFuture]:
-        return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]
-
-    init_transactions = blocking(AsyncProducer.init_transactions)
-    begin_transaction = blocking(AsyncProducer.begin_transaction)
-    share_transaction = blocking(AsyncProducer.share_transaction)
-    commit_transaction = blocking(AsyncProducer.commit_transaction)
-    abort_transaction = blocking(AsyncProducer.abort_transaction)
-    send_offsets = blocking(AsyncProducer.send_offsets)
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[Self]:
-        """A transaction for `with`: committed at the end, and aborted if an exception leaves it."""
-        self.begin_transaction()
-        try:
-            yield self
-            self.commit_transaction()
-        except BaseException:
-            if self._core.has_open_transaction:
-                self.abort_transaction()
-            raise
-
-    def flush(self, *, timeout_ms: float | None = None) -> None:
-        """As `AsyncProducer.flush`."""
-        if self._loop.is_current or not self._core.flush_here(timeout_ms):
-            self._loop.run(self._core.flush(timeout_ms=timeout_ms))
-
-    close = blocking_close(AsyncProducer.close)
-
-    def partitions_for(self, topic: str) -> set[int]:
-        """The partitions of a topic; empty if it does not exist."""
-        return self._core.partitions_for(topic)
-
-
-def _partitioner(given: Partitioner | type[Any] | None) -> Partitioner | None:
-    return given() if isinstance(given, type) else given
-
-
-def _closed() -> RaykaError:
-    return RaykaError(ErrorCode.INVALID_REQUEST, "The producer is closed")

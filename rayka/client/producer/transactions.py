@@ -11,9 +11,9 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata
+from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata, ReadOffsets
 from rayka.client.settings import OpenTransaction, ProducerConfig
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitResponse, TxnOffsetCommitRequest
 from rayka.coordinator.request import Request
@@ -30,6 +30,12 @@ Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 _FATAL = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 _WAIT_MS = 100
+
+
+class OffsetsReader(Protocol):
+    """A consumer in a group."""
+
+    def read_offsets(self) -> ReadOffsets: ...
 
 
 class Transactions:

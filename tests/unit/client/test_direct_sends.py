@@ -12,7 +12,7 @@ import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.producer.batch import RecordFuture
-from rayka.client.producer.producer import Producer
+from rayka.client.producer.blocking import Producer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
 from tests.support.client_connection import LocalConnection

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.producer.accumulator import BufferFull
 from rayka.client.producer.partitioner import key_partition
-from rayka.client.producer.producer import AsyncProducer, BufferFull
+from rayka.client.producer.producer import AsyncProducer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.builder import RecordBatchBuilder
 from rayka.types import TimestampType

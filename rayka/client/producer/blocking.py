@@ -1,0 +1,119 @@
+"""The producer for threads.
+
+It puts a record into its batch in the caller's own thread, because a hop to the event loop would cost ten times as much
+as the record. Only where it would have to wait (for an unknown topic, for room in the buffer) does it go through the
+asynchronous form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from time import time_ns
+from typing import Any, Self
+
+from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
+from rayka.client.producer.arguments import HeadersLike
+from rayka.client.producer.batch import PLAIN_OVERHEAD, BatchFuture, ProducerBatch, RecordFuture
+from rayka.client.producer.producer import AsyncProducer, ProducerRecord
+
+
+class Producer(Shell[AsyncProducer], Closing):
+    """The blocking form of `AsyncProducer`; any number of threads may use it."""
+
+    def __init__(self, core: AsyncProducer, loop: LoopThread) -> None:
+        super().__init__(core, loop)
+        self._quick_routes = core.quick_routes
+        self._acquire, self._release = core.lock.acquire, core.lock.release  # they take half the time of `with`
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: HeadersLike = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """Send one record; the future that it returns has the record's offset, or takes callbacks.
+
+        Blocks, up to `max_block_ms`, for a topic that has to be created and for room in the buffer. Raises
+        RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
+        """
+        if key is None and headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
+            route = self._quick_routes.get(topic)  # most records go into a batch that is there and has room
+            if route is not None:
+                self._acquire()
+                try:
+                    batch = route.sticky_queue.filling
+                    if batch is not None:
+                        size = batch.size + len(value) + PLAIN_OVERHEAD
+                        if size <= batch.reserved:
+                            values = batch.values
+                            index = len(values)
+                            values.append(value)
+                            batch.timestamps_ns.append(time_ns())
+                            batch.size = size
+                            return RecordFuture(batch, index)
+                finally:
+                    self._release()
+        future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
+        if future is None:
+            future = self._loop.run(self._core.send(topic, value, key, headers, partition, timestamp_ms))
+        return future
+
+    def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
+        """As `AsyncProducer.send_batch`."""
+        self._loop.run(self._core.ready(topic))
+        return self._put_all(self._core.batches(topic, partition, records))
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+        partition: int | None = None,
+        timestamps_ms: int | Sequence[int] | None = None,
+    ) -> list[BatchFuture]:
+        """As `AsyncProducer.send_many`."""
+        self._loop.run(self._core.ready(topic))
+        return self._put_all(self._core.list_batches(topic, values, keys, headers, partition, timestamps_ms))
+
+    def send_table(self, topic: str, table: Any) -> list[BatchFuture]:
+        """As `AsyncProducer.send_table`."""
+        self._loop.run(self._core.ready(topic))
+        return self._put_all(self._core.table_batches(topic, table))
+
+    def _put_all(self, batches: Iterator[ProducerBatch]) -> list[BatchFuture]:
+        return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]
+
+    init_transactions = blocking(AsyncProducer.init_transactions)
+    begin_transaction = blocking(AsyncProducer.begin_transaction)
+    share_transaction = blocking(AsyncProducer.share_transaction)
+    commit_transaction = blocking(AsyncProducer.commit_transaction)
+    abort_transaction = blocking(AsyncProducer.abort_transaction)
+    send_offsets = blocking(AsyncProducer.send_offsets)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A transaction for `with`: committed at the end, and aborted if an exception leaves it."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException:
+            if self._core.has_open_transaction:
+                self.abort_transaction()
+            raise
+
+    def flush(self, *, timeout_ms: float | None = None) -> None:
+        """As `AsyncProducer.flush`."""
+        if self._loop.is_current or not self._core.flush_here(timeout_ms):
+            self._loop.run(self._core.flush(timeout_ms=timeout_ms))
+
+    close = blocking_close(AsyncProducer.close)
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """The partitions of a topic; empty if it does not exist."""
+        return self._core.partitions_for(topic)
