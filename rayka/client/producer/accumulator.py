@@ -96,10 +96,10 @@ class PartitionQueue:
 
     def number(self, batch: ProducerBatch) -> bytearray | memoryview:
         """Encode the batch, with the producer's next sequences if it has an id."""
-        buffer = batch.build(self.producer_id, self.producer_epoch, self.next_sequence)
-        if self.producer_id != NO_PRODUCER_ID:
-            self.next_sequence = (self.next_sequence + batch.record_count) & SEQUENCE_MASK
-        return buffer
+        sequence = self.next_sequence
+        if self.producer_id != NO_PRODUCER_ID:  # at once: an interrupt must not let two batches have one sequence
+            self.next_sequence = (sequence + (batch.record_count or len(batch.values))) & SEQUENCE_MASK
+        return batch.build(self.producer_id, self.producer_epoch, sequence)
 
     def acknowledged(self) -> None:
         """The leader has answered, so it knows the producer."""

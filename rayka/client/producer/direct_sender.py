@@ -125,7 +125,11 @@ class DirectSender:
             return False
         self._sent_s = append.sent_s
         self._outstanding.add(append)
-        self._transmit(append, leader_epoch)
+        try:
+            self._transmit(append, leader_epoch)
+        except BaseException:  # Ctrl-C
+            self._settle_in_loop(append, ChannelClosed("interrupted", sent=True))
+            raise
         return True
 
     def _transmit(self, append: DirectAppend, leader_epoch: int) -> None:
@@ -158,7 +162,11 @@ class DirectSender:
             if answer is None:
                 self._unclaim(append)
         if answer is not None:
-            self._answered(append, answer)
+            try:
+                self._answered(append, answer)
+            except BaseException:  # Ctrl-C
+                self._settle_in_loop(append, answer)
+                raise
 
     def hand_over(self, append: DirectAppend) -> None:
         """As `DirectAppend.hand_over`."""
@@ -197,7 +205,7 @@ class DirectSender:
         """Finish in this thread what is appended; the rest is the loop's."""
         result = _result(answer)
         if result.error not in APPENDED:
-            self._loop.call_soon_threadsafe(self._settle, append, answer)
+            self._settle_in_loop(append, answer)
             return
         append.queue.acknowledged()
         append.batch.finish()
@@ -206,6 +214,9 @@ class DirectSender:
         if self._accumulator.release_alone(append):
             self._loop_side.take_over(append.queue)
 
+    def _settle_in_loop(self, append: DirectAppend, answer: Answer) -> None:
+        self._loop.call_soon_threadsafe(self._settle, append, answer)
+
     def _settle(self, append: DirectAppend, answer: Answer) -> None:
         if isinstance(answer, ChannelClosed):
             append.link.channel.close()
@@ -213,8 +224,9 @@ class DirectSender:
         self._loop_side.answered_directly(append, _result(answer))
 
     def _take_out(self, append: DirectAppend) -> None:
-        self._outstanding.discard(append)
-        append.link.lock.release()
+        if append in self._outstanding:
+            self._outstanding.discard(append)
+            append.link.lock.release()
 
     def _unclaim(self, append: DirectAppend) -> None:
         if self._accumulator.unclaim(append):

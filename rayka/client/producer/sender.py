@@ -182,12 +182,15 @@ class Sender:
         queue.in_flight = [append.batch]
         queue.outstanding += 1
         self._unfinished.add(append.batch)
+        if append.batch.buffer is None and append.batch.values:
+            queue.number(append.batch)  # the thread was interrupted before
 
     def answered_directly(self, append: DirectAppend, result: AppendResult) -> None:
         """As `LoopSide.answered_directly`."""
         if append.queue.direct is append:
             self._hold(append)
-        self._take_answer(append.queue, append.batch, result)
+        if append.batch in append.queue.in_flight:  # else the thread was interrupted when all was done
+            self._take_answer(append.queue, append.batch, result)
 
     def _window(self, queue: PartitionQueue) -> int:
         is_known = not self._config.is_idempotent or queue.known_until_s > time.monotonic()

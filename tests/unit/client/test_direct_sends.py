@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rayka.actors.channel.blocking_channel import BlockingChannel
 from rayka.client.cluster import Cluster
 from rayka.client.producer.batch import RecordFuture
 from rayka.client.producer.blocking import Producer
@@ -212,6 +213,28 @@ def test_closing_fails_what_another_thread_waits_for(
     thread.join(WAIT_S)
     assert not thread.is_alive()
     assert future.failed()
+
+
+@pytest.mark.parametrize(("step", "is_late"), [("request", False), ("request", True), ("receive", False)])
+def test_an_interrupt_of_the_thread_loses_and_doubles_nothing(
+    cluster: Cluster, producer: Producer, monkeypatch: pytest.MonkeyPatch, step: str, is_late: bool
+) -> None:
+    """Ctrl-C before or after each step; the program goes on with the same producer."""
+    undisturbed = getattr(BlockingChannel, step)
+
+    def interrupted(*arguments: object) -> object:
+        monkeypatch.setattr(BlockingChannel, step, undisturbed)
+        if is_late:
+            undisturbed(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BlockingChannel, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.send("events", b"000000").get(WAIT_S)
+    futures = [ended(producer.send("events", b"%06d" % number)) for number in range(1, 10)]
+    assert all(future.succeeded() for future in futures)
+    producer.flush(timeout_ms=WAIT_S * 1000)
+    assert numbered(cluster) == [b"%06d" % number for number in range(10)]
 
 
 def test_nothing_is_sent_after_closing(producer: Producer) -> None:
