@@ -252,6 +252,16 @@ class Queue:
                 wait_s = _SHORT_WAIT_S
         return True
 
+    async def _look_for_all(self, count: int) -> bool:
+        """As `_look`, but nothing is fetched of too little, and what another program has left is given back at once."""
+        missing = count - self._here.reader.ready_count
+        if (await self._here.topic.count()).available < missing:
+            return False
+        are_here = await self._look(count)
+        if not are_here:
+            await self._here.reader.give_back()
+        return are_here
+
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """As `get`, to be awaited in any event loop."""
         deadline_s = _deadline(block, timeout)
@@ -290,7 +300,7 @@ class Queue:
         holder = threading.get_ident()
         self._here.reader.begin(holder)
         items = self._here.reader.take_many(holder, num_items)
-        if items is None and self._here.loop.run(self._look(num_items)):
+        if items is None and self._here.loop.run(self._look_for_all(num_items)):
             items = self._here.reader.take_many(holder, num_items)
         if items is None:
             raise Empty(f"Cannot get {num_items} items from queue of size {self.size()}.")

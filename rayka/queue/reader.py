@@ -318,6 +318,12 @@ class QueueReader:
         for number, offsets in held.items():
             await self._ask((), {number: dict.fromkeys(offsets, _RENEW)}, renews=True)
 
+    async def give_back(self) -> None:
+        """Give back all that is here and not delivered."""
+        with self._lock:
+            ranges = self._leases.take_ready()
+        await self._give_back(ranges)
+
     async def _give_back(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> None:
         leaders, topic = self._broker.share_leaders, self._topic
         for number, offsets in ranges.items():

@@ -45,10 +45,16 @@ class Results:
         self._lock = threading.Lock()
         self._position = 0
         self._offsets: dict[str, tuple[int, Status]] = {}
-        self._cancelled: set[str] = set()
+        self._cancelled: dict[str, int] = {}
+        self._log_start_offset = 0
 
     def write(self, task_id: str, status: Status, result: Any = None) -> None:
-        """Store a status; return when it is in the log. What can't be pickled is stored as its text."""
+        """Store a status, unless the task has ended; return when it is in the log.
+
+        What can't be pickled is stored as its text.
+        """
+        if self.status(task_id) in (Status.SUCCESS, Status.FAILURE):
+            return
         headers = [(_STATUS, status.encode())]
         self._producer.send(self.topic, _pickled(result), key=task_id.encode(), headers=headers).get()
 
@@ -89,16 +95,22 @@ class Results:
                 continue
             for record in found.records:
                 self._see(record)
+            self._forget_below(found.log_start_offset)
             is_behind = found.next_offset > self._position and found.next_offset < found.high_watermark
             self._position = found.next_offset
 
     def _see(self, record: Any) -> None:
         if record.key.startswith(_CANCELLED):
-            self._cancelled.add(record.key.removeprefix(_CANCELLED).decode())
-            return
-        task_id, status = record.key.decode(), _status(record)
-        if not self._offsets.get(task_id, (0, Status.PENDING))[1].is_final:
-            self._offsets[task_id] = record.offset, status
+            self._cancelled[record.key.removeprefix(_CANCELLED).decode()] = record.offset
+        else:
+            self._offsets[record.key.decode()] = record.offset, _status(record)
+
+    def _forget_below(self, log_start_offset: int) -> None:
+        """Forget what has expired."""
+        if log_start_offset > self._log_start_offset:
+            self._log_start_offset = log_start_offset
+            self._offsets = {key: at for key, at in self._offsets.items() if at[0] >= log_start_offset}
+            self._cancelled = {key: offset for key, offset in self._cancelled.items() if offset >= log_start_offset}
 
     def _read_at(self, offset: int, task_id: str) -> Outcome | None:
         """The record at an offset, or the one that has replaced it; None if it has expired."""

@@ -168,6 +168,19 @@ def test_a_task_that_was_delivered_again_after_it_ended_is_not_run_again(tasks: 
     assert tasks.ended("twice") == [(Status.SUCCESS, "first")]
 
 
+def test_the_first_result_of_a_task_stays_and_expired_ones_are_forgotten(cluster: Cluster, tasks: Tasks) -> None:
+    tasks.results.write("one", Status.RETRY, ValueError("once"))
+    tasks.results.write("one", Status.SUCCESS, 1)
+    tasks.results.write("one", Status.FAILURE, "late")
+    tasks.results.write("two", Status.SUCCESS, 2)
+    assert tasks.results.read("one") == (Status.SUCCESS, 1)
+    cluster.admin().delete_records({(tasks.results.topic, 0): 2})
+    tasks.results.cancel("three")
+    assert tasks.results.read("one") == (Status.PENDING, None)
+    assert tasks.results.read("two") == (Status.SUCCESS, 2)
+    assert tasks.results.read("three") == (Status.REVOKED, None)
+
+
 def test_a_task_whose_workers_all_died_fails_and_says_so(tasks: Tasks) -> None:
     tasks.enqueue("poison", "die")
     dying = tasks._queue()
