@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer, ShareConsumer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import TopicPartition
@@ -17,6 +18,8 @@ from kafka.admin import KafkaAdminClient, OffsetSpec
 from rayka.storage.remote.metadata_records import decode
 from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
 from rayka.testing import BrokerProcess, wait_until
+from tests.clients import tools
+from tests.clients.conftest import require
 from tests.faults.load import Writer, check, create_topic, read_all
 from tests.support.scale import rounds
 
@@ -141,21 +144,6 @@ def test_offsets_tell_what_is_local_and_what_is_in_the_store(broker: BrokerProce
     assert 1_000 < local_start <= copied + 1 <= offset_of(broker, "old", OffsetSpec.LATEST)
 
 
-def test_a_share_group_gets_records_of_the_store(broker: BrokerProcess) -> None:
-    alter(broker, ConfigResource.Type.GROUP, "sharers", share_auto_offset_reset="earliest")
-    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap, "group.id": "sharers", "log_level": 0})
-    consumer.subscribe(["old"])
-    found: set[int] = set()
-
-    def have_come() -> bool:
-        found.update(record.offset() for record in consumer.poll(0.5) if record.error() is None)
-        return len(found) >= 1_000
-
-    wait_until(have_come, WITHIN_S, "a thousand records of the store")
-    consumer.close()
-    assert set(range(1_000)) <= found
-
-
 def test_deleted_records_leave_the_store(broker: BrokerProcess, store: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_records([Position("old", 0, 1_000)])[Position("old", 0)].result(30)
@@ -241,6 +229,20 @@ def test_kills_of_the_leader_while_it_copies_lose_nothing_and_leave_nothing_behi
 
     check([writer], read_all(broker.bootstrap, "killed", 1))
     wait_until(lambda: in_store(store) == in_metadata(broker), WITHIN_S, "the store has what the metadata says")
+
+
+def test_kafkas_dump_tool_reads_what_is_in_the_store(broker: BrokerProcess) -> None:
+    require(tools.kafka_tools)
+    files = ",".join(str(path) for path in broker.data_dir.glob("**/__remote_log_metadata-*/*.log"))
+    command = tools.java(
+        "-Xmx256m", "org.apache.kafka.tools.DumpLogSegments", "--remote-log-metadata-decoder", "--files", files
+    )
+    dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout
+
+    kinds = ("RemoteLogSegmentMetadata{", "RemoteLogSegmentMetadataUpdate{")
+    states = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED")
+    assert [part for part in (*kinds, *states) if part not in dumped] == []
+    assert dumped.count("payload: RemoteLog") == dumped.count("| offset:")
 
 
 def test_deleted_topics_leave_nothing_in_the_store(broker: BrokerProcess, store: Path) -> None:
