@@ -19,10 +19,10 @@ LONGEST_FIRST = (
     "tests/integration/",
     "tests/clients/",
 )
-SHARED_BY_FOLDER = ("tests/spark/",)
-"""One broker and one Spark for the whole folder."""
+WITH_SPARK = ("tests/spark/", "tests/examples/test_examples.py")
+"""One worker for all that start Spark, which takes much memory; the tests of the folder share a broker and a Spark."""
 NOTHING_SHARED = (
-    "tests/examples/",
+    "tests/examples/test_documents.py",
     "tests/faults/test_failing_disk.py",
     "tests/faults/test_full_disk.py",
     "tests/faults/test_histories.py",
@@ -40,12 +40,11 @@ def arrange(items: list[pytest.Item]) -> None:
 
 
 def group_of(nodeid: str) -> str | None:
-    """The tests with which a test shares a broker: those of its file or of its folder; None if it shares none."""
+    """The tests with which a test shares a broker: those of its file or with Spark; None if it shares none."""
+    if nodeid.startswith(WITH_SPARK):
+        return "spark"
     if nodeid.startswith(NOTHING_SHARED):
         return None
-    for folder in SHARED_BY_FOLDER:
-        if nodeid.startswith(folder):
-            return folder
     return nodeid.partition("::")[0]
 
 
