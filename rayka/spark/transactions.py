@@ -32,6 +32,7 @@ from rayka.client.joined import RayCluster
 from rayka.client.loop import Closing
 from rayka.client.settings import OpenTransaction
 from rayka.errors import ErrorCode, RaykaError
+from rayka.spark.claims import WriteClaims
 from rayka.spark.sessions import ray_cluster_of
 from rayka.spark.stream import RunningBatch, Sink, running_batch
 from rayka.spark.write import count_of, records_of
@@ -43,25 +44,6 @@ TRANSACTION_TIMEOUT_MS = 900_000
 """As long as brokers allow by default: a transaction is open as long as its job runs."""
 _ATTEMPTS = 3
 _PARTITION = StructField("partition", IntegerType())
-
-
-class WriteClaims:
-    """Which tasks have begun to write in the present transaction. An actor beside the driver."""
-
-    def __init__(self) -> None:
-        self._transaction: OpenTransaction | None = None
-        self._claimed: set[int] = set()
-
-    def begin(self, transaction: OpenTransaction) -> None:
-        """Another transaction has begun."""
-        self._transaction, self._claimed = transaction, set()
-
-    def claim(self, transaction: OpenTransaction, task: int) -> bool:
-        """Whether a task may write, which it may once."""
-        if transaction != self._transaction or task in self._claimed:
-            return False
-        self._claimed.add(task)
-        return True
 
 
 @dataclass(frozen=True)
