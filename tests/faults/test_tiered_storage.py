@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, ShareConsumer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import TopicPartition
@@ -56,6 +56,8 @@ def broker(store: Path) -> Iterator[BrokerProcess]:
         "partition.actors.per.node=2",
     )
     with BrokerProcess(store.parent / "data", configs) as started:
+        # long before the group's first fetch: each actor takes in settings in its own time
+        alter(started, ConfigResource.Type.GROUP, "sharers", share_auto_offset_reset="earliest")
         yield started
 
 
@@ -142,6 +144,20 @@ def test_offsets_tell_what_is_local_and_what_is_in_the_store(broker: BrokerProce
 
     assert offset_of(broker, "old", OffsetSpec.EARLIEST) == 0
     assert 1_000 < local_start <= copied + 1 <= offset_of(broker, "old", OffsetSpec.LATEST)
+
+
+def test_a_share_group_gets_records_of_the_store(broker: BrokerProcess) -> None:
+    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap, "group.id": "sharers", "log_level": 0})
+    consumer.subscribe(["old"])
+    found: set[int] = set()
+
+    def have_come() -> bool:
+        found.update(record.offset() for record in consumer.poll(0.5) if record.error() is None)
+        return len(found) >= 1_000
+
+    wait_until(have_come, WITHIN_S, "a thousand records of the store")
+    consumer.close()
+    assert set(range(1_000)) <= found
 
 
 def test_deleted_records_leave_the_store(broker: BrokerProcess, store: Path) -> None:
