@@ -1,4 +1,4 @@
-"""Writing DataFrames to a topic in transactions: from topic to topic each result is there once, whatever is killed.
+"""Writing DataFrames to a topic in transactions: from topic to topic each result is there once.
 
 The driver's producer begins and ends a transaction, and the tasks write in it (`joins`). First the rows are brought
 together by their partition, since a partition's sequence numbers must come from one producer. A task that Spark repeats
@@ -177,7 +177,7 @@ def topic_sink(
     headers: str | Column | None = None,
     producer: dict[str, Any] | None = None,
 ) -> Sink:
-    """Each batch of a stream, transformed, into a topic in one transaction: exactly once, whatever is killed.
+    """Each batch of a stream, transformed, into a topic in one transaction: exactly once.
 
     The arguments are those of `write_topic`. Readers with `read_committed` see a batch as a whole or not at all. If its
     job fails it is written again, a few times, in another transaction. A stream that is started again with its

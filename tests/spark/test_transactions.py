@@ -1,4 +1,4 @@
-"""From topic to topic in transactions: the output has each result once, whatever is killed."""
+"""From topic to topic in transactions: the output has each result once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rayka.spark import read_topic, stream_topic, topic_sink, write_topic
 from tests.spark.test_faults import executor_pid
 from tests.spark.test_stream import Driver, fill
 from tests.support.gate import Gate
-from tests.support.scale import rounds
+from tests.support.scale import IS_LONG, rounds
 
 DRIVER_KILLS = rounds(1, 12)
 EXECUTOR_KILLS = rounds(2, 8)
@@ -107,6 +107,7 @@ def waiting_in_the_middle(directory):
     return serialize
 
 
+@pytest.mark.skipif(not IS_LONG, reason="takes minutes on a busy machine")
 @pytest.mark.timeout(60 + 60 * EXECUTOR_KILLS)
 def test_executors_are_killed_in_the_middle_of_a_transaction(spark, cluster, topic, other_topic, tmp_path):
     """Some rows are written: the batch is aborted, and written again in another transaction."""
@@ -129,6 +130,7 @@ def test_executors_are_killed_in_the_middle_of_a_transaction(spark, cluster, top
     assert found(cluster, other_topic) == once(300 * EXECUTOR_KILLS)
 
 
+@pytest.mark.skipif(not IS_LONG, reason="takes minutes on a busy machine")
 @pytest.mark.timeout(120 + 40 * DRIVER_KILLS)
 def test_drivers_are_killed_again_and_again(cluster, topic, other_topic, tmp_path):
     max_offsets = 300
