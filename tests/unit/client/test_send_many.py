@@ -105,7 +105,7 @@ def test_lists_that_can_not_be_sent_are_refused(cluster: Cluster, arguments: dic
         {"value": [b"ab", b"cd"]},
         {"value": np.array([b"ab", b"cd"])},
         {"value": np.array([[97, 98], [99, 100]], np.uint8)},
-        pd.DataFrame({"value": [b"ab", b"cd"], "other": [1, 2]}),
+        pd.DataFrame({"value": [b"ab", b"cd"], "offset": [1, 2]}),
     ],
     ids=["lists", "NumPy", "NumPy rows", "pandas"],
 )
