@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rayka.coordinator.clock import Now
 from rayka.coordinator.result import Completion, Pending
@@ -40,6 +40,11 @@ NONE = ErrorCode.NONE
 ID = "orders"
 TIMEOUT_MS = 1000
 PARTITIONS = tuple(TopicPartition("t", number) for number in range(3))
+EVENTS = (
+    *("produce", "commit", "abort") * 3,
+    *("produce", "marker", "again") * 2,
+    *("init", "all markers", "crash", "time"),
+)
 RETRIABLE = (ErrorCode.CONCURRENT_TRANSACTIONS,)
 
 
@@ -47,6 +52,7 @@ RETRIABLE = (ErrorCode.CONCURRENT_TRANSACTIONS,)
 class Transaction:
     """What one producer did between two ends. `asked` are the outcomes that it asked for."""
 
+    has_records: bool = False
     asked: set[bool] = field(default_factory=set)
     outcome: bool | None = None
 
@@ -87,6 +93,26 @@ class Transactions(RuleBasedStateMachine):
         self.version = version
         self.log.append(encode(TransactionRecord(ID, TransactionMetadata(7, epoch, TIMEOUT_MS, 1))))
         self.load()
+        self.init_producer(resumes=False)
+
+    @rule(data=st.data(), event=st.sampled_from(EVENTS), is_lost=st.booleans())
+    def happens(self, data: Any, event: str, is_lost: bool) -> None:
+        """One event. With a rule for each, Hypothesis would leave most of them out of a run, and nothing would commit."""
+        match event:
+            case "init":
+                self.init_producer(resumes=data.draw(st.booleans()))
+            case "again":
+                self.request_comes_again(data)
+            case "marker":
+                self.marker_is_written(data, is_lost)
+            case "all markers":
+                self.all_markers_are_written()
+            case "crash":
+                self.load()
+            case "time":
+                self.time_passes(data.draw(st.sampled_from([1, TIMEOUT_MS // 8, TIMEOUT_MS])))
+            case _:
+                self.go_on(data.draw(st.integers(0, 3)), event, data.draw(st.sampled_from(PARTITIONS)), is_lost)
 
     # -- the shell ------------------------------------------------------------------------------
 
@@ -143,7 +169,6 @@ class Transactions(RuleBasedStateMachine):
 
     # -- producers ------------------------------------------------------------------------------
 
-    @rule(resumes=st.booleans())
     def init_producer(self, resumes: bool) -> None:
         """A producer begins; the one before it, which does not know that, goes on."""
         known = self.producers[-1] if resumes and self.producers and self.producers[-1].is_alive else None
@@ -164,12 +189,21 @@ class Transactions(RuleBasedStateMachine):
         alive = [producer for producer in self.producers if producer.is_alive]
         return alive[index % len(alive)] if alive else None
 
-    @rule(index=st.integers(0, 3), partition=st.sampled_from(PARTITIONS))
-    def produce(self, index: int, partition: TopicPartition) -> None:
-        """The leader verifies, or adds, and appends."""
+    def go_on(self, index: int, step: str, partition: TopicPartition, is_lost: bool) -> None:
+        """A producer takes its next step."""
         producer = self.alive(index)
-        if producer is None or producer.unanswered is not None:
-            return
+        if producer is None:
+            self.init_producer(resumes=False)
+        elif producer.unanswered is not None or (step != "produce" and self.may_end(producer)):
+            self.end(producer, commits=step == "commit", is_lost=is_lost)
+        else:
+            self.produce(producer, partition)
+
+    def may_end(self, producer: Producer) -> bool:
+        return producer.transaction.has_records or self.version >= 2
+
+    def produce(self, producer: Producer, partition: TopicPartition) -> None:
+        """The leader verifies, or adds, and appends."""
         request = AddPartitionsRequest(
             ID, producer.producer_id, producer.epoch, (partition,), transaction_version=self.version
         )
@@ -179,17 +213,14 @@ class Transactions(RuleBasedStateMachine):
         if error is NONE:
             assert producer.epoch >= held.epoch, "a verified batch is refused"
             held.epoch = producer.epoch
+            producer.transaction.has_records = True
             if producer.transaction not in held.undecided:
                 held.undecided.append(producer.transaction)
         elif error not in RETRIABLE:
             producer.is_alive = False
 
-    @rule(index=st.integers(0, 3), commits=st.booleans(), is_lost=st.booleans())
-    def end(self, index: int, commits: bool, is_lost: bool) -> None:
+    def end(self, producer: Producer, commits: bool, is_lost: bool) -> None:
         """End the transaction; a producer whose response was lost asks the same again."""
-        producer = self.alive(index)
-        if producer is None:
-            return
         request = producer.unanswered or EndTxnRequest(ID, producer.producer_id, producer.epoch, commits, self.version)
         producer.transaction.asked.add(request.is_committed)
         response = self.execute(request)
@@ -207,10 +238,10 @@ class Transactions(RuleBasedStateMachine):
         else:
             producer.is_alive = False
 
-    @precondition(lambda self: self.version >= 2 and self.sent)
-    @rule(data=st.data())
     def request_comes_again(self, data: Any) -> None:
         """One of another producer or epoch than the present changes nothing."""
+        if self.version < 2 or not self.sent:
+            return
         request = data.draw(st.sampled_from(self.sent))
         before = self.core.transactions[ID]
         self.execute(request)
@@ -223,10 +254,10 @@ class Transactions(RuleBasedStateMachine):
 
     # -- what happens beside --------------------------------------------------------------------
 
-    @precondition(lambda self: self.effects)
-    @rule(data=st.data(), is_lost=st.booleans())
     def marker_is_written(self, data: Any, is_lost: bool) -> None:
         """In one partition; if the answer is lost it is written there again."""
+        if not self.effects:
+            return
         markers, left = data.draw(st.sampled_from(self.effects))
         if left:
             partition = data.draw(st.sampled_from(left))
@@ -238,7 +269,6 @@ class Transactions(RuleBasedStateMachine):
             done = MarkersWrittenRequest(markers.transactional_id, markers.producer_id, markers.producer_epoch)
             assert self.execute(done).error is NONE
 
-    @rule()
     def all_markers_are_written(self) -> None:
         while self.effects:
             markers, left = self.effects.pop()
@@ -246,11 +276,6 @@ class Transactions(RuleBasedStateMachine):
                 self.write_marker(markers, partition)
             self.execute(MarkersWrittenRequest(markers.transactional_id, markers.producer_id, markers.producer_epoch))
 
-    @rule()
-    def crash(self) -> None:
-        self.load()
-
-    @rule(ms=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS]))
     def time_passes(self, ms: int) -> None:
         self.ms += ms
         while (result := self.core.expire(self.now)) is not None:
@@ -271,4 +296,4 @@ class Transactions(RuleBasedStateMachine):
 
 
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
+TestTransactions.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)
