@@ -97,7 +97,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule(data=st.data(), event=st.sampled_from(EVENTS), is_lost=st.booleans())
     def happens(self, data: Any, event: str, is_lost: bool) -> None:
-        """One event. With a rule for each, Hypothesis would leave most of them out of a run, and nothing would commit."""
+        """One event. With a rule for each, Hypothesis would leave most out of a run, and nothing would commit."""
         match event:
             case "init":
                 self.init_producer(resumes=data.draw(st.booleans()))
