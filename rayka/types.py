@@ -182,7 +182,8 @@ class FetchResult(NamedTuple):
     """The leader's answer for one partition. Offsets are -1 where the error leaves them unknown.
 
     `records` is a slice of a segment file for a reader on the same node, bytes for one elsewhere, and
-    None where there is nothing to read.
+    None where there is nothing to read. `has_more`: a limit, or the end of a segment, has ended the records; so there
+    are enough, whatever number of bytes the reader would wait for.
     """
 
     error: int
@@ -191,6 +192,7 @@ class FetchResult(NamedTuple):
     log_start_offset: int = NO_OFFSET
     aborted_transactions: tuple[AbortedTransaction, ...] | None = None
     records: FileSlice | bytes | None = None
+    has_more: bool = False
 
     @property
     def size(self) -> int:

@@ -199,7 +199,10 @@ class Partition:
         bound = log.last_stable_offset if committed else log.high_watermark
         file_slice = log.read(request.fetch_offset, max_bytes, bound, min_one_message)
         aborted = log.aborted_transactions(request.fetch_offset, file_slice) if committed else None
-        return FetchResult(0, log.high_watermark, log.last_stable_offset, log.log_start_offset, aborted, file_slice)
+        has_more = file_slice is not None and log.ends_before(file_slice, bound)
+        return FetchResult(
+            0, log.high_watermark, log.last_stable_offset, log.log_start_offset, aborted, file_slice, has_more
+        )
 
     def find_offset(self, query: OffsetQuery, isolation: IsolationLevel, *, is_local: bool = False) -> OffsetAnswer:
         """Answer a ListOffsets query. Raises RaykaError.

@@ -120,7 +120,8 @@ class RoutedFetch:
         if None in self._results:
             return False
         results = cast("list[FetchResult]", self._results)
-        return self._size(range(len(results))) >= self._min_bytes or any(result.error for result in results)
+        is_enough = self._size(range(len(results))) >= self._min_bytes
+        return is_enough or any(result.error or result.has_more for result in results)
 
     def _size(self, indexes: Iterable[int]) -> int:
         return sum(result.size for index in indexes if (result := self._results[index]) is not None)

@@ -128,7 +128,8 @@ class RemoteReads:
         except RaykaError as error:
             logger.warning("cannot read %s at %d: %s", request.topic_partition, request.fetch_offset, error)
             return result._replace(error=int(error.code))
-        return result._replace(error=0, records=records, aborted_transactions=aborted)
+        has_more = records is not None  # the local log at least
+        return result._replace(error=0, records=records, aborted_transactions=aborted, has_more=has_more)
 
     async def read(
         self,

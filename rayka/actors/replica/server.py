@@ -251,7 +251,7 @@ class ReplicaServer:
         if any(result.error for result in results):
             self._answer_with_remote(params, results, done)
             return None
-        if missing <= 0 or params.max_wait_s <= 0:
+        if missing <= 0 or params.max_wait_s <= 0 or any(result.has_more for result in results):
             done(results)
             return None
         key = next(self._keys)

@@ -299,7 +299,10 @@ class SharePartitions:
                 readable = one.leader.readable(request.params.max_bytes)
             except RaykaError:
                 return True
-            size += readable.size if readable is not None else 0
+            if readable is not None:
+                if readable.result.has_more:
+                    return True
+                size += readable.size
         return size >= max(1, request.params.min_bytes)
 
     # Acknowledging.

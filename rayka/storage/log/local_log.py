@@ -159,6 +159,11 @@ class LocalLog:
                 return self._end_offset(segment) if above is None else above
         return self.log_end_offset
 
+    def ends_before(self, records: FileSlice, end_offset: int) -> bool:
+        """Whether a slice that was read just now is not all up to `end_offset`: a read that gets there remembers it."""
+        segment, position = self._places.get(end_offset, (None, 0))
+        return segment is None or position != records.position + records.size or segment.path != records.path
+
     def remember(self, offset: int, place: LogOffsetMetadata) -> None:
         """A reader will go on here."""
         self._places[offset] = place

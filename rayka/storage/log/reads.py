@@ -25,9 +25,9 @@ class LogReads(LogState):
     ) -> FileSlice | None:
         """The bytes from the batch that has `offset` on, below `upper_bound_offset`; None if there are none.
 
-        At most `max_bytes`, cut wherever that falls, but the whole first batch if `min_one_message`. A slice
-        lies in one segment. Raises OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, and
-        OFFSET_MOVED_TO_TIERED_STORAGE below the local log start offset.
+        At most `max_bytes`, cut at the end of a batch where the index knows one, but the whole first batch if
+        `min_one_message`. A slice lies in one segment. Raises OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE,
+        KAFKA_STORAGE_ERROR, and OFFSET_MOVED_TO_TIERED_STORAGE below the local log start offset.
         """
         if self._disk.error is not None:
             self._disk.check_readable()
@@ -42,6 +42,10 @@ class LogReads(LogState):
             return self._local.read(offset, max_bytes, upper_bound_offset, end, min_one_message)
         except OSError as error:
             raise self.failed(error) from error
+
+    def ends_before(self, records: FileSlice, upper_bound_offset: int) -> bool:
+        """Whether `read` has just ended these records before `upper_bound_offset`: more can be read."""
+        return self._local.ends_before(records, upper_bound_offset)
 
     def _check_range(self, offset: int) -> None:
         if not self.log_start_offset <= offset <= self._local.log_end_offset:

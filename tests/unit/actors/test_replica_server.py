@@ -9,6 +9,7 @@ import threading
 import uuid
 from pathlib import Path
 
+from rayka.actors.channel.requests import FetchParams
 from rayka.actors.channel.socket import ChannelClosed
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.group_commit import GroupCommit
@@ -19,7 +20,15 @@ from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
-from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition
+from rayka.types import (
+    AppendParams,
+    AppendRequest,
+    AppendResult,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    TopicPartition,
+)
 from tests.support.logs import NOW_MS, batch
 
 FLUSHED = TopicPartition("flushed", 0)
@@ -211,5 +220,36 @@ def test_a_partition_that_cannot_be_read_after_a_flush_keeps_no_other_from_its_a
                 await asyncio.sleep(0.01)
         assert errors(answers[FLUSHED]) == errors(answers[PLAIN]) == [ErrorCode.KAFKA_STORAGE_ERROR]
         await server.stop()
+
+    asyncio.run(check())
+
+
+def test_a_fetch_waits_for_no_more_bytes_than_its_limit_lets_in(tmp_path: Path) -> None:
+    """The read ends with a whole batch, below the limit, which is also what the reader waits for."""
+
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        partition = leader.replicas.get(PLAIN)
+        for _ in range(4):
+            leader.server.append_own(partition, memoryview(batch(b"v" * 9000)), NOW_MS)
+        answers: list[list[FetchResult]] = []
+
+        def done(results: object) -> None:
+            assert isinstance(results, list)
+            answers.append(results)
+
+        def fetch(offset: int, limit: int = 20_000) -> bool:
+            wanted = (FetchPartition(PLAIN, offset, limit),)
+            params = FetchParams(wanted, 60.0, limit, limit, IsolationLevel.READ_UNCOMMITTED)
+            return leader.server.fetch(params, done) is None
+
+        assert fetch(0)
+        assert answers[0][0].has_more
+        assert 18_000 < answers[0][0].size < 20_000
+        assert not fetch(2)
+        assert not fetch(4)
+        leader.server.append_own(partition, memoryview(batch(b"v" * 9000)), NOW_MS)
+        assert len(answers) == 2
+        await leader.stop()
 
     asyncio.run(check())
