@@ -32,8 +32,8 @@ def places(*offsets: int) -> str:
 CASES = {
     "subscribe": {"subscribe": "options-t"},
     "subscribe several": {"subscribe": "options-t, options-u"},
-    "subscribePattern": {"subscribePattern": "options-.*"},
-    "subscribePattern matches a part of the name": {"subscribePattern": "options"},
+    "subscribePattern": {"subscribePattern": "^options-.*"},
+    "subscribePattern matches a part of the name": {"subscribePattern": "ptions-(cut|t|u)$"},
     "assign": {"assign": '{"options-t": [0, 2], "options-u": [1]}'},
     "assign of a partition that is not there": {"assign": '{"options-t": [7]}'},
     "two ways to choose": {"subscribe": "options-t", "assign": '{"options-t": [0]}'},

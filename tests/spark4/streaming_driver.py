@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 def main(topic: str, bootstrap: str, directory: str) -> None:
     """Process everything that there is now."""
     builder: Any = SparkSession.builder
-    spark = builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = builder.master("local[2,4]").config("spark.ui.enabled", "false").getOrCreate()
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "60"}
     stream = spark.readStream.format("rayka").options(**options).option("kafka.bootstrap.servers", bootstrap).load()
     writer = stream.select("partition", "offset").writeStream.format("parquet").option("path", f"{directory}/out")

@@ -1,4 +1,4 @@
-"""kill -9 of the driver: each record is once in Spark's own file sink."""
+"""kill -9 of leaders, of Spark's Python workers and of the driver: each record is once in Spark's own file sink."""
 
 from __future__ import annotations
 
@@ -8,37 +8,92 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rayka.testing import wait_until
+import psutil
+import pytest
+
+from rayka.testing import title, wait_until
 from tests.spark4.reading import fill
 from tests.spark4.test_stream import once, written
+from tests.support.scale import rounds
 
-CRASHES = int(os.environ.get("RAYKA_TEST_CRASHES", "1"))
+KILLS = rounds(3, 20)
 ROOT = Path(__file__).parents[2]
-BATCHES = 10 + 5 * CRASHES
-TIMEOUT_S = 100
+BATCHES = 8 + 4 * KILLS
+TIMEOUT_S = 120
 
 
-def start_driver(topic, cluster, tmp_path):
-    command = [sys.executable, "-m", "tests.spark4.streaming_driver", topic, cluster.bootstrap_servers]
-    return subprocess.Popen([*command, os.fspath(tmp_path)], cwd=ROOT, start_new_session=True)
+class Driver:
+    """A streaming program, which is started again where an error or a kill has ended it."""
 
+    def __init__(self, topic, cluster, directory):
+        command = [sys.executable, "-m", "tests.spark4.streaming_driver", topic, cluster.bootstrap_servers]
+        self._command = [*command, os.fspath(directory)]
+        self._commits = directory / "checkpoint" / "commits"
+        self._process = None
 
-def committed(tmp_path):
-    """How many batches are done."""
-    return len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+    def start(self):
+        """Start it unless it runs."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(self._command, cwd=ROOT, start_new_session=True)
 
+    def committed(self):
+        """How many batches are done."""
+        return len(list(self._commits.glob("[0-9]*")))
 
-def test_each_record_is_written_once_though_the_driver_is_killed(spark, cluster, topic, tmp_path):
-    fill(cluster, topic, 60 * BATCHES)
-    for _ in range(CRASHES):
-        before = committed(tmp_path)
-        driver = start_driver(topic, cluster, tmp_path)
+    def wait_for(self, batches):
+        """Wait until so many more batches are done."""
+        wanted = self.committed() + batches
+
+        def are_done():
+            self.start()
+            return self.committed() >= wanted
+
+        wait_until(are_done, TIMEOUT_S, "more batches")
+
+    def kill_worker(self):
+        """Kill one of the Python workers, which read; tells whether there was one."""
+        daemons = [each for each in self._children() if "pyspark.daemon" in title(each)]
         try:
-            wait_until(lambda before=before: committed(tmp_path) >= before + 2, TIMEOUT_S, "two batches")
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-        assert before < committed(tmp_path) < BATCHES, "the driver was killed too late"
-    assert start_driver(topic, cluster, tmp_path).wait(TIMEOUT_S) == 0
-    assert committed(tmp_path) == BATCHES
+            workers = [each for each in daemons if each.parent() in daemons]
+            workers[-1].kill()
+        except (IndexError, psutil.NoSuchProcess):
+            return False
+        return True
+
+    def finish(self):
+        """Let it run to its end; its exit status."""
+        self.start()
+        return self._process.wait(TIMEOUT_S)
+
+    def kill(self):
+        """Kill it with its Java process."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _children(self):
+        try:
+            return psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+
+@pytest.mark.timeout(rounds(400, 2400))
+def test_each_record_is_written_once_whatever_is_killed(spark, cluster, topic, tmp_path, actor_pid):
+    fill(cluster, topic, 60 * BATCHES)
+    driver = Driver(topic, cluster, tmp_path)
+    try:
+        for number in range(KILLS):
+            driver.wait_for(2)
+            if number % 3 == 0:
+                os.kill(actor_pid(topic, number % 2), signal.SIGKILL)
+            elif number % 3 == 1:
+                wait_until(driver.kill_worker, TIMEOUT_S, "a Python worker")
+            else:
+                driver.kill()
+            assert driver.committed() < BATCHES, "the kill came too late"
+        wait_until(lambda: driver.finish() == 0, TIMEOUT_S, "the end of the program")
+    finally:
+        driver.kill()
+    assert driver.committed() == BATCHES
     assert written(spark, tmp_path) == once(60 * BATCHES)
