@@ -37,7 +37,8 @@ def start(
     settings by Kafka's names. `address` attaches to a running Ray cluster; without it Ray is started here, unless
     this process uses one already. `Cluster.stop()` ends what was started.
 
-    Raises RaykaError: INVALID_CONFIG for a setting or an address that can't be.
+    Raises RaykaError: INVALID_CONFIG for a setting or an address that can't be, REQUEST_TIMED_OUT if the broker does
+    not start.
     """
     from rayka.client.cluster import Cluster
     from rayka.client.connection import start as start_connection
@@ -48,7 +49,7 @@ def start(
 def connect(address: str | None = None, *, namespace: str = "rayka") -> Cluster:
     """Join the rayka that runs on the Ray cluster at `address` (by default the one this process uses, or can find).
 
-    Raises RaykaError: BROKER_NOT_AVAILABLE if there is none.
+    Raises RaykaError: BROKER_NOT_AVAILABLE if there is none, REQUEST_TIMED_OUT if it does not answer.
     """
     from rayka.client.cluster import Cluster
     from rayka.client.connection import connect as connect_to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from rayka.actors.controller.watch import ImageWatch, find_controller
+from rayka.actors.node.answers import answers, no_answer
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.actors.node.view import ClusterView
 from rayka.client import runtime
@@ -21,7 +23,7 @@ from rayka.client.loop import LoopThread
 if TYPE_CHECKING:
     from rayka.actors.node.node import Node
 
-_CONNECT_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 120.0
 
 
 class Connection:
@@ -134,12 +136,15 @@ def _take_token() -> None:
 def _connection(
     controller: Any, namespace: str, node: Node | None, owns_ray: bool, lock: int | None = None
 ) -> Connection:
-    spec = ray.get(controller.spec.remote(), timeout=_CONNECT_TIMEOUT_S)
+    (spec,) = answers({"the controller": controller.spec.remote()}, _CONNECT_TIMEOUT_S)
     loop = LoopThread()
 
     async def open_view() -> ClusterView:
         watch = ImageWatch(controller, f"client-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-        await watch.start()
+        try:
+            await asyncio.wait_for(watch.start(), _CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            raise no_answer(["the metadata of the controller"], _CONNECT_TIMEOUT_S) from None
         return ClusterView(controller, spec, watch)
 
     try:

@@ -13,8 +13,11 @@ import ray
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 import rayka
+from rayka.actors.node.answers import answers
+from rayka.client import connection
 from rayka.client.cluster import Cluster
 from rayka.client.consumer.records import ConsumerRecord
+from rayka.errors import ErrorCode, RaykaError
 from tests.support.scale import rounds
 
 
@@ -97,6 +100,30 @@ def test_a_ray_task_and_an_async_actor_are_programs_on_the_cluster(cluster: Clus
     assert sorted(ray.get([produce.remote(number) for number in range(3)], timeout=60)) == [0, 1, 2]
     values = ray.get(Reader.remote().first.remote(3), timeout=60)
     assert sorted(values) == [b"task-0", b"task-1", b"task-2"]
+
+
+def test_a_start_that_takes_too_long_says_what_it_waited_for(cluster: Cluster) -> None:
+    @ray.remote(num_cpus=0)
+    class Gateway:
+        async def ready(self, after_s: float) -> float:
+            await asyncio.sleep(after_s)
+            return after_s
+
+    gateway = Gateway.remote()
+    assert answers({"gateway 0": gateway.ready.remote(0.0), "gateway 1": gateway.ready.remote(0.1)}) == [0.0, 0.1]
+    started = gateway.ready.remote(0.0)
+    ray.get(started)
+    with pytest.raises(RaykaError, match=r"no answer within 0\.1 s: gateway 1 \(the load") as failed:
+        answers({"gateway 0": started, "gateway 1": gateway.ready.remote(60.0)}, timeout_s=0.1)
+    assert failed.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_program_that_gets_no_answer_when_it_connects_is_told_from_whom(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_CONNECT_TIMEOUT_S", 0)
+    with pytest.raises(RaykaError, match="no answer within 0 s: the controller"):
+        rayka.connect()
 
 
 @pytest.mark.parametrize("place", ["task", "actor"])

@@ -19,6 +19,7 @@ import ray.exceptions
 
 from rayka.actors.controller.actor import ControllerActor
 from rayka.actors.controller.watch import find_controller
+from rayka.actors.node.answers import answers
 from rayka.actors.node.gateway import GatewayActor
 from rayka.actors.node.options import actor_options
 from rayka.actors.node.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
@@ -30,7 +31,6 @@ from rayka.storage.files import RealFiles
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0
 _PORT_TIMEOUT_S = 2.0
 _PORT_RETRY_S = 0.1
@@ -205,7 +205,10 @@ class Node:
 
 
 def start_node(spec: NodeSpec) -> Node:
-    """Start the node's actors, or find them if they run, and return when clients are served."""
+    """Start the node's actors, or find them if they run, and return when clients are served.
+
+    Raises REQUEST_TIMED_OUT if one of them does not start.
+    """
     _check_port(spec)
     for directory in (spec.data_dir, *spec.log_dirs):
         os.makedirs(directory, exist_ok=True)
@@ -213,7 +216,7 @@ def start_node(spec: NodeSpec) -> Node:
     controller: Any = ray.remote(ControllerActor).options(**actor_options(spec, CONTROLLER_NAME)).remote(spec)
     directories = {path: _directory_id(path) for path in spec.log_dirs}
     texts = tuple(encode_uuid(directory_id) for directory_id in directories.values())
-    spec = ray.get(controller.start_node.remote(spec, texts), timeout=START_TIMEOUT_S)
+    (spec,) = answers({"the start of the controller": controller.start_node.remote(spec, texts)})
     for path, directory_id in directories.items():
         MetaProperties.settle(RealFiles(), path, MetaProperties(spec.cluster_id, spec.broker_id, directory_id))
     count = int(BrokerConfig.parse(spec.configs)["gateways.per.node"])
@@ -222,7 +225,8 @@ def start_node(spec: NodeSpec) -> Node:
         gateway_class.options(**actor_options(spec, spec.gateway_name(index))).remote(spec, index)
         for index in range(count)
     )
-    ray.get([controller.ready.remote(), *(gateway.ready.remote() for gateway in gateways)], timeout=START_TIMEOUT_S)
+    started = {f"the start of gateway {index}": gateway.ready.remote() for index, gateway in enumerate(gateways)}
+    answers({"the start of the partition actors": controller.ready.remote(), **started})
     return Node(spec, controller, gateways)
 
 
