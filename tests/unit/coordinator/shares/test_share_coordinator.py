@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from rayka.coordinator.shares.batches import join_terminal
 from rayka.coordinator.shares.keys import SharePartitionKey, coordinator_key, parse_coordinator_key
 from rayka.coordinator.shares.records import ShareSnapshotKey, ShareUpdateKey
 from rayka.coordinator.shares.requests import (
@@ -216,6 +217,22 @@ def test_a_snapshot_of_very_many_batches_joins_those_that_are_done() -> None:
     shell.write(StateBatch(6001, 6001, ACKNOWLEDGED, 1))
     assert shell.read().state_batches == (delayed, StateBatch(1, 6001, ARCHIVED, 3))
     assert shell.loaded().durable() == shell.core.durable()
+
+
+def test_only_neighbours_that_are_done_are_joined() -> None:
+    delayed = StateBatch(2, 2, AVAILABLE, 3, 1_800_000_000_000)
+    done, archiving = StateBatch(3, 3, ACKNOWLEDGED, 1), StateBatch(6, 6, 3, 2)
+    after_gap, last = StateBatch(5, 5, ARCHIVED, 2), StateBatch(7, 7, ACKNOWLEDGED, 1)
+    batches = (
+        StateBatch(0, 0, ACKNOWLEDGED, 1),
+        StateBatch(1, 1, ARCHIVED, 5),
+        delayed,
+        done,
+        after_gap,
+        archiving,
+        last,
+    )
+    assert join_terminal(batches) == (StateBatch(0, 1, ARCHIVED, 5), delayed, done, after_gap, archiving, last)
 
 
 def test_the_state_of_a_topic_that_was_deleted_meanwhile_is_deleted_in_the_end() -> None:
