@@ -75,12 +75,12 @@ class ShareGroupUpdate:
         self.add(self.group.epoch_record(epoch, metadata_hash))
 
     def _first_epoch(self) -> int:
-        """Another one in each second, and far from those of the seconds around it.
+        """Another one in each millisecond, and far from those of the milliseconds around it.
 
         All epochs must stay below 2^24: librdkafka 2.16 takes a member id to end at the next zero byte, which is the
         first one of the epoch that follows it.
         """
-        return 1 + self._now_ms // 1000 * _EPOCHS_OF_A_GROUP % _FIRST_EPOCHS
+        return 1 + self._now_ms * _EPOCHS_OF_A_GROUP % _FIRST_EPOCHS
 
     def assign(self, interval_ms: int) -> None:
         """Compute the target of the group epoch, unless the last one was computed less than `interval_ms` ago.
