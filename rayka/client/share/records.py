@@ -14,6 +14,7 @@ from rayka.storage.format.records import read_records
 from rayka.types import TopicPartition
 
 _MESSAGE_BYTES: Final = 2 << 10
+_NAME_BYTES: Final = 1 << 10
 _STACKTRACE_BYTES: Final = 12 << 10
 
 
@@ -82,14 +83,19 @@ def rejection_headers(reason: str | BaseException | None) -> Headers:
     """The headers of a dead letter that tell why: the message, and for an exception its class and its traceback."""
     if reason is None:
         return ()
-    message = reason if isinstance(reason, str) else repr(reason)
-    headers = (("__dlq.errors.message", message.encode()[:_MESSAGE_BYTES]),)
+    message = reason if isinstance(reason, str) else "".join(traceback.format_exception_only(reason)).rstrip()
+    headers = (("__dlq.errors.message", _encoded(message)[:_MESSAGE_BYTES]),)
     if isinstance(reason, str):
         return headers
     name = f"{type(reason).__module__}.{type(reason).__qualname__}"
-    stacktrace = "".join(traceback.format_exception(reason)).encode()[-_STACKTRACE_BYTES:]
+    stacktrace = _encoded("".join(traceback.format_exception(reason)))[-_STACKTRACE_BYTES:]
     return (
         *headers,
-        ("__dlq.errors.exception.class.name", name.encode()),
+        ("__dlq.errors.exception.class.name", _encoded(name)[-_NAME_BYTES:]),
         ("__dlq.errors.exception.stacktrace", stacktrace),
     )
+
+
+def _encoded(text: str) -> bytes:
+    """What is said of a record must not fail to be said: file names, for one, may hold what UTF-8 does not allow."""
+    return text.encode(errors="backslashreplace")

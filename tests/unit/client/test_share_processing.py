@@ -55,6 +55,25 @@ def test_a_record_that_fails_for_now_comes_back_after_its_delay(cluster: Cluster
     assert consumer.poll(timeout_ms=300) == []
 
 
+class Unspeakable(Exception):
+    """An error of which nothing can be told."""
+
+    __module__ = "m" * 5000
+
+    def __repr__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize("error", [ValueError("caf\udce9.txt"), Unspeakable()])
+def test_a_record_is_rejected_whatever_the_text_of_its_error(
+    cluster: Cluster, consumer: ShareConsumer, error: Exception
+) -> None:
+    write(cluster, 1)
+    with consumer.processing(take(consumer, 1)[0]):
+        raise error
+    assert list(consumer.commit().values()) == [None]
+
+
 def test_what_the_block_said_itself_counts(cluster: Cluster, consumer: ShareConsumer) -> None:
     write(cluster, 2)
     first, second = take(consumer, 2)
