@@ -73,6 +73,7 @@ class AsyncProcessingPool:
         self._waiting: deque[ShareRecord] = deque()
         self._running: dict[asyncio.Task[Any] | None, ShareRecord] = {}
         self._said: list[tuple[ShareRecord, RecordAcknowledgement]] = []
+        self._committing: list[tuple[ShareRecord, RecordAcknowledgement]] = []
         self._has_said = asyncio.Event()
         self._has_room = asyncio.Event()
         self._is_idle = asyncio.Event()
@@ -81,7 +82,7 @@ class AsyncProcessingPool:
         self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeder = self._start(self._feed())
-        self._committer = self._start(self._commit())
+        self._start(self._commit())
         self._start(self._renew())
         for _ in range(actors):
             self._start(self._start_worker())
@@ -178,8 +179,13 @@ class AsyncProcessingPool:
             self._has_said.set()  # A poll may have found offsets without records, which are acknowledged too.
             self._hand_out()
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether there are records whose acknowledgement is not durable yet."""
+        return bool(self._waiting or self._running or self._said or self._committing)
+
     def _check_idle(self) -> None:
-        if not (self._waiting or self._running or self._said or self._is_idle.is_set()):
+        if not (self._is_busy or self._is_idle.is_set()):
             self._idle_since = self._loop.time()
             self._is_idle.set()
 
@@ -188,13 +194,14 @@ class AsyncProcessingPool:
         while True:
             await self._has_said.wait()
             self._has_said.clear()
-            said = [one for one in self._said if self._consumer.holds(one[0])]
+            said = self._committing = [one for one in self._said if self._consumer.holds(one[0])]
             self._said.clear()
             for record, acknowledgement in said:
                 self._consumer.acknowledge(record, acknowledgement)
             results = await self._consumer.commit()
             for record, acknowledgement in said:
                 self.counts.add(acknowledgement, is_durable=results.get(record.topic_partition) is None)
+            self._committing = []
             if said:
                 self._check_idle()
 
@@ -236,7 +243,7 @@ class AsyncProcessingPool:
         self._feeder.cancel()
         self._waiting.clear()
         try:
-            if self._failure is None and (self._running or self._said):
+            if self._failure is None and self._is_busy:
                 await asyncio.wait_for(self._is_idle.wait(), timeout_ms / 1000)
         except TimeoutError:
             logger.warning("%d records are given back that were still being processed", len(self._running))
