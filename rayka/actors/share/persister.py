@@ -92,9 +92,11 @@ def _ahead_ms() -> int:
 
 
 def _local_ms(available_at: int, ahead_ms: int) -> int:
-    """A durable time by the monotonic clock; 0 if it has passed. A clock that was put back adds no more than a day."""
+    """A durable time by the monotonic clock, which may have passed; 0 if there was no delay.
+
+    A clock that was put back adds no more than a day.
+    """
     if not available_at:
         return 0
     now_ms = time.monotonic_ns() // 1_000_000
-    delay_ms = available_at - ahead_ms - now_ms
-    return now_ms + min(delay_ms, MAX_RETRY_DELAY_MS) if delay_ms > 0 else 0
+    return max(1, min(available_at - ahead_ms, now_ms + MAX_RETRY_DELAY_MS))

@@ -62,6 +62,13 @@ def test_done_records_behind_a_delayed_one_take_no_room() -> None:
     assert group.partition.start_offset == 1000
 
 
+def test_done_records_take_no_room_either_under_a_leader_that_loads_them_after_the_delay() -> None:
+    group = Group([(offset, offset) for offset in range(50)], persisted=[(0, 0, 0, 1, 5), (1, 30, 2, 1)], locks=10)  # type: ignore[list-item]
+    group.wait(10)
+    assert offsets(group, 1) == [(0, 0)]
+    assert offsets(group, 2) == [(31, 32)]
+
+
 def test_records_that_wait_take_room_of_those_in_flight() -> None:
     group = Group([(0, 19)], locks=10)
     assert offsets(group) == [(0, 9)]
