@@ -270,6 +270,11 @@ class AsyncShareConsumer:
             self._settle_held()
         return self._acknowledge(self._take_said())
 
+    async def acknowledge_alone(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> RaykaError | None:
+        """Acknowledge one record, and wait until that is durable; returns what the leader answers otherwise."""
+        results = await self._acknowledge({record.topic_partition: {record.offset: acknowledgement}})
+        return results[record.topic_partition]
+
     async def renew(self, record: ShareRecord) -> None:
         """Hold a record for the whole lock duration again. Raises what the leader answers."""
         for error in (await self.renew_all([record])).values():

@@ -19,7 +19,7 @@ from typing import Any, Final
 from ray.exceptions import RayError
 
 from rayka.client.loop import Closing, LoopThread, Shell, blocking
-from rayka.client.share.consumer import AsyncShareConsumer
+from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.client.share.worker import Worker
 from rayka.errors import ErrorCode, RaykaError
@@ -194,16 +194,25 @@ class AsyncProcessingPool:
         while True:
             await self._has_said.wait()
             self._has_said.clear()
-            said = self._committing = [one for one in self._said if self._consumer.holds(one[0])]
-            self._said.clear()
-            for record, acknowledgement in said:
-                self._consumer.acknowledge(record, acknowledgement)
-            results = await self._consumer.commit()
-            for record, acknowledgement in said:
-                self.counts.add(acknowledgement, is_durable=results.get(record.topic_partition) is None)
-            self._committing = []
-            if said:
+            self._said, gathered = [], self._said
+            for record, acknowledgement in gathered:
+                if self._consumer.holds(record):  # Not if it was leased, and processed, a second time.
+                    self._consumer.acknowledge(record, acknowledgement)
+                    self._committing.append((record, acknowledgement))
+            await self._settle(await self._consumer.commit())
+            if gathered:
                 self._check_idle()
+
+    async def _settle(self, results: CommitResults) -> None:
+        """Count what was committed. One lease that was lost has the leader refuse all of its partition: then each
+        record is acknowledged by itself.
+        """
+        for record, acknowledgement in self._committing:
+            error = results.get(record.topic_partition)
+            if error is not None and error.code is ErrorCode.INVALID_RECORD_STATE:
+                error = await self._consumer.acknowledge_alone(record, acknowledgement)
+            self.counts.add(acknowledgement, is_durable=error is None)
+        self._committing = []
 
     async def _renew(self) -> None:
         """Renew all leases three times before they end."""

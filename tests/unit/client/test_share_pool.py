@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from tests.unit.client.test_share_consumer import broker_config as broker_config
 from tests.unit.client.test_share_consumer import cluster, configure, write
 
 __all__ = ["broker_config", "cluster"]  # fixtures
+C = TypeVar("C", bound=AsyncShareConsumer)
 
 
 class SlowConsumer(AsyncShareConsumer):
@@ -43,30 +44,39 @@ class SlowConsumer(AsyncShareConsumer):
 
 
 class Accepting(Worker):
-    """Accepts every record."""
+    """Accepts every record, once `gate` is open."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.gate = asyncio.Event()
 
     async def ready(self) -> None:
         """At once."""
 
     async def process(self, record: ShareRecord) -> RecordAcknowledgement:
+        await self.gate.wait()
         return RecordAcknowledgement(AcknowledgeType.ACCEPT)
 
     def kill(self) -> None:
         """Nothing is left."""
 
 
+def member(cluster: Cluster, kind: type[C]) -> C:
+    """The member of a pool."""
+    broker = cluster._connection.broker
+    return kind(broker, "workers", ["tasks"], acknowledgement_mode="explicit", acquire_mode="record_limit")
+
+
 @pytest.mark.parametrize("is_joined", [True, False])
 def test_a_pool_waits_for_acknowledgements_that_are_under_way(cluster: Cluster, is_joined: bool) -> None:
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
     write(cluster, 1)
-    loop = cluster._connection.loop
 
     async def process() -> int:
-        consumer = SlowConsumer(
-            cluster._connection.broker, "workers", ["tasks"],
-            acknowledgement_mode="explicit", acquire_mode="record_limit",
-        )  # fmt: skip
-        pool = AsyncProcessingPool(consumer, lambda: Accepting(None), 1)
+        consumer = member(cluster, SlowConsumer)
+        worker = Accepting()
+        worker.gate.set()
+        pool = AsyncProcessingPool(consumer, lambda: worker, 1)
         await asyncio.wait_for(consumer.begun.wait(), 30)
         if is_joined:
             with pytest.raises(TimeoutError):
@@ -77,6 +87,43 @@ def test_a_pool_waits_for_acknowledgements_that_are_under_way(cluster: Cluster, 
         await closing
         return pool.counts.accepted
 
-    assert loop.run(process()) == 1
+    assert cluster._connection.loop.run(process()) == 1
     with cluster.share_consumer("workers", ["tasks"]) as other:
         assert other.poll(timeout_ms=300) == []
+
+
+async def lose_lease(cluster: Cluster, consumer: AsyncShareConsumer, offset: int) -> None:
+    """Anybody may get the record now; the consumer does not know it."""
+    leaders = cluster._connection.broker.share_leaders
+    ((partition, topic_id),) = consumer._topic_ids.items()
+    await leaders.give_back("workers", consumer._member.member_id, partition, topic_id, [(offset, offset)])
+
+
+@pytest.mark.parametrize(("count", "accepted", "lost"), [(1, 1, 0), (2, 1, 1)])
+def test_a_lease_that_was_lost_ends_no_pool_and_takes_no_other_acknowledgement(
+    cluster: Cluster, count: int, accepted: int, lost: int
+) -> None:
+    """With one record the pool itself gets it again, and processes it twice at the same time."""
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, count)
+
+    async def process() -> tuple[int, int]:
+        consumer, worker = member(cluster, AsyncShareConsumer), Accepting()
+        pool = AsyncProcessingPool(consumer, lambda: worker, 1)
+        await until(lambda: worker.calls == count)
+        await lose_lease(cluster, consumer, 0)
+        await until(lambda: worker.calls == 2)
+        pool._feeder.cancel()
+        worker.gate.set()
+        await pool.join(idle_ms=0, timeout_ms=30_000)
+        await pool.close()
+        return pool.counts.accepted, pool.counts.lost
+
+    assert cluster._connection.loop.run(process()) == (accepted, lost)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when it holds."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
