@@ -39,10 +39,11 @@ _KEPT_PROGRESS = 100
 
 
 class RunningBatch(NamedTuple):
-    """The stream whose sink runs, and what the batch has of each partition."""
+    """The stream whose sink runs, what the batch has of each partition, and the sinks of topics that it has met."""
 
     stream_id: str
     ranges: tuple[OffsetRange, ...]
+    sinks: dict[str, object]
 
 
 _running: ContextVar[RunningBatch | None] = ContextVar("running", default=None)
@@ -142,7 +143,7 @@ class Stream(Closing):
         return progress
 
     def _give(self, batch: PlannedBatch) -> None:
-        token = _running.set(RunningBatch(self._batches.stream_id, batch.ranges))
+        token = _running.set(RunningBatch(self._batches.stream_id, batch.ranges, {}))
         try:
             self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
         finally:

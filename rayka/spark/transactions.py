@@ -7,7 +7,7 @@ refused the job fails, and its transaction is aborted; the next one has another 
 failed job that is still alive somewhere can't write any more.
 
 A stream commits the offsets that its batch has read in the same transaction, with the number of the batch as their
-metadata. So a batch that comes again after a crash is recognised, and the group `rayka-stream-ID` shows the lag.
+metadata. So a batch that comes again after a crash is recognised, and the group `rayka-stream-ID-TOPIC` shows the lag.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class TopicTransactions(Closing):
         self._partition_count = len(self._cluster.admin().describe_topics([topic])[0].partitions)
         self._producer = self._cluster.producer(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         self._claims_name = f"rayka-write-claims-{uuid.uuid4().hex}"
-        claims = ray.remote(num_cpus=0)(WriteClaims)
+        claims = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(WriteClaims)
         self._claims: Any = claims.options(name=self._claims_name, namespace=ray_cluster.namespace).remote()
 
     def close(self) -> None:
@@ -182,6 +182,8 @@ def topic_sink(
     The arguments are those of `write_topic`. Readers with `read_committed` see a batch as a whole or not at all. If its
     job fails it is written again, a few times, in another transaction. A stream that is started again with its
     checkpoint ends what the earlier run left open, and goes on behind the last batch that was committed.
+
+    A sink that does more may call several of these, each for another topic, and each topic has its transaction.
     """
     given = {"value": value, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
     return TopicSink(topic, transform, given, producer or {})
@@ -208,14 +210,20 @@ class TopicSink:
         running = running_batch()
         if running is None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "topic_sink is for streams: use write_topic")
+        if running.sinks.setdefault(self._topic, self) is not self:
+            raise RaykaError(
+                ErrorCode.INVALID_REQUEST,
+                f"A stream has one topic_sink for {self._topic}: the second takes the batch of the first for its own",
+            )
         rows = records_of(df if self._transform is None else self._transform(df), **self._columns)
         transactions = self._transactions_of(df, running)
+        group = self._group(running)
         for attempt in range(1, _ATTEMPTS + 1):
             transactions.init()
-            if self._was_committed(transactions, running, batch_id):
+            if was_committed(transactions.committed(group, _partitions(running)), group, batch_id):
                 return
             try:
-                transactions.write(rows, _offsets(running, batch_id), _group(running))
+                transactions.write(rows, _offsets(running, batch_id), group)
             except Exception as error:
                 logger.warning("batch %d, attempt %d of %d: %s", batch_id, attempt, _ATTEMPTS, error)
                 if attempt == _ATTEMPTS:
@@ -224,20 +232,44 @@ class TopicSink:
                 return
 
     def _transactions_of(self, df: DataFrame, running: RunningBatch) -> TopicTransactions:
-        name = _group(running)
+        name = self._group(running)
         if name not in self._transactions:
             ray_cluster = ray_cluster_of(df.sparkSession)
             self._transactions[name] = TopicTransactions(ray_cluster, self._topic, name, self._settings)
         return self._transactions[name]
 
-    def _was_committed(self, transactions: TopicTransactions, running: RunningBatch, batch_id: int) -> bool:
-        committed = transactions.committed(_group(running), [each.topic_partition for each in running.ranges])
-        return any(int(json.loads(one.metadata)["batch_id"]) >= batch_id for one in committed)
+    def _group(self, running: RunningBatch) -> str:
+        """The transactional id of a stream to this topic, and the group that has its offsets."""
+        return f"rayka-stream-{running.stream_id}-{self._topic}"
 
 
-def _group(running: RunningBatch) -> str:
-    """The transactional id of a stream, and the group that has its offsets."""
-    return f"rayka-stream-{running.stream_id}"
+def was_committed(committed: Iterable[OffsetAndMetadata], group: str, batch_id: int) -> bool:
+    """Whether a batch was, from the offsets of its partitions: one transaction has them all.
+
+    Raises INVALID_REQUEST if that can't be known, because others have committed offsets of the group.
+    """
+    found = [_batch_id(one.metadata) for one in committed]
+    if any(known is not None and known >= batch_id for known in found):
+        return True
+    if None in found:
+        raise RaykaError(
+            ErrorCode.INVALID_REQUEST,
+            f"The offsets of group {group} were reset or committed by another program, so it is not known whether "
+            f"batch {batch_id} was written. If it is not in the topic, delete the group and start the stream again",
+        )
+    return False
+
+
+def _batch_id(metadata: str) -> int | None:
+    """The number in the metadata of an offset, None if no stream has written it."""
+    try:
+        return int(json.loads(metadata)["batch_id"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _partitions(running: RunningBatch) -> list[TopicPartition]:
+    return [each.topic_partition for each in running.ranges]
 
 
 def _offsets(running: RunningBatch, batch_id: int) -> dict[TopicPartition, OffsetAndMetadata]:

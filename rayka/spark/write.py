@@ -37,7 +37,8 @@ def write_topic(
     the producer, compression_type for example.
 
     A task that Spark repeats sends its rows again: at least once. With a `transactional_id` all rows are written in one
-    transaction, each of them once or, if this raises, none; other jobs with this id must not run at the same time.
+    transaction, each of them once or, if this raises, none (only after REQUEST_TIMED_OUT it may have been committed);
+    other jobs with this id must not run at the same time.
     """
     rows = records_of(df, value=value, key=key, partition=partition, timestamp=timestamp, headers=headers)
     ray_cluster = ray_cluster_of(df.sparkSession)

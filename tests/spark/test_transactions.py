@@ -78,8 +78,27 @@ def test_a_batch_that_comes_again_after_its_commit_is_recognised(spark, cluster,
     with stream_topic(spark, topic, **arguments) as stream:
         assert [progress.batch_id for progress in stream.process_available()] == [1, 2]
     assert found(cluster, other_topic) == once(330)
-    (group,) = [each for each in cluster.admin().list_groups() if each.group_id.startswith("rayka-stream-")]
+    (group,) = [each for each in cluster.admin().list_groups() if each.group_id.endswith(other_topic)]
     assert sum(offset.lag for offset in cluster.admin().describe_group(group.group_id).offsets) == 0
+
+
+def test_a_stream_writes_to_several_topics(spark, cluster, topic, other_topic, tmp_path):
+    """Each has its own transaction; of one topic there is one sink, which knows what it has written by itself."""
+    fill(cluster, topic, 30)
+    sinks = [topic_sink(topic_of_sink) for topic_of_sink in (other_topic, f"{other_topic}-2")]
+    cluster.admin().create_topic(f"{other_topic}-2", 3)
+
+    def write(frame, batch_id):
+        for sink in sinks:
+            sink(frame, batch_id)
+
+    with stream_topic(spark, topic, checkpoint=tmp_path, sink=write) as stream:
+        stream.process_available()
+        assert found(cluster, other_topic) == found(cluster, f"{other_topic}-2") == once(30)
+        sinks.append(topic_sink(other_topic))
+        fill(cluster, topic, 30, start=30)
+        with pytest.raises(RaykaError, match="one topic_sink"):
+            stream.process_available()
 
 
 def test_a_sink_for_topics_needs_a_stream(spark, topic):

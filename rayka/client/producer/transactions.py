@@ -104,7 +104,7 @@ class Transactions:
         request = EndTxnRequest(self.transactional_id, *self.producer, is_committed, FIRST_WITH_EPOCH_BUMP)
         try:
             await self._take_producer(request)
-        except RaykaError:
+        except BaseException:  # also if it is cancelled: under this epoch a request on its way could end another one
             self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
             raise
 
@@ -149,7 +149,9 @@ class Transactions:
         if error not in _FATAL:
             return RaykaError(error, f"Transactional id {self.transactional_id}")
         self._fenced = RaykaError(
-            ErrorCode.PRODUCER_FENCED, f"Another producer with transactional id {self.transactional_id} has begun"
+            ErrorCode.PRODUCER_FENCED,
+            f"Another producer with transactional id {self.transactional_id} has begun, or the transaction was open "
+            f"for longer than transaction_timeout_ms={self._config.transaction_timeout_ms}",
         )
         return self._fenced
 

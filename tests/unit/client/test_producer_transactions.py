@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 
 from rayka.client.cluster import Cluster
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import GroupMetadata
+from rayka.coordinator.request import Request
+from rayka.coordinator.transactions.requests import EndTxnRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
+from tests.support.client_connection import LocalConnection
 from tests.unit.client.reading import values
 
 
@@ -74,6 +79,38 @@ def test_records_belong_to_a_transaction(cluster: Cluster) -> None:
     with cluster.producer() as plain, pytest.raises(RaykaError) as without:
         plain.begin_transaction()
     assert refused(without) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_an_interrupt_of_a_commit_leaves_the_producer_usable(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is on its way: the next transaction has another epoch, so that it is not ended by it."""
+    coordinators = connection.broker.transactions
+    execute, is_decided = coordinators.execute, threading.Event()
+
+    async def answer_late(request: Request[Any]) -> Any:
+        answer = await execute(request)
+        if isinstance(request, EndTxnRequest) and not is_decided.is_set():
+            is_decided.set()
+            await asyncio.sleep(60)
+        return answer
+
+    monkeypatch.setattr(coordinators, "execute", answer_late)
+
+    async def main() -> None:
+        async with cluster.async_producer(transactional_id="t") as producer:
+            await producer.begin_transaction()
+            await producer.send("events", b"in doubt")
+            commit = asyncio.ensure_future(producer.commit_transaction())
+            await asyncio.to_thread(is_decided.wait, 20)
+            commit.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await commit
+            async with producer.transaction():
+                await producer.send("events", b"later")
+
+    asyncio.run(main())
+    assert committed(cluster) == [b"in doubt", b"later"]
 
 
 def test_the_latest_producer_of_an_id_fences_the_others(cluster: Cluster) -> None:

@@ -20,3 +20,11 @@ def test_a_task_of_an_earlier_transaction_writes_no_more() -> None:
     claims.begin(SECOND)
     assert not claims.claim(FIRST, 0)
     assert claims.claim(SECOND, 0)
+
+
+def test_an_actor_that_has_started_again_lets_no_task_write_until_another_transaction_begins() -> None:
+    """It does not know any more who has written."""
+    claims = WriteClaims()
+    assert not claims.claim(FIRST, 0)
+    claims.begin(SECOND)
+    assert claims.claim(SECOND, 0)
