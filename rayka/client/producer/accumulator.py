@@ -207,7 +207,8 @@ class Accumulator:
             if queue.is_in_flight or queue.ready or filling is None or filling.size > _MOST_BYTES_ALONE:
                 return False
             queue.close_filling()
-            queue.is_in_flight, queue.direct, append.batch = True, append, filling
+            append.batch = filling  # first: a thread may look at `direct` without the lock
+            queue.is_in_flight, queue.direct = True, append
             return True
 
     def claim(self, append: DirectAppend) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rayka.client.compiled import Compiled
 from rayka.client.producer.future import BatchMetadata, Completion, ProduceFuture, RecordMetadata
 from rayka.client.settings import ProducerConfig
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
 from rayka.storage.format.builder import append_records
 from rayka.storage.format.records import seal_batch
@@ -100,6 +100,14 @@ class ProducerBatch(Completion):
     def is_empty(self) -> bool:
         """Whether there is no record in it."""
         return not self.values and not self.record_count
+
+    @property
+    def refusal(self) -> RaykaError:
+        """The leader's last answer, which was an error, for the program."""
+        message = f": {self.error_message}" if self.error_message else ""
+        return RaykaError(
+            self.last_error, f"{self.record_count} records for {self.topic_partition} were refused{message}"
+        )
 
     def wait(self, timeout_s: float | None) -> bool:
         """As `Completion.wait`; if a thread has sent the batch, this one reads the answer."""

@@ -9,6 +9,8 @@ partition sends nothing else, so the order and the sequences of its batches are 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -28,6 +30,16 @@ from rayka.types import AppendParams, AppendResult, TopicPartition
 
 _WATCH_S = 0.01
 """How long an append may be under way without a thread that waits for it, before the event loop takes it over."""
+
+_process = os.getpid()
+
+
+def _note_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 Answer: TypeAlias = Sequence[AppendResult] | RaykaError | ChannelClosed
 
@@ -62,10 +74,13 @@ class Link:
 class DirectAppend:
     """A batch that a thread sends. Of the threads and the loop, the one that has claimed it handles the answer.
 
-    Both flags are the accumulator's, under its lock. `is_wanted`: the loop waits for the partition.
+    `is_claimed` and `is_wanted`, which says that the loop waits for the partition, are the accumulator's, under its
+    lock. `is_sent`: the thread has done its part of sending. `is_settled`: the loop has the answer.
     """
 
-    __slots__ = ("_sender", "batch", "deadline_s", "is_claimed", "is_wanted", "link", "queue", "sent_s")
+    __slots__ = (
+        "_sender", "batch", "deadline_s", "is_claimed", "is_sent", "is_settled", "is_wanted", "link", "queue", "sent_s"
+    )  # fmt: skip
 
     batch: ProducerBatch
 
@@ -77,6 +92,8 @@ class DirectAppend:
         self.deadline_s = self.sent_s + timeout_s
         self.is_claimed = True
         self.is_wanted = False
+        self.is_sent = False
+        self.is_settled = False
 
     def wait(self, timeout_s: float | None) -> None:
         """Read the answer in this thread, for at most `timeout_s`, unless somebody else does."""
@@ -112,28 +129,37 @@ class DirectSender:
         self._is_watching = False
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._process = _process
 
     def send(self, queue: PartitionQueue) -> bool:
-        """Send the batch that is filling, if it can be sent in this thread now."""
-        route = None if self._is_closed else self._route(queue.topic_partition)
+        """Send the batch that is filling, if it can be sent in this thread now.
+
+        Never in a forked process: the connections and the sequences are the parent's.
+        """
+        route = None if self._is_closed or self._process != _process else self._route(queue.topic_partition)
         if route is None or not route[0].lock.acquire(blocking=False):
             return False
         link, leader_epoch = route
         append = DirectAppend(self, queue, link, self._timeout_s)
-        if link.channel.is_closed or not self._accumulator.take_alone(append):
-            link.lock.release()
-            return False
-        self._sent_s = append.sent_s
         self._outstanding.add(append)
         try:
+            if link.channel.is_closed or not self._accumulator.take_alone(append):
+                self._take_out(append)
+                return False
             self._transmit(append, leader_epoch)
         except BaseException:  # Ctrl-C
-            self._settle_in_loop(append, ChannelClosed("interrupted", sent=True))
+            if append.is_sent:
+                self._unclaim(append)
+            elif queue.direct is append:
+                self._settle_in_loop(append, ChannelClosed("interrupted", sent=True))
+            else:
+                self._take_out(append)
             raise
         return True
 
     def _transmit(self, append: DirectAppend, leader_epoch: int) -> None:
         queue, batch = append.queue, append.batch
+        self._sent_s = append.sent_s
         batch.direct = append
         batch.attempts += 1
         buffer = queue.number(batch)
@@ -143,14 +169,15 @@ class DirectSender:
         except ChannelClosed as error:
             self._answered(append, error)
             return
-        self._unclaim(append)
         if not self._is_watching:
             self._is_watching = True
             self._loop.call_soon_threadsafe(self._keep_watching)
+        append.is_sent = True
+        self._unclaim(append)
 
     def wait(self, append: DirectAppend, timeout_s: float | None) -> None:
         """As `DirectAppend.wait`."""
-        if not self._accumulator.claim(append):
+        if self._process != _process or not self._accumulator.claim(append):
             return
         remaining_s = max(append.deadline_s - time.monotonic(), 0)
         answer: Answer | None = None
@@ -215,17 +242,21 @@ class DirectSender:
             self._loop_side.take_over(append.queue)
 
     def _settle_in_loop(self, append: DirectAppend, answer: Answer) -> None:
-        self._loop.call_soon_threadsafe(self._settle, append, answer)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and has failed everything before
+            self._loop.call_soon_threadsafe(self._settle, append, answer)
 
     def _settle(self, append: DirectAppend, answer: Answer) -> None:
+        if append.is_settled:  # an interrupted thread has said it twice
+            return
+        append.is_settled = True
         if isinstance(answer, ChannelClosed):
             append.link.channel.close()
         self._take_out(append)
         self._loop_side.answered_directly(append, _result(answer))
 
     def _take_out(self, append: DirectAppend) -> None:
-        if append in self._outstanding:
-            self._outstanding.discard(append)
+        with contextlib.suppress(KeyError):  # done already
+            self._outstanding.remove(append)
             append.link.lock.release()
 
     def _unclaim(self, append: DirectAppend) -> None:
@@ -255,9 +286,10 @@ class DirectSender:
             routes = {}
             self._routed = image, routes
             self._links = {path: link for path, link in list(self._links.items()) if not link.close_if_idle()}
-        if topic_partition not in routes:
-            routes[topic_partition] = self._open(topic_partition)
-        return routes[topic_partition]
+        route = routes.get(topic_partition)
+        if topic_partition not in routes or (route is not None and route[0].channel.is_closed):
+            route = routes[topic_partition] = self._open(topic_partition)
+        return route
 
     def _open(self, topic_partition: TopicPartition) -> tuple[Link, int] | None:
         found = self._broker.partitions.channel_of(topic_partition)
@@ -265,7 +297,7 @@ class DirectSender:
             return None
         path, leader_epoch = found
         link = self._links.get(path)
-        if link is None:
+        if link is None or link.channel.is_closed:
             try:
                 link = self._links[path] = Link(path)
             except ChannelClosed:

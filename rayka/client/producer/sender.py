@@ -142,6 +142,8 @@ class Sender:
         news = self._woken
         while news:
             self._send_from(news.popleft())
+        if self._room and not self._accumulator.is_full:  # a thread has made it
+            self._tell_of_room()
 
     def _send_from(self, queue: PartitionQueue) -> None:
         """Send what is ready, as far as the number in flight allows."""
@@ -303,7 +305,7 @@ class Sender:
             elif batch.last_error.retriable or (batch.last_error in _OUT_OF_SEQUENCE and has_gap):
                 break
             else:
-                undeliverable.append((batch, _refused(batch)))
+                undeliverable.append((batch, batch.refusal))
         return undeliverable
 
     def _has_producer_id(self, queue: PartitionQueue) -> bool:
@@ -379,6 +381,9 @@ class Sender:
         self._accumulator.release(batch)
         batch.complete(result.base_offset, result.log_append_time_ms, error)
         self._unfinished.discard(batch)
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
         waiters, self._room = self._room, []
         for waiter in waiters:
             if not waiter.done():
@@ -394,10 +399,3 @@ class Sender:
             f"{batch.record_count} records for {batch.topic_partition} were not acknowledged after {batch.attempts} "
             f"attempts within delivery_timeout_ms={self._config.delivery_timeout_ms}{last}",
         )
-
-
-def _refused(batch: ProducerBatch) -> RaykaError:
-    message = f": {batch.error_message}" if batch.error_message else ""
-    return RaykaError(
-        batch.last_error, f"{batch.record_count} records for {batch.topic_partition} were refused{message}"
-    )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rayka.actors.channel.blocking_channel import BlockingChannel
 from rayka.client.cluster import Cluster
+from rayka.client.producer.accumulator import Accumulator
 from rayka.client.producer.batch import RecordFuture
 from rayka.client.producer.blocking import Producer
+from rayka.client.producer.direct_sender import DirectSender
 from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
 from tests.support.client_connection import LocalConnection
@@ -235,6 +239,94 @@ def test_an_interrupt_of_the_thread_loses_and_doubles_nothing(
     assert all(future.succeeded() for future in futures)
     producer.flush(timeout_ms=WAIT_S * 1000)
     assert numbered(cluster) == [b"%06d" % number for number in range(10)]
+
+
+def test_an_interrupt_with_an_error_in_hand_leaves_one_answer(
+    cluster: Cluster, producer: Producer, faults: FaultyPartitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop hears of the error, and then of the interrupt; the partition still recovers from the next errors."""
+    undisturbed = DirectSender._answered
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(DirectSender, "_answered", undisturbed)
+        undisturbed(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DirectSender, "_answered", interrupted)
+    faults.fail_appends(NO_LEADER, NO_LEADER, NO_LEADER)
+    future = producer.send("events", b"000000")
+    with pytest.raises(KeyboardInterrupt):
+        future.get(WAIT_S)
+    assert future.get(WAIT_S).offset >= 0
+    assert numbered(cluster) == [b"000000"]
+
+
+def test_an_interrupt_before_the_batch_is_taken_leaves_the_partition_usable(
+    cluster: Cluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = Accumulator.take_alone
+
+    def interrupted(*arguments: Any) -> bool:
+        monkeypatch.setattr(Accumulator, "take_alone", undisturbed)
+        undisturbed(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Accumulator, "take_alone", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.send("events", b"000000")
+    futures = [ended(producer.send("events", b"%06d" % number)) for number in range(1, 10)]
+    assert all(future.succeeded() for future in futures)
+    assert numbered(cluster) == [b"%06d" % number for number in range(10)]
+
+
+def test_a_thread_that_waits_for_room_goes_on_when_another_one_has_its_answer(
+    cluster: Cluster, channel: FaultyChannel, faults: FaultyPartitions
+) -> None:
+    producer = waiting_producer(cluster, channel, buffer_memory=100, max_block_ms=10_000)
+    faults.fail_appends(Fault(delay_s=0.3))
+    before = channel.appends
+    thread = threading.Thread(target=lambda: ended(producer.send("events", b"x" * 200)))
+    thread.start()
+    wait_until(lambda: channel.appends > before, WAIT_S, "the first append")
+    assert ended(producer.send("events", b"second")).succeeded()
+    thread.join(WAIT_S)
+    assert numbered(cluster) == [b"x" * 200, b"second"]
+
+
+def test_after_an_append_that_timed_out_records_go_by_the_channel_again(
+    cluster: Cluster, channel: FaultyChannel, connection: LocalConnection, faults: FaultyPartitions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("rayka.client.producer.direct_sender.GRACE_S", 0)
+    producer = waiting_producer(cluster, channel, request_timeout_ms=50)
+    connection.loop.run(as_coroutine(faults.stall))
+    future = producer.send("events", b"000000")
+    with pytest.raises(RaykaError):
+        future.get(0.2)
+    connection.loop.run(as_coroutine(faults.go_on))
+    future.get(WAIT_S)
+    before = channel.appends
+    for number in range(1, 10):
+        ended(producer.send("events", b"%06d" % number))
+    assert channel.appends > before
+    assert numbered(cluster) == [b"%06d" % number for number in range(10)]
+
+
+def test_a_forked_process_sends_nothing_in_the_name_of_its_parent(
+    cluster: Cluster, channel: FaultyChannel, producer: Producer
+) -> None:
+    """Its record would have the number that the parent's next one has, which the leader then takes for a repetition."""
+    before = channel.appends
+    child = os.fork()
+    if not child:
+        try:
+            producer.send("events", b"child")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    producer.send("events", b"parent").get(WAIT_S)
+    assert channel.appends == before + 1
+    assert numbered(cluster) == [b"parent"]
 
 
 def test_nothing_is_sent_after_closing(producer: Producer) -> None:
