@@ -162,6 +162,10 @@ class CoordinatorContext(Generic[C]):
         """Carry out a request if its transaction is open."""
         try:
             error, verification = await self._outside().verified(self._log.partition, request)
+        except Exception as failure:
+            logger.exception("%s: cannot verify the transaction of %s", self._name, type(request).__name__)
+            answer(RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(failure).__name__} in the coordinator"))
+            return
         finally:
             self._verifying.pop(answer, None)
         if error is not ErrorCode.NONE:

@@ -128,6 +128,7 @@ class HandoverListener:
             data, descriptors, _, _ = socket.recv_fds(self._socket, _MOVES.size, 4)
             for descriptor in descriptors:
                 connection = socket.socket(fileno=descriptor)
+                connection.set_inheritable(False)  # a program started here would keep the client's connection open
                 connection.setblocking(False)
                 self._accept(connection, _MOVES.unpack(data)[0])
 

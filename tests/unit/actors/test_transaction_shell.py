@@ -109,6 +109,24 @@ def test_a_commit_of_offsets_is_answered_by_a_coordinator_that_resigns_at_once(t
     check(tmp_path, GROUPS, resign)
 
 
+def test_a_commit_of_offsets_is_answered_if_its_transaction_cannot_be_verified(tmp_path: Path) -> None:
+    """Nobody else would answer it, and the gateway would wait for as long as for a join."""
+
+    async def refuse(running: Running) -> None:
+        async def fail(partition: Partition, request: TransactionalRequest[Any]) -> Verified:
+            raise ZeroDivisionError
+
+        running.runtime.outside = running.runtime.outside._replace(verified=fail)
+        await running.start(ListGroupsRequest())
+        offsets = (CommittedOffset("orders", 0, 7),)
+        request = TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS)
+        answer = await asyncio.wait_for(running.send(request), 5)
+        assert isinstance(answer, RaykaError)
+        assert answer.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    check(tmp_path, GROUPS, refuse)
+
+
 class Coordinators:
     """Answers each producer epoch when told to."""
 

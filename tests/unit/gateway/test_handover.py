@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def test_a_connection_moves_to_its_leader_and_every_request_is_answered(tmp_path
         assert pair.second._context is not None
         (connection,) = pair.second._context.connections
         assert connection.client == f"{address[0]}:{address[1]}"
+        assert not os.get_inheritable(connection._transport.get_extra_info("socket").fileno())
         assert pair.broker.partitions.replicas.get(TopicPartition("orders", 0)).log.log_end_offset == 23
         await client.close()
         await until(lambda: pair.second.connections == 0)
