@@ -2,8 +2,8 @@
 
 A holder is a thread or an asyncio task of the program. Items are fetched ahead only while the program takes them
 quickly: the window grows when it has taken the items of a fetch within `_QUICK_MS`, and is one item again after items
-had to be given back. An item that is fetched ahead and not delivered within `_IDLE_MS` goes back to the queue, for
-others.
+had to be given back. Nothing more is fetched ahead while `_MOST_BYTES` are here. An item that is fetched ahead and not
+delivered within `_IDLE_MS` goes back to the queue, for others.
 
 Time is an argument, in milliseconds of a clock that never goes back.
 """
@@ -23,6 +23,7 @@ ACCEPT = RecordAcknowledgement(AcknowledgeType.ACCEPT)
 _QUICK_MS = 100
 _IDLE_MS = 100
 _GROWTH = 4
+_MOST_BYTES = 32 << 20
 _ENDED = None
 """Stands for all holders that have ended."""
 
@@ -50,6 +51,8 @@ class Leases:
         self._ready: deque[Item] = deque()
         self._held: dict[Hashable, deque[Item]] = defaultdict(deque)
         self._said: dict[int, dict[int, RecordAcknowledgement]] = defaultdict(dict)
+        self._lost: set[tuple[int, int]] = set()
+        self._ready_bytes = 0
         self._window = 1
         self._is_dry = False
         self._fetched_ms = -_QUICK_MS
@@ -72,7 +75,7 @@ class Leases:
 
     def wanted(self, waiting_count: int) -> int:
         """How many items to fetch now; `waiting_count` holders wait for one."""
-        if len(self._ready) > self._window // 2:
+        if len(self._ready) > self._window // 2 or self._ready_bytes >= _MOST_BYTES:
             return 0
         ahead = self._window if waiting_count or (self._window > 1 and not self._is_dry) else 0
         return max(ahead, waiting_count) - len(self._ready)
@@ -80,7 +83,10 @@ class Leases:
     def add(self, items: Iterable[Item], now_ms: int) -> None:
         """Items were fetched; none, if there are none."""
         before = len(self._ready)
-        self._ready.extend(items)
+        for item in items:
+            self._ready.append(item)
+            self._ready_bytes += len(item.value)
+            self._lost.discard((item.partition, item.offset))
         self._is_dry = len(self._ready) == before
         if self._is_dry:
             return
@@ -90,18 +96,15 @@ class Leases:
 
     def take(self, holder: Hashable, now_ms: int) -> Item | None:
         """Deliver the next item; None if none is here."""
-        if not self._ready:
-            return None
-        item = self._ready.popleft()
-        self._held[self._key(holder)].append(item)
-        self._taken_ms = now_ms
-        return item
+        items = self.take_many(holder, 1, now_ms)
+        return items[0] if items else None
 
     def take_many(self, holder: Hashable, count: int, now_ms: int) -> Sequence[Item] | None:
         """Deliver so many items, or none if fewer are here."""
         if len(self._ready) < count:
             return None
         items = [self._ready.popleft() for _ in range(count)]
+        self._ready_bytes -= sum(len(item.value) for item in items)
         self._held[self._key(holder)].extend(items)
         self._taken_ms = now_ms
         return items
@@ -111,16 +114,23 @@ class Leases:
         if self._lease is Lease.NEXT_GET and (held := self._held.pop(holder, None)):
             self._acknowledge(held, ACCEPT)
 
-    def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement, *, newest: bool = False) -> bool:
-        """Acknowledge the oldest item that the holder has, or the newest; else the oldest of those that have ended.
+    def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement) -> bool:
+        """Acknowledge the oldest item that the holder has, else the oldest of those that have ended.
 
         False if there is none.
         """
         held = self._held.get(self._key(holder)) or self._held.get(_ENDED)
         if not held:
             return False
-        self._acknowledge([held.pop() if newest else held.popleft()], acknowledgement)
+        self._acknowledge([held.popleft()], acknowledgement)
         return True
+
+    def settle_item(self, holder: Hashable, item: Item, acknowledgement: RecordAcknowledgement) -> None:
+        """Acknowledge this item, if the holder has it still."""
+        held = self._held.get(self._key(holder), deque())
+        if item in held:
+            held.remove(item)
+            self._acknowledge([item], acknowledgement)
 
     def end_holders(self, is_alive: Callable[[Hashable], bool]) -> None:
         """A thread or task that has ended asks for no other item: its items are done, unless it had to say so."""
@@ -137,6 +147,7 @@ class Leases:
             for held in self._held.values():
                 self._acknowledge(held, ACCEPT)
         self._held.clear()
+        self._lost.clear()
 
     def take_said(self) -> Acknowledgements:
         """The acknowledgements to send now."""
@@ -156,7 +167,7 @@ class Leases:
 
     def take_ready(self) -> dict[int, list[tuple[int, int]]]:
         """All that is not delivered, to be given back as `take_idle`."""
-        ready, self._ready = self._ready, deque()
+        ready, self._ready, self._ready_bytes = self._ready, deque(), 0
         self._window = 1
         return ranges_of(ready)
 
@@ -165,13 +176,19 @@ class Leases:
         found: dict[int, list[int]] = defaultdict(list)
         for held in self._held.values():
             for item in held:
-                found[item.partition].append(item.offset)
+                if (item.partition, item.offset) not in self._lost:
+                    found[item.partition].append(item.offset)
         return found
+
+    def lose(self, partition: int, offset: int) -> None:
+        """The lease of an item has ended while a holder has it: there is nothing to renew until it is got again."""
+        self._lost.add((partition, offset))
 
     def forget_ready(self, partitions: Iterable[int] | None = None) -> None:
         """The leases of what is not delivered have ended, in these partitions or in all."""
         lost = None if partitions is None else set(partitions)
         self._ready = deque(item for item in self._ready if lost is not None and item.partition not in lost)
+        self._ready_bytes = sum(len(item.value) for item in self._ready)
 
     def _key(self, holder: Hashable) -> Hashable:
         return _ENDED if self._lease is Lease.PROGRAM else holder
@@ -179,6 +196,7 @@ class Leases:
     def _acknowledge(self, items: Iterable[Item], acknowledgement: RecordAcknowledgement) -> None:
         for item in items:
             self._said[item.partition][item.offset] = acknowledgement
+            self._lost.discard((item.partition, item.offset))
 
 
 def ranges_of(items: Iterable[Item]) -> dict[int, list[tuple[int, int]]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
 import time
 import uuid
 import weakref
-from collections.abc import Hashable, Iterable
+from collections.abc import Coroutine, Hashable, Iterable
 from typing import Any, Final, Self
 
 from ray.util.queue import Empty, Full
@@ -17,6 +16,7 @@ from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster
 from rayka.client.share.records import RecordAcknowledgement, rejection_headers
 from rayka.queue.connected import CONNECTING, OWN, Connected, connect, end_later
+from rayka.queue.holders import current_holder
 from rayka.queue.items import dumps, loads
 from rayka.queue.leases import ACCEPT, Item
 from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of, require_item_fits
@@ -25,6 +25,7 @@ from rayka.share.record_state import AcknowledgeType
 __all__ = ["Empty", "Full", "Queue"]
 
 _SHORT_WAIT_S: Final = 0.2
+_RELEASE: Final = RecordAcknowledgement(AcknowledgeType.RELEASE)
 _FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 
 
@@ -45,8 +46,8 @@ class Queue:
         *,
         name: str | None = None,
         lease: str = "next_get",
-        lease_s: int = 30,
-        max_attempts: int = 5,
+        lease_s: int | None = None,
+        max_attempts: int | None = None,
         dead_letters: bool = False,
         partitions: int = 1,
         prefetch: int = MOST_AHEAD,
@@ -61,18 +62,20 @@ class Queue:
         lease: when an item is done with. "next_get": the same thread, or asyncio task, gets another item.
             "task_done": it calls `task_done`. "program": the program ends, or lets go of the queue.
         lease_s: for how long an item is lost when the process dies that has it, 15 to 60 seconds. A living process
-            renews its leases.
-        max_attempts: how often an item is delivered, 2 to 10, if no program finishes it.
+            renews its leases. 30 for a new queue; otherwise the queue keeps its own if this is not given.
+        max_attempts: how often an item is delivered, 2 to 10, if no program finishes it. 5 for a new queue, as above.
         dead_letters: items that were delivered so often, or can't be unpickled, are written to the topic `dlq.` + name.
         partitions: of the topic, when it is created. Items of different partitions have no order.
         prefetch: the most items that a process fetches ahead while it takes them quickly, 1 to 500.
         namespace: Ray's, in which the broker runs.
 
-        Raises ValueError for a setting that can't be, and RaykaError: BROKER_NOT_AVAILABLE without a broker.
+        Raises ValueError for a setting that can't be, and RaykaError: BROKER_NOT_AVAILABLE without a broker,
+        INVALID_REQUEST if there is a topic of that name that is no queue.
         """
         del actor_options
         settings = QueueSettings(maxsize, lease_of(lease), lease_s, max_attempts, dead_letters, partitions, prefetch)
-        self._set(RayCluster.here(namespace), name or f"queue-{uuid.uuid4().hex[:12]}", settings, None)
+        own_name = f"queue-{uuid.uuid4().hex[:12]}" if name is None else name
+        self._set(RayCluster.here(namespace), own_name, settings, None)
         here = self._here
         self._topic_id = here.loop.run(here.topic.open(settings))
         if name is None:
@@ -211,16 +214,17 @@ class Queue:
         Raises `Empty`, ValueError for a negative timeout, what unpickling raises (the item is then rejected), and
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
         """
-        return self._unpickled(threading.get_ident(), self.lease(block, timeout))
+        return self._unpickled(current_holder(), self.lease(block, timeout))
 
     def lease(self, block: bool = True, timeout: float | None = None) -> Item:
         """As `get`, but the item comes as it was put, pickled, with where it is and how often it was delivered."""
         deadline_s = _deadline(block, timeout)
-        holder, reader = threading.get_ident(), self._here.reader
+        holder, reader = current_holder(), self._here.reader
         reader.begin(holder)
         item = reader.take(holder)
         if item is None:
-            item = self._wait_for_item(holder, deadline_s) if block else self._look_for_item(holder)
+            waits = block and timeout != 0
+            item = self._wait_for_item(holder, deadline_s) if waits else self._look_for_item(holder)
         return item
 
     def _wait_for_item(self, holder: Hashable, deadline_s: float) -> Item:
@@ -229,9 +233,11 @@ class Queue:
             try:
                 waiter.result(None if deadline_s == _NEVER else max(0.0, deadline_s - time.monotonic()))
             except concurrent.futures.TimeoutError:
-                raise Empty from None
-            finally:
                 self._here.reader.forget(waiter)
+                raise Empty from None
+            except BaseException:
+                self._here.reader.forget(waiter)
+                raise
         return item
 
     def _look_for_item(self, holder: Hashable) -> Item:
@@ -262,14 +268,17 @@ class Queue:
             await self._here.reader.give_back()
         return are_here
 
-    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As `get`, to be awaited in any event loop."""
-        deadline_s = _deadline(block, timeout)
-        holder = asyncio.current_task()
+    def get_async(self, block: bool = True, timeout: float | None = None) -> Coroutine[Any, Any, Any]:
+        """As `get`, to be awaited in any event loop. The item is leased to the task that calls this."""
+        deadline_s, holder = _deadline(block, timeout), current_holder()
         self._here.reader.begin(holder)
+        return self._get_async(holder, block and timeout != 0, deadline_s)
+
+    async def _get_async(self, holder: Hashable, waits: bool, deadline_s: float) -> Any:
         while (item := self._here.reader.take(holder)) is None:
-            if not block:
-                found = await asyncio.wrap_future(self._here.loop.submit(self._look(1)))
+            if not waits:
+                # Who gives up does not end the fetch, so what it finds goes back to the queue at once.
+                found = await asyncio.shield(asyncio.wrap_future(self._here.loop.submit(self._look(1))))
                 item = self._here.reader.take(holder) if found else None
                 break
             await self._arrival(deadline_s)
@@ -283,35 +292,51 @@ class Queue:
             left_s = None if deadline_s == _NEVER else max(0.0, deadline_s - time.monotonic())
             await asyncio.wait_for(asyncio.wrap_future(waiter), left_s)
         except TimeoutError:
-            raise Empty from None
-        finally:
             self._here.reader.forget(waiter)
+            raise Empty from None
+        except BaseException:
+            self._here.reader.forget(waiter)
+            raise
 
     def get_nowait(self) -> Any:
         """As `get` with `block=False`."""
         return self.get(block=False)
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """Lease the next items, in order. Raises `Empty` if there are not so many: then none is taken."""
+        """Lease the next items, in order. Raises `Empty` if there are not so many: then none is taken.
+
+        If one can't be unpickled it is rejected, and the others go back to the queue. Raises what unpickling raises.
+        """
         if not isinstance(num_items, int):
             raise TypeError("Argument 'num_items' must be an int")
         if num_items < 0:
             raise ValueError("'num_items' must be nonnegative")
-        holder = threading.get_ident()
+        holder = current_holder()
         self._here.reader.begin(holder)
         items = self._here.reader.take_many(holder, num_items)
         if items is None and self._here.loop.run(self._look_for_all(num_items)):
             items = self._here.reader.take_many(holder, num_items)
         if items is None:
             raise Empty(f"Cannot get {num_items} items from queue of size {self.size()}.")
-        return [loads(item.value) for item in items]
+        values: list[Any] = []
+        try:
+            for item in items:
+                values.append(self._unpickled(holder, item))
+        except BaseException:
+            for item in items:
+                self._here.reader.settle_item(holder, item, _RELEASE)
+            raise
+        return values
 
     def _unpickled(self, holder: Hashable, item: Item) -> Any:
         try:
             return loads(item.value)
-        except BaseException as error:
+        except Exception as error:
             rejection = RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(error))
-            self._here.reader.settle(holder, rejection, newest=True)
+            self._here.reader.settle_item(holder, item, rejection)
+            raise
+        except BaseException:  # An interrupt says nothing of the item.
+            self._here.reader.settle_item(holder, item, _RELEASE)
             raise
 
     # Ending leases.
@@ -332,7 +357,7 @@ class Queue:
         self._settle(RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
 
     def _settle(self, acknowledgement: RecordAcknowledgement) -> None:
-        if not self._here.reader.settle(_holder(), acknowledgement):
+        if not self._here.reader.settle(current_holder(), acknowledgement):
             raise ValueError("task_done() or task_failed() was called more often than get()")
 
     # Ending.
@@ -359,14 +384,6 @@ def _handle(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: b
     queue = Queue.__new__(Queue)
     queue._set(cluster, name, settings, topic_id)
     return queue
-
-
-def _holder() -> Hashable:
-    """Who asks: the asyncio task that runs, else the thread."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()
 
 
 def _deadline(block: bool, timeout: float | None) -> float:

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final
 
 from rayka.actors.background import BackgroundTasks
@@ -22,8 +22,9 @@ from rayka.client.loop import LoopThread
 from rayka.client.share.records import RecordAcknowledgement, acknowledgement_batches, acquired_records
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
+from rayka.queue.holders import is_alive
 from rayka.queue.leases import Acknowledgements, Item, Leases
-from rayka.queue.settings import QueueSettings
+from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import QueueTopic
 from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S: Final = 10.0
 _RETRY_S: Final = 0.05
+_FAILED_S: Final = 1.0
 _TICK_S: Final = 0.02
 _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
@@ -56,7 +58,7 @@ class QueueReader:
         self._loop = loop
         self._topic = topic
         self._member_id = f"queue-{uuid.uuid4()}"
-        self._lease_s = settings.lease_s
+        self._lease_s: float = settings.lease_s or SHORTEST_LEASE_S
         self._leases = Leases(settings.lease, settings.prefetch)
         self._lock = threading.Lock()
         self._waiters: deque[concurrent.futures.Future[None]] = deque()
@@ -68,6 +70,8 @@ class QueueReader:
         self._fetched_bytes = 0
         self._renewing: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Task[None] | None = None
+        self._giving_back = asyncio.Lock()
+        self._fetch_count = 0
         self._ticking = False
         self._error: RaykaError | None = None
         self._is_closed = False
@@ -111,6 +115,8 @@ class QueueReader:
         """Done when it is worth looking again. Raises what ended the queue."""
         waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
+            if self._error is not None:
+                raise self._error
             if self._leases.ready_count:
                 waiter.set_result(None)
                 return waiter
@@ -119,19 +125,26 @@ class QueueReader:
         return waiter
 
     def forget(self, waiter: concurrent.futures.Future[None]) -> None:
-        """Nobody waits here any more."""
+        """Who waited has given up. If it was to look again another one does."""
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif waiter.done() and self._waiters:
                 _wake(self._waiters.popleft())
 
-    def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement, *, newest: bool = False) -> bool:
-        """Acknowledge the oldest item of the holder, or the newest one; False if it has none."""
+    def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement) -> bool:
+        """Acknowledge the oldest item of the holder, or of one that has ended; False if there is none."""
         with self._lock:
-            settled = self._leases.settle(holder, acknowledgement, newest=newest)
+            self._leases.end_holders(is_alive)
+            settled = self._leases.settle(holder, acknowledgement)
         self._loop.call_soon(self._start_ticking)
         return settled
+
+    def settle_item(self, holder: Hashable, item: Item, acknowledgement: RecordAcknowledgement) -> None:
+        """Acknowledge this item of the holder."""
+        with self._lock:
+            self._leases.settle_item(holder, item, acknowledgement)
+        self._loop.call_soon(self._start_ticking)
 
     def _forget_lost(self) -> None:
         """Leases that are not delivered and can't be relied on: a leader was replaced, or this process stood still."""
@@ -153,6 +166,8 @@ class QueueReader:
     def _start_pumping(self) -> None:
         if self._pumping is None and not self._is_closed:
             self._pumping = self._loop.loop.create_task(self._pump())
+        elif self._leases.has_said:  # The pump may wait long before its next fetch.
+            self._start_ticking()
 
     async def _pump(self) -> None:
         """Fetch while somebody waits, or while items are taken quickly."""
@@ -179,9 +194,14 @@ class QueueReader:
     async def fetch(self, count: int, wait_s: float) -> bool:
         """Fetch up to so many items; tells whether there were any. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         await self._topic.wait_until_known()
-        with self._lock:
-            said = self._leases.take_said()
-        results = await self._ask(self._partitions(), said, count, wait_s)
+        async with self._giving_back:  # Else later items would come before those that go back.
+            self._fetch_count += 1
+        try:
+            with self._lock:
+                said = self._leases.take_said()
+            results = await self._ask(self._partitions(), said, count, wait_s)
+        finally:
+            self._fetch_count -= 1
         items = [item for partition, result in results.items() for item in self._items(partition, result)]
         with self._lock:
             self._fetched_s = _now_s()
@@ -236,14 +256,20 @@ class QueueReader:
             acquire_mode=AcquireMode.RECORD_LIMIT,
             is_renew_ack=renews,
         )
-        _, results = await self._broker.share_leaders.fetch(params, requests)
+        try:
+            lock_duration_ms, results = await self._broker.share_leaders.fetch(params, requests)
+        except BaseException:
+            with self._lock:
+                self._leases.say_again({} if renews else said)
+            raise
+        if lock_duration_ms > 0:
+            self._lease_s = lock_duration_ms / 1000
         answered = dict(zip(wanted, results, strict=True))
-        if not renews:
-            await self._check_acknowledged(answered, said)
+        await self._check_acknowledged(answered, said, renews=renews)
         return answered
 
     async def _check_acknowledged(
-        self, answered: Mapping[TopicPartition, ShareFetchResult], said: Acknowledgements
+        self, answered: Mapping[TopicPartition, ShareFetchResult], said: Acknowledgements, *, renews: bool
     ) -> None:
         """A leader refuses acknowledgements as a whole if the lease of one item has ended; then halves are sent."""
         for topic_partition, result in answered.items():
@@ -253,14 +279,20 @@ class QueueReader:
             number = topic_partition.partition
             if result.acknowledge_error not in _REFUSED:
                 with self._lock:
-                    self._leases.say_again({number: types})
+                    self._leases.say_again({} if renews else {number: types})
             elif len(types) == 1:
-                logger.info("%s: the lease of offset %s had ended; it is delivered again", topic_partition, *types)
+                self._lease_ended(topic_partition, *types, renews=renews)
             else:
                 offsets = sorted(types)
                 middle = len(offsets) // 2
                 for half in (offsets[:middle], offsets[middle:]):
-                    await self._ask((), {number: {offset: types[offset] for offset in half}})
+                    await self._ask((), {number: {offset: types[offset] for offset in half}}, renews=renews)
+
+    def _lease_ended(self, topic_partition: TopicPartition, offset: int, *, renews: bool) -> None:
+        logger.info("%s: the lease of offset %s had ended; it is delivered again", topic_partition, offset)
+        if renews:
+            with self._lock:
+                self._leases.lose(topic_partition.partition, offset)
 
     def _items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[Item]:
         if not result.acquired or result.records is None:
@@ -282,8 +314,11 @@ class QueueReader:
         if not self._ticking and not self._is_closed:
             self._ticking = True
             self._loop.loop.call_later(_TICK_S, self._tick)
-            if self._renewing is None:
-                self._renewing = self._loop.loop.call_later(self._lease_s / _RENEWALS, self._tick_slowly)
+            self._renew_later()
+
+    def _renew_later(self) -> None:
+        if self._renewing is None and not self._is_closed:
+            self._renewing = self._loop.loop.call_later(self._lease_s / _RENEWALS, self._tick_slowly)
 
     def _tick(self) -> None:
         self._background.start("tick", self._settle())
@@ -297,12 +332,13 @@ class QueueReader:
             with self._lock:
                 self._leases.end_holders(is_alive)
                 said = self._leases.take_said() if self._leases.has_said else {}
-                idle = self._leases.take_idle(_now_ms())
             if said:
                 await self._ask((), said)
-            await self._give_back(idle)
+            if self._fetch_count == 0:
+                await self._give_back(lambda: self._leases.take_idle(_now_ms()))
         except Exception:
             logger.exception("the leases of the queue %s could not be settled", self._topic.name)
+            await asyncio.sleep(_FAILED_S)
         finally:
             self._ticking = False
             if not self._leases.is_settled:
@@ -314,22 +350,26 @@ class QueueReader:
         with self._lock:
             self._leases.end_holders(is_alive)
             held = self._leases.held()
-        self._start_ticking()
+        if held:
+            self._renew_later()
+        if self._leases.has_said:  # of holders that have ended
+            self._start_ticking()
         for number, offsets in held.items():
             await self._ask((), {number: dict.fromkeys(offsets, _RENEW)}, renews=True)
 
     async def give_back(self) -> None:
         """Give back all that is here and not delivered."""
-        with self._lock:
-            ranges = self._leases.take_ready()
-        await self._give_back(ranges)
+        await self._give_back(self._leases.take_ready)
 
-    async def _give_back(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+    async def _give_back(self, take: Callable[[], Mapping[int, Sequence[tuple[int, int]]]]) -> None:
         leaders, topic = self._broker.share_leaders, self._topic
-        for number, offsets in ranges.items():
-            await leaders.give_back(
-                topic.name, self._member_id, TopicPartition(topic.name, number), topic.topic_id, offsets
-            )
+        async with self._giving_back:
+            with self._lock:
+                ranges = take()
+            for number, offsets in ranges.items():
+                await leaders.give_back(
+                    topic.name, self._member_id, TopicPartition(topic.name, number), topic.topic_id, offsets
+                )
 
     def _fail(self, error: RaykaError) -> None:
         """Nobody need wait any longer."""
@@ -346,27 +386,21 @@ class QueueReader:
         if self._is_closed:
             return
         self._is_closed = True
-        with self._lock:
-            self._leases.end()
-            said = self._leases.take_said()
         self._error = RaykaError(ErrorCode.INVALID_REQUEST, f"This handle of the queue {self._topic.name} is closed")
         self._fail(self._error)
         if self._renewing is not None:
             self._renewing.cancel()
         if self._pumping is not None:
             self._pumping.cancel()
+            await asyncio.wait([self._pumping])
+        with self._lock:
+            self._leases.end()
+            said = self._leases.take_said()
         if said:
             await self._ask((), said)
         if self._epochs:
             partitions = [TopicPartition(self._topic.name, number) for number in self._epochs]
             await self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
-
-
-def is_alive(holder: Hashable) -> bool:
-    """Whether a holder, an asyncio task or the ident of a thread, may ask for another item."""
-    if isinstance(holder, asyncio.Task):
-        return not holder.done()
-    return any(thread.ident == holder for thread in threading.enumerate())
 
 
 def _wake(waiter: concurrent.futures.Future[None]) -> None:

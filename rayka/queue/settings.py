@@ -11,7 +11,7 @@ DEAD_LETTER_PREFIX = "dlq."
 MAX_ITEM_BYTES = 64 << 20
 MOST_AHEAD = 500
 _SEGMENT_BYTES = 256 << 20
-_LEASE_S = (15, 60)
+SHORTEST_LEASE_S, _LONGEST_LEASE_S = 15, 60
 _ATTEMPTS = (2, 10)
 
 
@@ -25,12 +25,12 @@ class Lease(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """The settings of `rayka.Queue`. Raises ValueError for one that can't be."""
+    """The settings of `rayka.Queue`; None leaves the queue as it is. Raises ValueError for one that can't be."""
 
     maxsize: int = 0
     lease: Lease = Lease.NEXT_GET
-    lease_s: int = 30
-    max_attempts: int = 5
+    lease_s: int | None = None
+    max_attempts: int | None = None
     dead_letters: bool = False
     partitions: int = 1
     prefetch: int = MOST_AHEAD
@@ -38,7 +38,7 @@ class QueueSettings:
     def __post_init__(self) -> None:
         if isinstance(self.maxsize, bool) or not isinstance(self.maxsize, int):
             raise ValueError(f"maxsize must be a number of items, not {self.maxsize!r}")
-        _require("lease_s", self.lease_s, *_LEASE_S)
+        _require("lease_s", self.lease_s, SHORTEST_LEASE_S, _LONGEST_LEASE_S)
         _require("max_attempts", self.max_attempts, *_ATTEMPTS)
         _require("partitions", self.partitions, 1, 10_000)
         _require("prefetch", self.prefetch, 1, MOST_AHEAD)
@@ -54,12 +54,11 @@ class QueueSettings:
 
     def group_configs(self, name: str, max_record_locks: int) -> dict[str, str]:
         """The settings of the queue's share group, with the most record locks that the broker allows it."""
-        configs = {
-            "share.auto.offset.reset": "earliest",
-            "share.record.lock.duration.ms": str(self.lease_s * 1000),
-            "share.delivery.count.limit": str(self.max_attempts),
-            "share.partition.max.record.locks": str(max_record_locks),
-        }
+        configs = {"share.auto.offset.reset": "earliest", "share.partition.max.record.locks": str(max_record_locks)}
+        if self.lease_s is not None:
+            configs["share.record.lock.duration.ms"] = str(self.lease_s * 1000)
+        if self.max_attempts is not None:
+            configs["share.delivery.count.limit"] = str(self.max_attempts)
         if self.dead_letters:
             configs["errors.deadletterqueue.topic.name"] = DEAD_LETTER_PREFIX + name
             configs["errors.deadletterqueue.copy.record.enable"] = "true"
@@ -81,6 +80,8 @@ def require_item_fits(size: int) -> None:
         raise RaykaError(ErrorCode.MESSAGE_TOO_LARGE, reason)
 
 
-def _require(name: str, value: int, lowest: int, highest: int) -> None:
+def _require(name: str, value: int | None, lowest: int, highest: int) -> None:
+    if value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
         raise ValueError(f"{name} must be a whole number from {lowest} to {highest}, not {value!r}")

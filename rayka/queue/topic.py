@@ -65,11 +65,15 @@ class QueueTopic:
         return [TopicPartition(self.name, number) for number in range(len(self.image().partitions))]
 
     async def open(self, settings: QueueSettings) -> bytes:
-        """Create what does not exist, and return the id of the topic when the queue can be used. Raises RaykaError."""
+        """Create what does not exist, and return the id of the topic when the queue can be used.
+
+        Raises RaykaError: INVALID_REQUEST if there is a topic of that name that is no queue.
+        """
         is_new = self.name not in self._broker.image.topics
         if is_new:
             await self._create(NewTopic(self.name, settings.partitions, configs=_texts(settings.topic_configs())))
         await self.wait_until_known()
+        self._require_queue()
         await self._configure(settings)
         if is_new or not await self._is_initialized():
             await self._initialize()
@@ -90,6 +94,12 @@ class QueueTopic:
                 raise gone(self.name)
             await asyncio.sleep(_LOOK_AGAIN_S)
         self._topic_id = topic.topic_id.bytes
+
+    def _require_queue(self) -> None:
+        """What is done with is deleted from a queue, which would take the records of a topic from its other readers."""
+        if self._broker.image.topic_configs(self.name).get("retention.ms") != "-1":
+            reason = f"The topic {self.name} is no queue: its retention.ms is not -1"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
     async def _configure(self, settings: QueueSettings) -> None:
         locks = int(str(self._broker.config["group.share.max.partition.max.record.locks"]))
@@ -159,6 +169,9 @@ class QueueTopic:
 
     async def delete(self) -> None:
         """Delete the topic with all items, and the group. Nothing is left to do if somebody else has done it."""
+        topic = self._broker.image.topics.get(self.name)
+        if topic is not None and topic.topic_id.bytes != self._topic_id:
+            return  # The name has been given to another queue since.
         await self._admin.delete_topics([self.name], raise_errors=False)
         await self._admin.delete_groups([self.name], raise_errors=False)
 

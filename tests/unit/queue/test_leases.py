@@ -130,6 +130,31 @@ def test_an_acknowledgement_that_failed_does_not_replace_a_newer_one() -> None:
     assert leases.take_said() == {0: {1: ACCEPT, 5: RELEASE}}
 
 
+def test_a_lease_that_has_ended_is_not_renewed_until_the_item_is_got_again() -> None:
+    leases = holding(Lease.NEXT_GET, 1, 2)
+    leases.lose(0, 1)
+    assert leases.held() == {0: [2]}
+    leases.add(items(1), 0)
+    assert leases.held() == {0: [1, 2]}
+
+
+def test_one_item_is_rejected_and_those_around_it_are_not() -> None:
+    leases = holding(Lease.PROGRAM, 1, 2, 3)
+    leases.settle_item("you", items(2)[0], RELEASE)
+    assert leases.take_said() == {0: {2: RELEASE}}
+    assert leases.held() == {0: [1, 3]}
+
+
+def test_large_items_are_fetched_ahead_up_to_a_number_of_bytes() -> None:
+    leases = Leases(Lease.NEXT_GET)
+    for now_ms in range(8):
+        leases.add([Item(0, now_ms, bytes(9 << 20))], now_ms)
+    assert leases.wanted(0) == 0
+    for now_ms in range(5):
+        leases.take("me", now_ms)
+    assert leases.wanted(0) > 0
+
+
 HOLDERS = st.sampled_from(["a", "b", "c"])
 STEPS = st.one_of(
     st.tuples(st.just("get"), HOLDERS),

@@ -287,3 +287,190 @@ def test_items_that_are_done_with_are_deleted_from_the_log(
     assert [queue.get() for _ in range(10)] == [*range(40, 50)]
     started = lambda: next(iter(admin.list_offsets({partition: -2}).values())).offset  # noqa: E731
     wait_until(lambda: started() >= 29, ENOUGH_S, "they are deleted")
+
+
+def test_a_lease_that_has_ended_does_not_keep_the_others_from_being_renewed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.reader._RENEWALS", 6)
+    queue = leased(cluster, lease="program")
+    queue.put_nowait_batch(["lost", "kept"])
+    assert queue.get() == "lost"
+    reader = queue._here.reader
+    reader._renewing.cancel()  # as in a process that stands still; so it takes no part until the next get
+    other = copy_of(queue)
+    assert [other.get(timeout=ENOUGH_S) for _ in range(2)] == ["kept", "lost"]
+    other.put("mine")
+    reader._renewing = None
+    assert queue.get(timeout=ENOUGH_S) == "mine"
+    with pytest.raises(Empty):
+        other.get(timeout=2 * LEASE_MS / 1000)
+    queue.shutdown()
+
+
+def test_leases_are_renewed_though_a_renewal_comes_while_acknowledgements_are_sent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.reader._RENEWALS", 6)
+    queue = leased(cluster)
+    queue.put("long")
+    other = copy_of(queue)
+    assert queue.get() == "long"
+    reader = queue._here.reader
+
+    async def renew_in_a_tick() -> None:
+        reader._renewing.cancel()
+        reader._ticking = True
+        await reader._renew()
+        await reader._settle()
+
+    queue._here.loop.run(renew_in_a_tick())
+    with pytest.raises(Empty):
+        other.get(timeout=2 * LEASE_MS / 1000)
+    queue.shutdown()
+
+
+def test_leases_are_renewed_as_often_as_the_group_s_setting_demands(cluster: Cluster) -> None:
+    queue = leased(cluster, lease_s=60)
+    queue.put("long")
+    other = copy_of(queue)
+    assert queue.get() == "long"
+    with pytest.raises(Empty):
+        other.get(timeout=2 * LEASE_MS / 1000)
+    queue.shutdown()
+
+
+def test_an_item_put_while_many_wait_makes_none_of_the_others_look_again_and_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    getting = [later(lambda: found.append(queue.get(timeout=ENOUGH_S))) for _ in range(6)]
+    reader = queue._here.reader
+    wait_until(lambda: len(reader._waiters) == 6, ENOUGH_S, "all wait")
+    looks: list[Any] = []
+    take = reader.take
+    monkeypatch.setattr(reader, "take", lambda holder: looks.append(holder) or take(holder))
+    queue.put(0)
+    wait_until(lambda: found == [0], ENOUGH_S, "one gets it")
+    queue.put_nowait_batch(range(1, 6))
+    for each in getting:
+        each.join(ENOUGH_S)
+    assert sorted(found) == [*range(6)]
+    assert len(looks) == 6
+
+
+def test_a_get_under_way_ends_when_the_handle_is_closed(queue: Queue) -> None:
+    reader = queue._here.reader
+    reader.begin("me")
+    queue.close()
+    with pytest.raises(rayka.RaykaError, match="closed"):
+        reader.arrival().result(ENOUGH_S)
+
+
+def test_a_topic_that_is_no_queue_is_not_opened_as_one(cluster: Cluster) -> None:
+    cluster.admin().create_topic("orders")
+    with pytest.raises(rayka.RaykaError, match="no queue"):
+        Queue(name="orders")
+
+
+def test_an_old_handle_does_not_delete_a_new_queue_of_the_same_name(cluster: Cluster) -> None:
+    old = Queue(name="again")
+    copy_of(old).shutdown()
+    new = Queue(name="again")
+    new.put("kept")
+    old.shutdown()
+    assert new.get(timeout=ENOUGH_S) == "kept"
+    new.shutdown()
+
+
+def test_who_opens_a_queue_by_name_leaves_its_settings_as_they_are(cluster: Cluster) -> None:
+    queue = Queue(name="settings", lease="task_done", max_attempts=2, dead_letters=True)
+    Queue(name="settings")
+    queue.put("poison")
+    for _ in range(2):
+        assert queue.get(timeout=ENOUGH_S) == "poison"
+        queue.task_failed()
+    with pytest.raises(Empty):
+        queue.get(timeout=0.5)
+    queue.shutdown()
+
+
+def test_of_a_batch_with_a_damaged_item_the_others_go_back(queue: Queue) -> None:
+    queue.put(0)
+    queue._here.producer.send(queue.name, b"not a pickle").get()
+    queue.put(2)
+    with pytest.raises(pickle.UnpicklingError):
+        queue.get_nowait_batch(3)
+    assert [queue.get(timeout=ENOUGH_S) for _ in range(2)] == [0, 2]
+    wait_until(lambda: queue.lag() == 1, ENOUGH_S, "the damaged one is rejected, the first one done")
+
+
+def test_what_a_thread_has_got_is_not_taken_for_that_of_its_successor(cluster: Cluster) -> None:
+    queue = Queue(lease="task_done")
+    queue.put_nowait_batch(["abandoned", "done"])
+
+    def work(finishes: bool) -> None:
+        queue.get()
+        if finishes:
+            queue.task_done()
+
+    for finishes in (False, True):
+        later(work, finishes).join(ENOUGH_S)
+    queue.close()
+    assert copy_of(queue).get(timeout=ENOUGH_S) == "abandoned"
+    copy_of(queue).shutdown()
+
+
+def test_the_task_that_asks_has_the_lease_however_it_asks(cluster: Cluster) -> None:
+    queue = Queue(lease="task_done")
+
+    async def use() -> None:
+        await asyncio.create_task(queue.put_async(1))
+        assert await asyncio.wait_for(queue.get_async(), ENOUGH_S) == 1
+        assert queue.lag() == 1
+        queue.task_done()
+        await queue.put_async(2)
+        assert queue.get(timeout=ENOUGH_S) == 2
+        queue.task_done()
+
+    asyncio.run(use())
+    wait_until(lambda: queue.lag() == 0, ENOUGH_S, "both are done")
+    queue.shutdown()
+
+
+def test_a_get_without_any_time_looks_as_one_that_does_not_block(queue: Queue) -> None:
+    queue.put(1)
+    assert queue.get(timeout=0) == 1
+    with pytest.raises(Empty):
+        queue.get(timeout=0)
+
+
+def test_an_item_is_done_soon_though_another_thread_waits_already(queue: Queue) -> None:
+    queue.put("mine")
+    assert queue.get(timeout=ENOUGH_S) == "mine"
+    waiting = later(lambda: queue.get(timeout=ENOUGH_S))
+    wait_until(lambda: len(queue._here.reader._waiters) == 1, ENOUGH_S, "the other one waits")
+    started = time.monotonic()
+    with pytest.raises(Empty):
+        queue.get(timeout=1)
+    wait_until(lambda: queue.lag() == 0, ENOUGH_S, "the item is done")
+    assert time.monotonic() - started < 5
+    queue.put(None)
+    waiting.join(ENOUGH_S)
+
+
+def test_what_goes_back_comes_before_what_was_put_after_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.put_nowait_batch(range(300))
+    found = [queue.get() for _ in range(20)]
+    leaders = queue._here.broker.share_leaders
+    give_back, begun = leaders.give_back, threading.Event()
+
+    async def late(*arguments: Any) -> None:
+        begun.set()
+        await asyncio.sleep(0.2)
+        await give_back(*arguments)
+
+    monkeypatch.setattr(leaders, "give_back", late)
+    assert begun.wait(ENOUGH_S)
+    found += [queue.get(timeout=ENOUGH_S) for _ in range(280)]
+    assert found == [*range(300)]
