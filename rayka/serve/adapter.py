@@ -52,6 +52,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         self._max_retries = retries_of(config.max_retries)
         self._handlers: dict[str, Handler] = {}
         self._workers: Workers | None = None
+        self._consumed: Queue | None = None
         self._concurrency = 1
 
     def initialize(self, consumer_concurrency: int = 1) -> None:
@@ -93,8 +94,9 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
             logger.info("the workers of the queue %s run already", self._config.queue_name)
             return
         failed, unprocessable = self._config.failed_task_queue_name, self._config.unprocessable_task_queue_name
+        self._consumed = self._queue_of(self._config.queue_name)
         self._workers = Workers(
-            self._queue,
+            self._consumed,
             self._results,
             self._handlers,
             self._max_retries,
@@ -106,11 +108,11 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
     def stop_consumer(self, timeout: float = 10.0) -> None:
         """Begin no more tasks, and wait for those under way; what has not ended by then is run again."""
         workers, self._workers = self._workers, None
-        if workers is None:
+        if workers is None or self._consumed is None:
             return
         if not workers.stop(timeout):
             logger.warning("tasks of the queue %s did not end within %s s", self._config.queue_name, timeout)
-        self._queue.close()
+        self._consumed.close()
 
     def enqueue_task_sync(
         self, task_name: str, args: Any | None = None, kwargs: Any | None = None, **options: Any

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.errors import RaykaError
 from rayka.queue import Queue
 from rayka.serve.task import desired_replicas
 
@@ -52,4 +53,8 @@ class QueueAutoscalingPolicy:
     def _ask(self) -> int:
         if self._queue is None:
             self._queue = Queue.find(self._queue_name, self._namespace)
-        return self._queue.lag() if self._queue is not None else 0
+        try:
+            return self._queue.lag() if self._queue is not None else 0
+        except RaykaError:
+            self._queue = None  # It may have been deleted, and created again.
+            raise

@@ -13,12 +13,14 @@ from typing import Any, Final, NamedTuple
 from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.items import dumps
+from rayka.queue.settings import MAX_ITEM_BYTES, require_item_fits
 from rayka.serve.task import Status
 
 SUFFIX: Final = ".results"
 _CANCELLED: Final = b"cancelled:"
 _STATUS: Final = "status"
 _FETCH_BYTES: Final = 4 << 20
+_TEXT_LENGTH: Final = 10_000
 
 
 class Outcome(NamedTuple):
@@ -34,7 +36,11 @@ class Results:
     def __init__(self, cluster: Cluster, queue_name: str, expires_s: int) -> None:
         """Create the topic if it does not exist. Results are deleted after `expires_s` seconds."""
         self.topic = queue_name + SUFFIX
-        configs: dict[str, str | int] = {"cleanup.policy": "compact,delete", "retention.ms": expires_s * 1000}
+        configs: dict[str, str | int] = {
+            "cleanup.policy": "compact,delete",
+            "retention.ms": expires_s * 1000,
+            "max.message.bytes": MAX_ITEM_BYTES,
+        }
         try:
             cluster.admin().create_topic(self.topic, partitions=1, configs=configs)
         except RaykaError as error:
@@ -51,12 +57,14 @@ class Results:
     def write(self, task_id: str, status: Status, result: Any = None) -> None:
         """Store a status, unless the task has ended; return when it is in the log.
 
-        What can't be pickled is stored as its text.
+        What can't be pickled is stored as its text, and so is an exception that can't be unpickled. Raises RaykaError:
+        MESSAGE_TOO_LARGE.
         """
         if self.status(task_id) in (Status.SUCCESS, Status.FAILURE):
             return
-        headers = [(_STATUS, status.encode())]
-        self._producer.send(self.topic, _pickled(result), key=task_id.encode(), headers=headers).get()
+        headers, value = [(_STATUS, status.encode())], _pickled(result)
+        require_item_fits(len(value))
+        self._producer.send(self.topic, value, key=task_id.encode(), headers=headers).get()
 
     def cancel(self, task_id: str) -> None:
         """A task that nobody has begun by now is not run."""
@@ -137,6 +145,14 @@ def _status(record: Any) -> Status:
 
 def _pickled(result: Any) -> bytes:
     try:
-        return dumps(result)
+        return _pickled_error(result) if isinstance(result, BaseException) else dumps(result)
     except Exception:
-        return dumps(RuntimeError(str(result)) if isinstance(result, BaseException) else repr(result))
+        return dumps(RuntimeError(repr(result)[:_TEXT_LENGTH]) if isinstance(result, BaseException) else repr(result))
+
+
+def _pickled_error(error: BaseException) -> bytes:
+    """Many exceptions can be pickled and not unpickled. Raises what either raises."""
+    data = dumps(error)
+    require_item_fits(len(data))
+    pickle.loads(data)
+    return data

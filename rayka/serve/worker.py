@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Empty, Queue
 from rayka.serve.results import Results
 from rayka.serve.task import FailedTask, Status, Task, Verdict, retry_delay_ms, verdict
@@ -127,32 +127,40 @@ class Workers:
             result = self._handlers[task.name](*args, **kwargs)
             if inspect.isawaitable(result):
                 result = loop.run_until_complete(_awaited(result))
-        except Exception as error:
+        except BaseException as error:  # SystemExit and CancelledError too, which would end the thread
             self._raised(task, delivery_count, error, (args, kwargs))
         else:
-            self._end(task, Status.SUCCESS, result)
+            self._succeeded(task, result, (args, kwargs))
         finally:
             with self._counting:
                 self.running -= 1
 
-    def _raised(self, task: Task, delivery_count: int, error: Exception, arguments: Any) -> None:
+    def _succeeded(self, task: Task, result: Any, arguments: Any) -> None:
+        try:
+            self._end(task, Status.SUCCESS, result)
+        except RaykaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                raise
+            self._fail(task, error, arguments)
+
+    def _raised(self, task: Task, delivery_count: int, error: BaseException, arguments: Any) -> None:
         if delivery_count > self._max_retries:
             self._fail(task, error, arguments)
             return
         self._write(task, Status.RETRY, error)
         self._queue.task_failed(retry_delay_ms(delivery_count))
 
-    def _fail(self, task: Task, error: Exception, arguments: Any) -> None:
+    def _fail(self, task: Task, error: BaseException, arguments: Any) -> None:
         logger.error("task %s (%s) failed: %r", task.task_id, task.name, error)
         self._put(self._failed, task, error, arguments)
         self._end(task, Status.FAILURE, error)
 
-    def _refuse(self, task: Task, error: Exception) -> None:
+    def _refuse(self, task: Task, error: BaseException) -> None:
         logger.error("task %s (%s) can't be processed: %r", task.task_id, task.name, error)
         self._put(self._unprocessable, task, error, ((), {}))
         self._end(task, Status.FAILURE, error)
 
-    def _put(self, queue: Queue | None, task: Task, error: Exception, arguments: Any) -> None:
+    def _put(self, queue: Queue | None, task: Task, error: BaseException, arguments: Any) -> None:
         if queue is not None:
             text = "".join(traceback.format_exception(error))
             queue.put(tuple(FailedTask(task.task_id, task.name, repr(error), text, *arguments)))

@@ -449,7 +449,8 @@ def test_an_item_is_done_soon_though_another_thread_waits_already(queue: Queue) 
     queue.put("mine")
     assert queue.get(timeout=ENOUGH_S) == "mine"
     waiting = later(lambda: queue.get(timeout=ENOUGH_S))
-    wait_until(lambda: len(queue._here.reader._waiters) == 1, ENOUGH_S, "the other one waits")
+    reader = queue._here.reader
+    wait_until(lambda: len(reader._waiters) == 1 and not reader._ticking, ENOUGH_S, "the other one waits")
     started = time.monotonic()
     with pytest.raises(Empty):
         queue.get(timeout=1)

@@ -198,3 +198,58 @@ def test_a_result_that_can_t_be_pickled_is_stored_as_text(tasks: Tasks) -> None:
     ((status, result),) = tasks.ended("lock")
     assert status is Status.SUCCESS
     assert "lock" in result
+
+
+def test_a_result_of_many_megabytes_is_stored_and_one_that_is_too_large_fails_at_once(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.settings.MAX_ITEM_BYTES", 4 << 20)
+    sizes: list[int] = []
+
+    def make(size: int) -> bytes:
+        sizes.append(size)
+        return bytes(size)
+
+    tasks.enqueue("large", "make", 3 << 20)
+    tasks.enqueue("too large", "make", 5 << 20)
+    tasks.start(make=make)
+    (large, length), (status, error) = [
+        (status, len(result) if isinstance(result, bytes) else result)
+        for status, result in tasks.ended("large", "too large")
+    ]
+    assert (large, length) == (Status.SUCCESS, 3 << 20)
+    assert status is Status.FAILURE
+    assert "too large" in str(error)
+    assert sorted(sizes) == [3 << 20, 5 << 20]
+
+
+class NeedsTwo(Exception):
+    """Can be pickled, and not unpickled, as many exceptions of libraries."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def test_an_exception_that_can_t_be_unpickled_is_stored_as_text(tasks: Tasks) -> None:
+    def explode() -> None:
+        raise NeedsTwo("this", "that")
+
+    tasks.enqueue("bad", "explode")
+    tasks.start(explode=explode)
+    ((status, error),) = tasks.ended("bad")
+    assert status is Status.FAILURE
+    assert "this and that" in str(error)
+
+
+def test_a_handler_that_exits_or_is_cancelled_fails_and_its_worker_goes_on(tasks: Tasks) -> None:
+    def leave() -> None:
+        raise SystemExit(1)
+
+    async def cancel() -> None:
+        raise asyncio.CancelledError
+
+    tasks.enqueue("exits", "leave")
+    tasks.enqueue("cancelled", "cancel")
+    workers = tasks.start(1, leave=leave, cancel=cancel)
+    assert [status for status, _ in tasks.ended("exits", "cancelled")] == [Status.FAILURE] * 2
+    assert workers.is_alive
