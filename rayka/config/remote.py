@@ -6,6 +6,7 @@ The store's are named as those of the best-known plug-in for Kafka, behind Kafka
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import urlsplit
 
 from rayka.config.definition import LONG_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
 from rayka.errors import ErrorCode, RaykaError
@@ -18,9 +19,11 @@ STORE_URL = "rsm.config.url"
 
 
 def _url(value: ConfigValue) -> str | None:
-    if value is None or str(value).startswith(("file:///", "s3://")):
+    url = urlsplit("" if value is None else str(value))
+    is_place = (url.scheme == "file" and not url.netloc and url.path) or (url.scheme == "s3" and url.netloc)
+    if value is None or (is_place and not {"@", "?", "#", "%"} & set(str(value))):
         return None
-    return "it must be file:///DIRECTORY or s3://BUCKET/PREFIX"
+    return "it must be file:///DIRECTORY or s3://BUCKET/PREFIX, as it is, without credentials or a query"
 
 
 def _store() -> Iterator[ConfigDef]:
@@ -42,9 +45,9 @@ def _store() -> Iterator[ConfigDef]:
         "rsm.config.storage.s3.region", STRING, None, "The region of the bucket; else that of the environment.",
     )  # fmt: skip
     yield ConfigDef(
-        "rsm.config.storage.aws.access.key.id", STRING, None,
+        "rsm.config.storage.aws.access.key.id", PASSWORD, None,
         "The access key. Without it the environment's credentials are used: `AWS_ACCESS_KEY_ID` and others, or those "
-        "of the machine's role.",
+        "of the machine's role.", sensitive=True,
     )  # fmt: skip
     yield ConfigDef(
         "rsm.config.storage.aws.secret.access.key", PASSWORD, None, "The secret of the access key.", sensitive=True,
@@ -154,7 +157,7 @@ def check_remote_configs(resolve: Resolve, broker: Mapping[str, str]) -> None:
     """Raises INVALID_CONFIG if a topic's configs, which `resolve` gives by name, do not go with tiered storage."""
     if not resolve("remote.storage.enable"):
         return
-    if broker.get(SYSTEM_ENABLE, "false").strip().lower() != "true":
+    if not _is_true(broker, SYSTEM_ENABLE):
         raise _invalid(
             "Tiered Storage functionality is disabled in the broker. "
             f"Topic cannot be configured with remote log storage. Start the broker with {SYSTEM_ENABLE}=true."
@@ -173,13 +176,17 @@ def check_remote_configs(resolve: Resolve, broker: Mapping[str, str]) -> None:
 
 def check_remote_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raises INVALID_CONFIG if a topic that has tiered storage is to have none, and its remote segments would stay."""
-    is_disabled = before.get("remote.storage.enable") == "true" and after.get("remote.storage.enable") != "true"
-    if is_disabled and after.get("remote.log.delete.on.disable") != "true":
+    is_disabled = _is_true(before, "remote.storage.enable") and not _is_true(after, "remote.storage.enable")
+    if is_disabled and not _is_true(after, "remote.log.delete.on.disable"):
         raise _invalid(
             "It is invalid to disable remote storage without deleting remote data. To keep the remote data and turn it "
             "to read only, set `remote.storage.enable=true,remote.log.copy.disable=true`. To disable remote storage "
             "and delete all remote data, set `remote.storage.enable=false,remote.log.delete.on.disable=true`."
         )
+
+
+def _is_true(configs: Mapping[str, str], name: str) -> bool:
+    return configs.get(name, "").strip().lower() == "true"
 
 
 def _invalid(message: str) -> RaykaError:

@@ -206,19 +206,19 @@ def test_aborted_records_in_the_store_are_not_seen(broker: BrokerProcess) -> Non
 
 def test_a_store_that_is_away_is_waited_for(broker: BrokerProcess, store: Path) -> None:
     create_topic(broker.bootstrap, "away", 1, **TIERED)
-    writer = written(broker, "away", 2_000)
+    writer = written(broker, "away", 1_000)
     await_copied(broker, "away", 3)
     elsewhere = store.with_name("elsewhere")
     store.rename(elsewhere)
     segments = local_segments(broker, "away")
-    wanted = writer.count + 2_000
+    wanted = writer.count + 1_000
     wait_until(lambda: writer.count >= wanted, WITHIN_S, "records are taken while the store is away")
     writer.finish()
     assert local_segments(broker, "away") > segments
     found: list[dict[int, list[tuple[int, bytes]]]] = []
     reader = threading.Thread(target=lambda: found.append(read_all(broker.bootstrap, "away", 1)))
     reader.start()
-    reader.join(3)
+    reader.join(1)
     assert reader.is_alive()
 
     elsewhere.rename(store)
@@ -226,7 +226,7 @@ def test_a_store_that_is_away_is_waited_for(broker: BrokerProcess, store: Path) 
     reader.join(WITHIN_S)
     check([writer], found[0])
     assert found[0][0][0][0] == 0
-    await_copied(broker, "away", 15)
+    await_copied(broker, "away", 8)
 
 
 def test_kills_of_the_leader_while_it_copies_lose_nothing_and_leave_nothing_behind(
@@ -234,7 +234,7 @@ def test_kills_of_the_leader_while_it_copies_lose_nothing_and_leave_nothing_behi
 ) -> None:
     create_topic(broker.bootstrap, "killed", 1, **TIERED)
     writer = written(broker, "killed", 500)
-    for _ in range(rounds(2, 15)):
+    for _ in range(rounds(1, 15)):
         before = in_store(store)
         wait_until(lambda before=before: in_store(store) - before, WITHIN_S, "another segment is copied")
         broker.leader("killed", 0).kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from rayka.config import LogConfig
@@ -12,7 +13,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.log import Log
-from rayka.storage.remote.copy_plan import copyable_segments
+from rayka.storage.remote.copy_plan import copyable_segments, take_up
 from rayka.storage.remote.directory_store import DirectoryStore
 from rayka.storage.remote.metadata_records import decode, encode
 from rayka.storage.remote.reader import ReaderLimits, RemoteLogReader
@@ -116,9 +117,7 @@ class TieredLog:
 
     def _take_up(self) -> None:
         self.remote.validate_state()
-        lineage = self.remote.lineage(self.log.leader_epochs)
-        first = min([self.log.local_log_start_offset, *(segment.start_offset for segment in lineage)])
-        self.log.take_up_remote(first, self.remote.highest_offset(self.log.leader_epochs))
+        take_up(self.log, self.remote)
         self.log.validate_state()
 
     def carry_out(self, steps: Iterable[Step]) -> None:
@@ -144,15 +143,15 @@ class TieredLog:
             )
         self.log.update_high_watermark(self.log.log_end_offset)
 
-    def copy(self) -> None:
-        """Copy every closed segment."""
+    def copy(self, count: int | None = None) -> None:
+        """Copy every closed segment, or so many of them."""
         log = self.log
         log.write_snapshots()
         log.flush()
         plan = copyable_segments(
             log.segments, log.config, NOW_MS, copied_offset=log.copied_offset, safe_offset=log.last_stable_offset
         )
-        for copyable in plan:
+        for copyable in islice(plan, count):
             metadata = metadata_of(self.partition, log, copyable, uuid.uuid4(), AUTHOR)
             write = partial(_write, copy_of(log, copyable), metadata)
             self.carry_out(copy(metadata, write, AUTHOR))
@@ -162,6 +161,7 @@ class TieredLog:
         log = self.log
         local = LocalState(log.leader_epochs, log.log_start_offset, log.log_end_offset, log.segments[-1].size)
         found = expired(self.remote, log.config, now_ms, local)
+        self.remote.mark_for_deletion(found.segments)
         log.delete_records(max(found.log_start_offset, log.log_start_offset))
         self.checkpoint()
         for segment in found.segments:

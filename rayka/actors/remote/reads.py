@@ -145,29 +145,34 @@ class RemoteReads:
         """
         try:
             segments = await self._segments(partition, offset)
-            if not segments:
+            if not segments or segments[0].start_offset > offset:
                 message = f"the remote store has no offset {offset} of {partition.topic_partition}"
                 raise RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+            local = _aborted_here(partition, segments, isolation)
             read = await self._in_thread(partial(self._reader.read, segments, offset, max_bytes, min_one_message))
             if read.records is None:
                 return None, () if isolation is IsolationLevel.READ_COMMITTED else None
-            aborted = await self._aborted(partition, segments, offset, read, isolation)
+            aborted = await self._aborted(segments, offset, read, isolation, local)
         except OSError as error:
             raise storage_error("The remote store", error) from error
         self._fetch_ahead(read.following)
         return read.records, aborted
 
     async def _segments(self, partition: Partition, offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
-        remote = await self.known(partition)
+        try:
+            remote = await self.known(partition)
+        except RaykaError as error:  # its code is about another topic, and would mislead a client
+            message = f"what the remote store has of {partition.topic_partition} is not known: {error}"
+            raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
         return remote.from_offset(partition.log.leader_epochs, offset)
 
     async def _aborted(
         self,
-        partition: Partition,
         segments: Sequence[RemoteLogSegmentMetadata],
         offset: int,
         read: RemoteRead,
         isolation: IsolationLevel,
+        local: Sequence[AbortedTxn],
     ) -> tuple[AbortedTransaction, ...] | None:
         if isolation is not IsolationLevel.READ_COMMITTED:
             return None
@@ -177,7 +182,7 @@ class RemoteReads:
             work = partial(self._reader.aborted_transactions, segments, offset, read.end_offset)
             found, is_complete = await self._in_thread(work)
         if not is_complete:
-            found += partition.log.aborted_before(read.end_offset)
+            found += [aborted for aborted in local if aborted.first_offset < read.end_offset]
         distinct = {AbortedTransaction(each.producer_id, each.first_offset) for each in found}
         return tuple(sorted(distinct, key=lambda aborted: aborted.first_offset))
 
@@ -231,28 +236,53 @@ class RemoteReads:
                 return OffsetAnswer(int(error.code))
 
         pairs = zip(queries, answers, strict=True)
-        done(list(await asyncio.gather(*(settle(query, answer) for query, answer in pairs))))
+        found = await asyncio.gather(*(settle(query, answer) for query, answer in pairs), return_exceptions=True)
+        done([_searched(each) for each in found])
 
     async def find_offset(self, query: OffsetQuery, isolation: IsolationLevel) -> OffsetAnswer:
         """The first record at or after a time, in the store or here. Raises RaykaError."""
         partition = self._replicas.get(query.topic_partition)
         log = partition.log
         segments = await self._segments(partition, log.log_start_offset)
+        # asked for now: later, a local segment that is not among the remote ones may be gone
+        local_start_offset, local = log.local_log_start_offset, partition.find_offset(query, isolation, is_local=True)
         work: Any = partial(self._reader.offset_for_timestamp, segments, query.timestamp, log.log_start_offset)
         try:
             found: OffsetAnswer | None = await self._in_thread(work)
         except OSError as error:
             raise storage_error("The remote store", error) from error
-        if found is None or found.offset >= log.local_log_start_offset:
-            return partition.find_offset(query, isolation, is_local=True)
-        return found
+        return local if found is None or found.offset >= local_start_offset else found
 
 
 def _settled(result: FetchResult, read: asyncio.Task[FetchResult] | None, isolation: IsolationLevel) -> FetchResult:
     """The result as far as it is known. A read that is not done goes on, for the next fetch."""
     if result.error != IN_REMOTE_STORE:
         return result
-    return read.result() if read is not None and read.done() else _without_records(result, isolation)
+    if read is None or not read.done():
+        return _without_records(result, isolation)
+    error = read.exception()
+    if error is None:
+        return read.result()
+    logger.error("a read from the remote store failed", exc_info=error)
+    return result._replace(error=int(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+
+def _searched(found: OffsetAnswer | BaseException) -> OffsetAnswer:
+    if isinstance(found, OffsetAnswer):
+        return found
+    logger.error("a search in the remote store failed", exc_info=found)
+    return OffsetAnswer(int(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+
+def _aborted_here(
+    partition: Partition, segments: Sequence[RemoteLogSegmentMetadata], isolation: IsolationLevel
+) -> tuple[AbortedTxn, ...]:
+    """What the local segments say of transactions that began in remote ones.
+
+    It is asked for when the remote segments are chosen: later, a local segment that is not among them may be gone.
+    """
+    is_asked = isolation is IsolationLevel.READ_COMMITTED
+    return partition.log.aborted_before(segments[-1].end_offset + 1) if is_asked else ()
 
 
 def _without_records(result: FetchResult, isolation: IsolationLevel) -> FetchResult:

@@ -31,11 +31,12 @@ from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
-from rayka.storage.remote.copy_plan import CopyableSegment, copyable_segments
-from rayka.storage.remote.remote_partition import RemotePartition
+from rayka.storage.remote.copy_plan import CopyableSegment, copyable_segments, take_up
+from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
 from rayka.storage.remote.retention import Expired, LocalState, expired
+from rayka.storage.remote.segment_copy import delete_objects
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata, RemotePartitionDeleteState
-from rayka.storage.remote.steps import Author, Step, copy, copy_of, delete, delete_partition, metadata_of
+from rayka.storage.remote.steps import Author, Step, StoreWork, copy, copy_of, delete, delete_partition, metadata_of
 from rayka.storage.remote.store import RemoteStore
 from rayka.types import NO_LEADER_EPOCH, TopicIdPartition
 
@@ -106,9 +107,11 @@ class RemoteLog:
         identity = _identity(partition)
         if self._loaded.get(identity) != partition.leader_epoch:
             leader_epoch = partition.leader_epoch
-            await self._topic.read(identity)
-            self._loaded[identity] = leader_epoch
-            self._take_up(partition)
+            remote = await self._topic.read(identity)
+            if self._loaded.get(identity) != leader_epoch:
+                remote.unmark()
+                self._loaded[identity] = leader_epoch
+                self._take_up(partition)
         return self._topic.known(identity)
 
     def partitions_removed(self, partitions: Iterable[TopicIdPartition]) -> None:
@@ -186,11 +189,12 @@ class RemoteLog:
     async def _copy_all(self, partition: Partition) -> None:
         await self.known(partition)
         async with self._copies[_identity(partition)]:
-            while self._leads(partition) and await self._copy_next(partition):
-                pass
+            while self._leads(partition) and partition.log.config.is_copied:
+                if not await self._copy_next(partition):
+                    return
 
     async def _copy_next(self, partition: Partition) -> bool:
-        """Copy the next segment; whether there was one."""
+        """Copy the next segment; whether there may be more."""
         log, identity, started = partition.log, _identity(partition), time.monotonic()
         copyable = await self._disk.run(partial(_next_copyable, log, _now_ms()))
         if copyable is None:
@@ -198,11 +202,8 @@ class RemoteLog:
         author = self._author()
         metadata = await self._disk.run(partial(metadata_of, identity, log, copyable, uuid.uuid4(), author))
         work = partial(copy_of(log, copyable).write, self._files, metadata=metadata, throttle=self._bandwidth)
-        self._copying.add(metadata.segment_id)
-        try:
-            await self._carry_out(copy(metadata, work, author))
-        finally:
-            self._copying.discard(metadata.segment_id)
+        if not await self._complete(metadata, work, author):
+            return False
         self._take_up(partition)
         self.done.copied_segments += 1
         self.done.copied_bytes += metadata.size
@@ -210,24 +211,40 @@ class RemoteLog:
             "copied %s up to offset %d: %.1f MB in %.2f s", identity, metadata.end_offset, metadata.size / 1e6,
             time.monotonic() - started,
         )  # fmt: skip
-        return True
+        return log.copied_offset >= metadata.end_offset
+
+    async def _complete(self, metadata: RemoteLogSegmentMetadata, work: StoreWork, author: Author) -> bool:
+        """Copy a segment; whether the copy counts.
+
+        Another leader may have deleted it meanwhile as left over. Nobody knows then of what was put after that.
+        """
+        self._copying.add(metadata.segment_id)
+        try:
+            await self._carry_out(copy(metadata, work, author))
+        finally:
+            self._copying.discard(metadata.segment_id)
+        known = self._topic.known(metadata.partition).get(metadata.segment_id)
+        if known is not None and known.state is FINISHED:
+            return True
+        logger.warning("the copy of %s from offset %d was deleted meanwhile", metadata.partition, metadata.start_offset)
+        await self._in_thread(partial(delete_objects, self._store, metadata))
+        return False
 
     def _take_up(self, partition: Partition) -> None:
-        """Let the log know what is in the store: it serves and retains accordingly."""
-        if not self._leads(partition):
-            return
-        log, remote = partition.log, self._topic.known(_identity(partition))
-        lineage = remote.lineage(log.leader_epochs)
-        first = min([log.local_log_start_offset, *(segment.start_offset for segment in lineage[:1])])
-        log.take_up_remote(first, remote.highest_offset(log.leader_epochs))
+        if self._leads(partition):
+            take_up(partition.log, self._topic.known(_identity(partition)))
 
     # -- deleting -------------------------------------------------------------------------------
 
     async def _expire(self, partition: Partition) -> None:
         remote, log = await self.known(partition), partition.log
         found = _expired(log, remote, self._copying)
-        if found.log_start_offset > log.log_start_offset:
+        remote.mark_for_deletion(found.segments)
+        is_start_higher = found.log_start_offset > log.log_start_offset
+        if is_start_higher:
             log.delete_records(min(found.log_start_offset, log.high_watermark))
+        self._take_up(partition)
+        if is_start_higher:
             await self._disk.run(lambda: self._directory.write_log_starts([log]))
         for segment in found.segments:
             if not self._leads(partition):
@@ -296,7 +313,8 @@ def _next_copyable(log: Log, now_ms: int) -> CopyableSegment | None:
 def _expired(log: Log, remote: RemotePartition, copying: set[uuid.UUID]) -> Expired:
     """What retention deletes; all of it where the topic has no tiered storage any more."""
     if not log.config.remote_storage_enable:
-        return Expired(log.local_log_start_offset, remote.segments)
+        gone = tuple(segment for segment in remote.segments if segment.segment_id not in copying)
+        return Expired(log.local_log_start_offset, gone)
     local_bytes = sum(segment.size for segment in log.segments if segment.base_offset > log.copied_offset)
     local = LocalState(log.leader_epochs, log.log_start_offset, log.log_end_offset, local_bytes)
     return expired(remote, log.config, _now_ms(), local, copying)

@@ -25,11 +25,14 @@ class Slots:
             self.waiting += 1
             try:
                 await self._freed.wait_for(lambda: self._taken < min(self._limit(), MOST_THREADS))
+            except asyncio.CancelledError:
+                self._freed.notify()  # the slot that it was told of is for another one
+                raise
             finally:
                 self.waiting -= 1
             self._taken += 1
 
     async def __aexit__(self, *_: object) -> None:
+        self._taken -= 1  # even if this is cancelled before it gets the lock
         async with self._freed:
-            self._taken -= 1
             self._freed.notify()

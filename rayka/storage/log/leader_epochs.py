@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -52,6 +52,14 @@ class LeaderEpochs:
                 return
             kept = [entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset]
             self._replace([*kept, EpochEntry(epoch, start_offset)])
+
+    def prepend(self, entries: Sequence[EpochEntry]) -> None:
+        """Put epochs before those that are known. One that is in both begins where it begins in `entries`."""
+        starts: dict[int, int] = {}
+        with self._lock:
+            for epoch, start_offset in (*entries, *self.entries):
+                starts.setdefault(epoch, start_offset)
+            self._replace([EpochEntry(*each) for each in starts.items()])
 
     def write(self) -> None:
         """Bring the file up to what `truncate_from_start` left."""

@@ -167,6 +167,7 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
         self._epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.local_log_start_offset = min(self.local_log_start_offset, end_offset)
+        self.copied_offset = min(self.copied_offset, end_offset - 1)
         ProducerReplay(self._producers, self._segments, end_offset, self._now_ms).finish(self._segments)
         if self.high_watermark >= end_offset:
             self.high_watermark = end_offset

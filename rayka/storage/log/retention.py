@@ -8,12 +8,13 @@ Source: the log storage engine document and `retention.ms`, `retention.bytes`, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import storing
 from rayka.storage.log.deletion import Removal, SegmentDeletion
+from rayka.storage.log.leader_epochs import EpochEntry
 from rayka.storage.log.state import LogState
 from rayka.storage.segments.segment import Segment
 from rayka.types import NO_OFFSET
@@ -50,6 +51,11 @@ class LogRetention(LogState):
         """Take note of what is in the remote store: the first offset that can be read there, and the last one."""
         self._advance_log_start_offset(log_start_offset)
         self.copied_offset = copied_offset
+
+    @storing
+    def restore_epochs(self, entries: Sequence[EpochEntry]) -> None:
+        """Take note of leader epochs before the first one that is known: the checkpoint that had them was damaged."""
+        self._epochs.prepend(entries)
 
     @storing
     def deletable_segments(self, now_ms: int) -> tuple[Segment, ...]:

@@ -1,5 +1,6 @@
-"""Parts of objects in the remote store as local files, so that readers get them like parts of local segments.
+"""Parts of segments in the remote store as local files, so that readers get them like parts of local segments.
 
+A part begins and ends where batches do, and is kept only if it came whole and the CRCs of all its batches are right.
 The files are removed least recently used first. One that was handed out stays readable through an open descriptor; a
 reader that comes too late to open it asks again. All methods may be called in any thread.
 """
@@ -15,10 +16,11 @@ from typing import NamedTuple
 from rayka.storage.files import RealFiles
 from rayka.storage.remote.shared_loads import SharedLoads
 from rayka.storage.remote.store import RemoteStore
+from rayka.storage.segments.scan import iter_batches
 
 
 class Chunk(NamedTuple):
-    """A file with the bytes of an object from `start` up to `end`."""
+    """A file with the bytes of a segment from `start` up to `end`."""
 
     path: str
     inode: int
@@ -81,6 +83,18 @@ class ChunkCache:
         data = self._store.get(name, start, end - start)
         if len(data) != end - start:
             raise OSError(f"{name} has fewer than {end} bytes in the remote store")
+        if not _is_intact(data):
+            raise OSError(f"{name} is damaged in the remote store, between {start} and {end}")
         path = os.path.join(self._path, f"{name.replace('/', '_')[-200:]}.{start:020d}")
         self._files.write_file(path, data)
         return Chunk(path, self._files.status(path).inode, start, end)
+
+
+def _is_intact(data: bytes) -> bool:
+    """Whether these are whole batches with the right CRCs."""
+    end = 0
+    for batch in iter_batches(lambda size, position: data[position : position + size], 0, len(data), len(data)):
+        if not batch.is_intact():
+            return False
+        end = batch.end
+    return end == len(data)

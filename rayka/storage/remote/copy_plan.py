@@ -1,4 +1,4 @@
-"""Which segments of a log are to be copied to the remote store next (KIP-405, KIP-1241)."""
+"""What a log learns of its copies, and which segments are to be copied next (KIP-405, KIP-1241)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from rayka.config.log import LogConfig
 from rayka.storage.log.leader_epochs import EpochEntry
+from rayka.storage.log.log import Log
+from rayka.storage.remote.remote_partition import RemotePartition
 from rayka.storage.segments.segment import Segment
 
 
@@ -16,6 +18,16 @@ class CopyableSegment(NamedTuple):
 
     segment: Segment
     end_offset: int
+
+
+def take_up(log: Log, remote: RemotePartition) -> None:
+    """Let a log know what is in the store: it serves and retains accordingly."""
+    known = log.leader_epochs
+    if known and known[0].start_offset > log.log_start_offset and (lost := remote.epochs_below(known[0])):
+        log.restore_epochs(lost)
+    epochs = log.leader_epochs
+    first = min([log.local_log_start_offset, *(segment.start_offset for segment in remote.lineage(epochs)[:1])])
+    log.take_up_remote(first, remote.highest_offset(epochs, log.local_log_start_offset))
 
 
 def copyable_segments(

@@ -34,6 +34,7 @@ class RemotePartition:
         self.partition = partition
         self.delete_state: RemotePartitionDeleteState | None = None
         self._segments: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}
+        self._to_delete: set[uuid.UUID] = set()
         self._lineage: tuple[tuple[EpochEntry, ...], tuple[RemoteLogSegmentMetadata, ...]] | None = None
 
     def replay(self, event: RemoteLogMetadataEvent) -> None:
@@ -53,6 +54,7 @@ class RemotePartition:
             return
         if event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
             del self._segments[event.segment_id]
+            self._to_delete.discard(event.segment_id)
         else:
             custom = segment.custom_metadata if event.custom_metadata is None else event.custom_metadata
             self._segments[event.segment_id] = segment._replace(
@@ -68,6 +70,23 @@ class RemotePartition:
         """A segment of which something may be in the store."""
         return self._segments.get(segment_id)
 
+    def mark_for_deletion(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+        """These are about to be deleted: from now on they are no copies, whatever state they still reach.
+
+        A former leader may complete a copy between the decision to delete it and the event that says so.
+        """
+        self._to_delete.update(segment.segment_id for segment in segments)
+        self._lineage = None
+
+    def unmark(self) -> None:
+        """Forget decisions that were made in an earlier leader epoch."""
+        self._to_delete.clear()
+        self._lineage = None
+
+    def is_complete(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether a segment can be read from the store, and is to stay there."""
+        return segment.state is FINISHED and segment.segment_id not in self._to_delete
+
     def lineage(self, epochs: Sequence[EpochEntry]) -> tuple[RemoteLogSegmentMetadata, ...]:
         """The complete segments of a log that has these leader epochs, in the order of their offsets.
 
@@ -75,14 +94,29 @@ class RemotePartition:
         """
         key = tuple(epochs)
         if self._lineage is None or self._lineage[0] != key:
-            finished = [segment for segment in self.segments if segment.state is FINISHED]
+            finished = [segment for segment in self.segments if self.is_complete(segment)]
             self._lineage = key, tuple(_without_copies(_written_in(finished, key)))
         return self._lineage[1]
 
-    def highest_offset(self, epochs: Sequence[EpochEntry]) -> int:
-        """The last offset of the log that is in the store, -1 if none is."""
-        lineage = self.lineage(epochs)
-        return lineage[-1].end_offset if lineage else NO_OFFSET
+    def highest_offset(self, epochs: Sequence[EpochEntry], local_log_start_offset: int) -> int:
+        """The last offset of the log that is in the store with all before it that are local too, -1 if none is."""
+        end_offset = NO_OFFSET
+        for segment in self.lineage(epochs):
+            if segment.start_offset > max(end_offset + 1, local_log_start_offset):
+                break
+            end_offset = segment.end_offset
+        return end_offset
+
+    def epochs_below(self, first: EpochEntry) -> list[EpochEntry]:
+        """The leader epochs before the `first` that a log knows, as its complete segments have them, back to a gap."""
+        found: list[EpochEntry] = []
+        complete = filter(self.is_complete, self.segments)
+        for segment in sorted(complete, key=lambda each: (each.end_offset, each.leader_epochs[-1:]), reverse=True):
+            below = [entry for entry in segment.leader_epochs if entry.start_offset < first.start_offset]
+            if below and below[-1].epoch <= first.epoch and first.start_offset <= segment.end_offset + 1:
+                found[:0] = below
+                first = below[0]
+        return found
 
     def from_offset(self, epochs: Sequence[EpochEntry], offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
         """The segments of the log that have offsets at or above `offset`."""

@@ -47,6 +47,15 @@ class RemoteSegment(Segment):
             data = store.get(object_name(self.metadata, kind), 0, _MAX_INDEX_BYTES)
             self._files.write_file(path, data)
             self.index_bytes += len(data)
+        if not (self.offset_index.is_sane() and self.time_index.is_sane() and self._has_aborted_transactions()):
+            raise OSError(f"the indexes of {self._name} are damaged in the remote store")
+
+    def _has_aborted_transactions(self) -> bool:
+        """Whether the index of transactions has some, all whole, if it should."""
+        if self.metadata.is_transaction_index_empty:
+            return True
+        size = self._files.size(self.transaction_index.path)
+        return size > 0 and size % self.transaction_index.ENTRY_BYTES == 0
 
     def chunk_at(self, position: int) -> Chunk:
         """The chunk with the batch that begins at `position`. Raises OSError."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rayka.config.log import LogConfig
 from rayka.storage.log.leader_epochs import EpochEntry
-from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
+from rayka.storage.remote.remote_partition import RemotePartition
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 
 
@@ -42,7 +42,7 @@ def expired(
     left_over = [
         segment
         for segment in remote.segments
-        if segment.segment_id not in in_use and _is_left_over(segment, lineage, local)
+        if segment.segment_id not in in_use and (not remote.is_complete(segment) or _is_unread(segment, lineage, local))
     ]
     return Expired(max(local.log_start_offset, end_offset), (*gone, *left_over))
 
@@ -77,16 +77,13 @@ def _prefix(
     return tuple(lineage[:count])
 
 
-def _is_left_over(
+def _is_unread(
     segment: RemoteLogSegmentMetadata, lineage: Sequence[RemoteLogSegmentMetadata], local: LocalState
 ) -> bool:
-    """Whether a copy or a deletion of the segment was not finished, or nobody can read it.
+    """Whether a complete segment is a second copy of the same records, or of leader epochs before the log's first one.
 
-    That is a second copy of the same records, and a segment of leader epochs from before the log's first one. A log
-    that ends before the segment has lost records: then the segment stays for an operator to look at.
+    A log that ends before the segment has lost records: then the segment stays for an operator to look at.
     """
-    if segment.state is not FINISHED:
-        return True
     if local.log_end_offset <= segment.end_offset:
         return False
     first_epoch = local.epochs[0].epoch if local.epochs else 0

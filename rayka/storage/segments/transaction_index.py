@@ -6,7 +6,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rayka.storage.files import RealFiles
 
@@ -32,6 +32,8 @@ class TransactionIndex:
 
     New entries are in memory until `write`: an append whose batch is in the log already can't fail any more.
     """
+
+    ENTRY_BYTES: Final = _ENTRY.size
 
     def __init__(self, files: RealFiles, path: str) -> None:
         self._files = files

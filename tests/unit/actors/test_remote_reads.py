@@ -12,15 +12,25 @@ from typing import Any
 import pytest
 
 from rayka.actors.remote.reads import RemoteReads
+from rayka.actors.remote.slots import Slots
 from rayka.actors.replica.published_ranges import PublishedRanges
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import read_records
 from rayka.storage.segments.reader import SegmentReader
-from rayka.types import FetchPartition, FetchResult, IsolationLevel, OffsetAnswer, OffsetQuery, OffsetSpec
-from tests.support.logs import NOW_MS, ORDERS
+from rayka.types import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchResult,
+    IsolationLevel,
+    OffsetAnswer,
+    OffsetQuery,
+    OffsetSpec,
+)
+from tests.support.logs import NOW_MS, ORDERS, batch
 from tests.support.tiered import TieredLog
 
 CONFIG = LogConfig(
@@ -30,15 +40,36 @@ CONFIG = LogConfig(
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
 
+def fill_with_records(tiered: TieredLog) -> None:
+    tiered.append(200)
+    tiered.copy()
+    tiered.log.delete_old_segments(NOW_MS)
+
+
+def fill_with_an_aborted_transaction(tiered: TieredLog) -> None:
+    """Its record at offset 5 is in the store alone, its marker here alone."""
+    log = tiered.log
+    tiered.append(5)
+    transactional = batch(b"5 x", producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log.append_as_leader(transactional, 0, NOW_MS, verification=log.begin_verification(9, 0, 0, NOW_MS))
+    tiered.append(60)
+    marker = build_end_transaction_marker(
+        ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=0, now_ms=NOW_MS
+    )
+    log.append_as_leader(marker, 2, NOW_MS, origin_is_client=False)
+    tiered.append(60)
+    tiered.copy(2)
+    log.delete_old_segments(NOW_MS)
+    assert 5 < log.local_log_start_offset <= log.copied_offset + 1 < 66
+
+
 class Reads:
     """The reads of a partition of 200 records, of which the first hundred and more are in the store alone."""
 
-    def __init__(self, path: Path, **settings: str) -> None:
+    def __init__(self, path: Path, fill: Callable[[TieredLog], None], **settings: str) -> None:
         self.tiered = TieredLog(path, CONFIG)
-        self.tiered.append(200)
-        self.tiered.copy()
+        fill(self.tiered)
         self.log = self.tiered.log
-        self.log.delete_old_segments(NOW_MS)
         self.partition = Partition(self.log, self.tiered.partition.topic_id)
         self.partition.become_leader(9)
         self.replicas = Replicas()
@@ -78,9 +109,9 @@ def offsets_in(result: FetchResult) -> list[int]:
 Check = Callable[[Reads], Coroutine[Any, Any, None]]
 
 
-def run(path: Path, check: Check, **settings: str) -> None:
+def run(path: Path, check: Check, fill: Callable[[TieredLog], None] = fill_with_records, **settings: str) -> None:
     async def main() -> None:
-        reads = Reads(path, **settings)
+        reads = Reads(path, fill, **settings)
         try:
             await asyncio.wait_for(check(reads), 30)
         finally:
@@ -128,6 +159,126 @@ def test_an_error_of_the_store_is_a_storage_error(tmp_path: Path) -> None:
 
         assert refused.error == by_time.error == ErrorCode.KAFKA_STORAGE_ERROR
         assert offsets_in((await reads.fetch(0))[0])[0] == 0
+
+    run(tmp_path, check)
+
+
+def test_damaged_bytes_of_the_store_are_a_storage_error_and_are_not_kept(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        get = reads.tiered.store.get
+
+        def flip(name: str, position: int, size: int) -> bytes:
+            data = bytearray(get(name, position, size))
+            data[-1] ^= 1
+            return bytes(data)
+
+        reads.tiered.store.get = flip  # type: ignore[method-assign]
+        (refused,) = await reads.fetch(0)
+        reads.tiered.store.get = get  # type: ignore[method-assign]
+
+        assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert offsets_in((await reads.fetch(0))[0])[0] == 0
+
+    run(tmp_path, check)
+
+
+@pytest.mark.parametrize("kind", [".log", ".index", ".timeindex"])
+def test_an_object_that_is_cut_is_a_storage_error(tmp_path: Path, kind: str) -> None:
+    async def check(reads: Reads) -> None:
+        get = reads.tiered.store.get
+        reads.tiered.store.get = lambda name, *where: get(name, *where)[: -1 if name.endswith(kind) else None]  # type: ignore[method-assign]
+
+        assert (await reads.fetch(0))[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(tmp_path, check)
+
+
+def test_an_error_of_the_metadata_topic_does_not_look_like_one_of_the_partition(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        async def fail(_: Partition) -> Any:
+            raise RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, "__remote_log_metadata-0 can't be read")
+
+        reads.reads.known = fail
+
+        assert (await reads.fetch(0))[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await reads.list_offsets(NOW_MS)).error == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(tmp_path, check)
+
+
+def test_a_read_that_fails_in_an_unexpected_way_is_answered(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        async def fail(_: Partition) -> Any:
+            raise ValueError("unexpected")
+
+        reads.reads.known = fail
+
+        assert (await reads.fetch(0))[0].error == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert (await reads.list_offsets(NOW_MS)).error == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    run(tmp_path, check)
+
+
+def meanwhile(reads: Reads, method: str, work: Callable[[], None]) -> None:
+    """Let `work` be done just before the store is read."""
+    reader = reads.reads._reader
+    read = getattr(reader, method)
+    setattr(reader, method, lambda *asked: (work(), read(*asked))[1])
+
+
+def test_an_abort_is_told_whose_marker_leaves_the_local_log_while_the_store_is_read(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        def move_on() -> None:
+            reads.tiered.copy()
+            reads.log.delete_old_segments(NOW_MS)
+            assert reads.log.local_log_start_offset > 66
+
+        meanwhile(reads, "read", move_on)
+
+        _, aborted = await reads.reads.read(reads.partition, 0, 10_000, IsolationLevel.READ_COMMITTED)
+        assert aborted == (AbortedTransaction(9, 5),)
+
+    run(tmp_path, check, fill_with_an_aborted_transaction)
+
+
+def test_a_record_is_found_by_time_that_leaves_the_local_log_while_the_store_is_searched(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        def move_on() -> None:
+            reads.tiered.append(100)
+            reads.tiered.copy()
+            reads.log.delete_old_segments(NOW_MS)
+            assert reads.log.local_log_start_offset > 195
+
+        meanwhile(reads, "offset_for_timestamp", move_on)
+
+        assert (await reads.list_offsets(NOW_MS + 195)).offset == 195
+
+    run(tmp_path, check)
+
+
+def test_a_slot_passes_to_the_next_one_if_the_first_gives_up_when_it_is_told() -> None:
+    async def main() -> None:
+        slots, order = Slots(lambda: 1), []
+
+        async def take(name: str) -> None:
+            async with slots:
+                order.append(name)
+
+        async with slots:
+            first, second = asyncio.ensure_future(take("first")), asyncio.ensure_future(take("second"))
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(second, 5)
+        assert order == ["second"]
+
+    asyncio.run(main())
+
+
+def test_offsets_that_the_store_lacks_are_not_passed_over(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        reads.tiered.remote.mark_for_deletion(reads.tiered.remote.segments[:1])
+
+        assert (await reads.fetch(0))[0].error == ErrorCode.OFFSET_OUT_OF_RANGE
 
     run(tmp_path, check)
 

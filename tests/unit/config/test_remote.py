@@ -39,11 +39,26 @@ def test_what_does_not_go_together_is_refused(configs: dict[str, str], broker: d
 def test_tiered_storage_is_turned_off_only_with_the_deletion_of_what_is_in_the_store() -> None:
     with pytest.raises(RaykaError, match="without deleting remote data"):
         check_remote_change(TIERED, {})
-    check_remote_change(TIERED, {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
+    with pytest.raises(RaykaError, match="without deleting remote data"):
+        check_remote_change({"remote.storage.enable": "TRUE"}, {"remote.storage.enable": "false"})
+    check_remote_change(TIERED, {"remote.storage.enable": "True"})
+    check_remote_change(TIERED, {"remote.storage.enable": "false", "remote.log.delete.on.disable": "TRUE"})
     check_remote_change({}, {})
 
 
-@pytest.mark.parametrize("url", ["", "http://store", "file://relative", "/store"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://store",
+        "file://relative",
+        "/store",
+        "s3://",
+        "s3://key:secret@bucket",
+        "s3://bucket?region=x",
+        "file:///a#b",
+    ],
+)
 def test_a_broker_with_tiered_storage_needs_the_url_of_a_store(url: str) -> None:
     with pytest.raises(RaykaError, match=r"rsm\.config\.url"):
         BrokerConfig.parse(ENABLED | {"rsm.config.url": url})

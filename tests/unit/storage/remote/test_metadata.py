@@ -136,8 +136,8 @@ def test_the_segment_of_an_epoch_and_an_offset_is_found() -> None:
     assert found == {
         (0, 0): 0, (0, 79): 0, (2, 80): 0, (2, 100): 0, (2, 101): 101, (2, 200): 101, (3, 201): 201, (3, 300): 201,
     }  # fmt: skip
-    assert partition.highest_offset(epochs) == 300
-    assert partition.highest_offset(()) == -1
+    assert partition.highest_offset(epochs, 0) == 300
+    assert partition.highest_offset((), 0) == -1
 
 
 def test_only_complete_segments_of_the_log_itself_count_as_copied() -> None:
@@ -159,7 +159,7 @@ def test_the_partition_is_the_one_that_kafka_takes() -> None:
 def test_a_log_that_has_forgotten_the_start_of_an_epoch_still_has_its_segments() -> None:
     partition = _partition([STARTED, FINISHED])
 
-    assert partition.highest_offset([EpochEntry(2, 90), EpochEntry(5, 200)]) == 100
+    assert partition.highest_offset([EpochEntry(2, 90), EpochEntry(5, 200)], 90) == 100
 
 
 NOW_MS = 1_700_000_000_000
@@ -220,3 +220,25 @@ def test_segments_of_epochs_before_the_logs_first_one_are_deleted() -> None:
 
     assert _starts(as_usual.segments) == [0]
     assert _starts(after_a_lost_disk.segments) == []
+
+
+def test_a_segment_that_is_to_be_deleted_is_no_copy_even_if_it_is_completed_later() -> None:
+    partition = _partition([STARTED])
+    partition.mark_for_deletion(partition.segments)
+    partition.replay(FINISHED)
+
+    assert partition.highest_offset(EPOCHS, 0) == -1
+    assert partition.lineage(EPOCHS) == ()
+    local = LocalState(EPOCHS, 0, 500, 0)
+    assert expired(partition, LogConfig(retention_ms=-1), 0, local).segments == partition.segments
+
+    partition.unmark()
+    assert partition.highest_offset(EPOCHS, 0) == 100
+
+
+def test_only_what_is_copied_without_a_gap_counts_as_copied() -> None:
+    partition = _partition([STARTED, FINISHED], _segment(201, 300, 2))
+
+    assert partition.highest_offset(EPOCHS, 0) == 100
+    assert partition.highest_offset(EPOCHS, 150) == 100
+    assert partition.highest_offset(EPOCHS, 201) == 300

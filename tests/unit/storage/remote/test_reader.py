@@ -170,3 +170,18 @@ def test_batches_that_are_larger_than_a_chunk_are_read(tmp_path: Path) -> None:
     tiered.log.delete_old_segments(NOW_MS)
 
     assert list(tiered.read_all()) == [(offset, offset) for offset in range(30)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"0\n1\n7 x\n", None])
+def test_a_damaged_epoch_checkpoint_takes_nothing_from_the_store(tiered: TieredLog, damage: bytes | None) -> None:
+    epochs, in_store = tiered.log.leader_epochs, set(tiered.store.list(""))
+    tiered.checkpoint()
+    tiered.log.release()
+    checkpoint = tiered.path / "log" / "leader-epoch-checkpoint"
+    checkpoint.unlink() if damage is None else checkpoint.write_bytes(damage)
+    tiered.open()
+    tiered.retain()
+
+    assert tiered.log.leader_epochs == epochs
+    assert list(tiered.read_all()) == [(offset, offset) for offset in range(200)]
+    assert set(tiered.store.list("")) == in_store
