@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import time
 import uuid
 import weakref
@@ -170,7 +171,7 @@ class Queue:
         deadline_s = _deadline(block, timeout)
         data = self._checked(item)
         if self.maxsize > 0:
-            await asyncio.to_thread(self._wait_for_room, 1, deadline_s)
+            await self._wait_for_room_async(deadline_s)
         await self._here.producer.send(self.name, data)
 
     def put_nowait(self, item: Any) -> None:
@@ -198,13 +199,24 @@ class Queue:
         return data
 
     def _wait_for_room(self, count: int, deadline_s: float) -> None:
-        attempts = 0
+        pauses_s = itertools.chain(_FULL_PAUSES_S, itertools.repeat(_FULL_PAUSES_S[-1]))
         while (size := self.size()) + count > self.maxsize:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise Full(f"Cannot add {count} items to queue of size {size} and maxsize {self.maxsize}.")
-            time.sleep(min(left_s, _FULL_PAUSES_S[min(attempts, len(_FULL_PAUSES_S) - 1)]))
-            attempts += 1
+            time.sleep(min(self._left_to_wait(size, count, deadline_s), next(pauses_s)))
+
+    async def _wait_for_room_async(self, deadline_s: float) -> None:
+        pauses_s = itertools.chain(_FULL_PAUSES_S, itertools.repeat(_FULL_PAUSES_S[-1]))
+        while (size := await self._size_async()) >= self.maxsize:
+            await asyncio.sleep(min(self._left_to_wait(size, 1, deadline_s), next(pauses_s)))
+
+    async def _size_async(self) -> int:
+        depth = await asyncio.wrap_future(self._here.loop.submit(self._here.topic.count()))
+        return depth.available + self._here.reader.ready_count
+
+    def _left_to_wait(self, size: int, count: int, deadline_s: float) -> float:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise Full(f"Cannot add {count} items to queue of size {size} and maxsize {self.maxsize}.")
+        return left_s
 
     # Getting.
 

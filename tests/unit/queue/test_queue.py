@@ -475,3 +475,20 @@ def test_what_goes_back_comes_before_what_was_put_after_it(queue: Queue, monkeyp
     assert begun.wait(ENOUGH_S)
     found += [queue.get(timeout=ENOUGH_S) for _ in range(280)]
     assert found == [*range(300)]
+
+
+def test_a_coroutine_that_gives_up_waiting_for_room_leaves_nothing_behind(cluster: Cluster) -> None:
+    queue = Queue(1)
+    queue.put(0)
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(queue.put_async(1), 0.1)
+
+    running = later(asyncio.run, give_up())
+    running.join(5)
+    assert not running.is_alive()
+    assert queue.get() == 0
+    with pytest.raises(Empty):
+        queue.get(timeout=0.2)
+    queue.shutdown()
