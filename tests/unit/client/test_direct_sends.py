@@ -297,7 +297,7 @@ def test_after_an_append_that_timed_out_records_go_by_the_channel_again(
     cluster: Cluster, channel: FaultyChannel, connection: LocalConnection, faults: FaultyPartitions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("rayka.client.producer.direct_sender.GRACE_S", 0)
+    monkeypatch.setattr("rayka.client.producer.direct_sender.GRACE_S", -0.03)  # before the leader's own answer
     producer = waiting_producer(cluster, channel, request_timeout_ms=50)
     connection.loop.run(as_coroutine(faults.stall))
     future = producer.send("events", b"000000")
