@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from rayka.coordinator.groups.records import OffsetCommitValue
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.handlers.groups.commit_template import CommitTemplate
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
@@ -62,5 +64,41 @@ def test_a_repeated_commit_is_refused_like_any_other(version: int, tmp_path: Pat
         gone = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await errors(11) == [gone] * 2
         assert [offset for offset, _, _ in committed(broker)] == [1, 2, 3, 4, 9, 10]
+
+    run(tmp_path, check)
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_a_topic_that_is_deleted_during_a_commit_is_gone_for_the_next_one(version: int, tmp_path: Path) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("a", 1))
+        topic_id = broker.image.topics["a"].topic_id
+        execute = broker.groups.execute
+
+        async def execute_and_delete(request: Any) -> Any:
+            broker.groups.execute = execute  # type: ignore[method-assign]
+            answer = await execute(request)
+            await broker.controller.delete_topics([topic_id], timeout_ms=1000)
+            return answer
+
+        async def errors(offset: int) -> list[int]:
+            request = committing(version, topic_id if version >= 10 else "a", offset)
+            return commit_errors(await ask(client, ApiKey.OFFSET_COMMIT, version, **request))
+
+        broker.groups.execute = execute_and_delete  # type: ignore[method-assign]
+        assert await errors(1) == [0]
+        gone = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await errors(2) == [gone]
+
+    run(tmp_path, check)
+
+
+def test_a_connection_keeps_no_large_commit(tmp_path: Path) -> None:
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("a", 1000))
+        for _ in range(2):
+            answer = await ask(client, ApiKey.OFFSET_COMMIT, 9, **committing(9, "a", *range(1000)))
+            assert not any(commit_errors(answer))
+        assert not [one for one in gc.get_objects() if isinstance(one, CommitTemplate)]
 
     run(tmp_path, check)

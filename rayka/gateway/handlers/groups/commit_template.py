@@ -17,6 +17,8 @@ from rayka.metadata.image import MetadataImage
 
 FIRST_VERSION: Final = 8
 """The first with compact lengths; clients that have earlier ones are old."""
+MOST_BYTES: Final = 16_384
+"""Larger requests, of some 800 partitions, are not kept: each connection has a template, and no limit counts them."""
 _FIRST_BY_ID: Final = 10
 _CORRELATION_ID_POSITION: Final = 4
 _OFFSET = struct.Struct(">qi")  # offset and leader epoch

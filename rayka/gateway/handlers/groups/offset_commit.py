@@ -16,7 +16,7 @@ from rayka.coordinator.groups.requests import (
     OffsetDeleteResponse,
 )
 from rayka.errors import ErrorCode, RaykaError
-from rayka.gateway.handlers.groups.commit_template import FIRST_VERSION, CommitTemplate
+from rayka.gateway.handlers.groups.commit_template import FIRST_VERSION, MOST_BYTES, CommitTemplate
 from rayka.gateway.handlers.responses import NO_THROTTLE, signed_milliseconds
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.context import Context
@@ -60,6 +60,7 @@ async def _commit_again(
 async def handle(call: Call) -> Any:
     """Commit offsets, each of which may be refused on its own."""
     call.pending.connection.affinity.follow_group(call.request.group_id)
+    image = call.broker.image  # another one may come while the coordinator works
     requested = list(requested_partitions(call, by_id=call.version >= _FIRST_BY_ID))
     existing = [
         committed_offset(one.topic, one.partition) for one in requested if one.topic is not None and not one.error
@@ -69,8 +70,8 @@ async def handle(call: Call) -> Any:
     following = iter(committed)
     errors = [one.error or next(following) for one in requested]
     response = _response(call, errors)
-    if call.version >= FIRST_VERSION and not any(errors):
-        template = CommitTemplate(call.pending, call.broker.image, request, call.encode(response))
+    if call.version >= FIRST_VERSION and call.pending.size <= MOST_BYTES and not any(errors):
+        template = CommitTemplate(call.pending, image, request, call.encode(response))
         call.pending.connection.commit_template = template
     return response
 
