@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.replica.tiers import RemoteReads
@@ -18,6 +19,13 @@ logger = logging.getLogger(__name__)
 _PAUSE_S = 0.5
 
 
+class Wanted(NamedTuple):
+    """Which records. What was read for one isolation level does not tell what is aborted for the other."""
+
+    offset: int
+    isolation: IsolationLevel
+
+
 class RemoteRecords:
     """Members wait while records are fetched; `changed` is called when they are here."""
 
@@ -28,27 +36,29 @@ class RemoteRecords:
         self._partition = partition
         self._background = background
         self._changed = changed
-        self._under_way: int | None = None
-        self._held: tuple[int, FetchResult] | None = None
+        self._under_way: Wanted | None = None
+        self._held: tuple[Wanted, FetchResult] | None = None
 
     def at(self, offset: int, max_bytes: int, isolation: IsolationLevel) -> FetchResult | None:
         """The records from `offset` on, None until they are here."""
-        if self._held is not None and self._held[0] == offset and _is_there(self._held[1]):
+        wanted = Wanted(offset, isolation)
+        if self._held is not None and self._held[0] == wanted and _is_there(self._held[1]):
             return self._held[1]
-        if self._under_way != offset:
-            self._under_way = offset
-            self._background.start("remote records", self._fetch(offset, max_bytes, isolation))
+        if self._under_way != wanted:
+            self._under_way = wanted
+            self._background.start("remote records", self._fetch(wanted, max_bytes))
         return None
 
-    async def _fetch(self, offset: int, max_bytes: int, isolation: IsolationLevel) -> None:
+    async def _fetch(self, wanted: Wanted, max_bytes: int) -> None:
         try:
-            records, aborted = await self._reads.read(self._partition, offset, max_bytes, isolation)
-            self._held = offset, FetchResult(0, records=records, aborted_transactions=aborted)
+            records, aborted = await self._reads.read(self._partition, wanted.offset, max_bytes, wanted.isolation)
+            self._held = wanted, FetchResult(0, records=records, aborted_transactions=aborted)
         except RaykaError as error:
-            logger.warning("cannot read %s at %d: %s", self._partition.topic_partition, offset, error)
+            logger.warning("cannot read %s at %d: %s", self._partition.topic_partition, wanted.offset, error)
             await asyncio.sleep(_PAUSE_S)
         finally:
-            self._under_way = None
+            if self._under_way == wanted:
+                self._under_way = None
         self._changed()
 
 

@@ -1,0 +1,70 @@
+"""Records of a remote store on their way to a share group."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from rayka.actors.background import BackgroundTasks
+from rayka.actors.share.remote_records import RemoteRecords
+from rayka.types import AbortedTransaction, FetchResult, FileSlice, IsolationLevel
+
+UNCOMMITTED, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
+
+
+class Remote:
+    """A remote store that answers for the offsets that are `open`; `asked` are those it was asked for."""
+
+    def __init__(self, path: Path, *offsets: int) -> None:
+        path.touch()
+        self.path = path
+        self.open = set(offsets)
+        self.asked: list[int] = []
+
+    async def read(self, partition: Any, offset: int, max_bytes: int, isolation: IsolationLevel) -> Any:
+        self.asked.append(offset)
+        while offset not in self.open:
+            await asyncio.sleep(0)
+        aborted = (AbortedTransaction(1, offset),) if isolation is COMMITTED else None
+        return FileSlice(str(self.path), 0, 1), aborted
+
+
+async def waited(records: RemoteRecords, offset: int, isolation: IsolationLevel = UNCOMMITTED) -> FetchResult:
+    """The records, when they are here."""
+    async with asyncio.timeout(30):
+        while (found := records.at(offset, 100, isolation)) is None:
+            await asyncio.sleep(0)
+    return found
+
+
+def made(remote: Any) -> RemoteRecords:
+    partition: Any = None
+    return RemoteRecords(remote, partition, BackgroundTasks("test"), lambda: None)
+
+
+def test_what_was_read_for_another_isolation_level_is_read_again(tmp_path: Path) -> None:
+    async def read() -> None:
+        records = made(Remote(tmp_path / "segment", 5))
+        assert (await waited(records, 5)).aborted_transactions is None
+        assert (await waited(records, 5, COMMITTED)).aborted_transactions == (AbortedTransaction(1, 5),)
+
+    asyncio.run(read())
+
+
+def test_an_offset_that_is_being_read_is_not_read_twice(tmp_path: Path) -> None:
+    async def read() -> list[int]:
+        remote = Remote(tmp_path / "segment")
+        records = made(remote)
+        for offset in (5, 6):
+            assert records.at(offset, 100, UNCOMMITTED) is None
+            await asyncio.sleep(0)
+        remote.open.add(5)
+        for _ in range(10):
+            await asyncio.sleep(0)
+            assert records.at(6, 100, UNCOMMITTED) is None
+        remote.open.add(6)
+        await waited(records, 6)
+        return remote.asked
+
+    assert asyncio.run(read()) == [5, 6]
