@@ -14,7 +14,8 @@ _PART_SUFFIX = ".part"
 class DirectoryStore:
     """`RemoteStore` in a directory. An object is flushed before it gets its name.
 
-    The directory is made when the store is opened. One that goes away later is an error, not an empty store.
+    The directory is made when the store is opened. One that goes away later is an error, not an empty store, and so is
+    another one in its place, such as the mount point of a file system that is not mounted any more.
     """
 
     def __init__(self, files: RealFiles, path: str) -> None:
@@ -22,6 +23,7 @@ class DirectoryStore:
         self._files = files
         self._path = os.path.abspath(path)
         files.make_directory(self._path)
+        self._inode = files.status(self._path).inode
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
         """See `RemoteStore.put`."""
@@ -69,6 +71,9 @@ class DirectoryStore:
     def _check(self) -> None:
         if not self._files.is_directory(self._path):
             raise NotADirectoryError(errno.ENOTDIR, "the remote store is not there", self._path)
+        if self._files.status(self._path).inode != self._inode:
+            message = "this is not the directory that was the remote store at the start; if it is right now, restart"
+            raise OSError(errno.ESTALE, message, self._path)
 
     def _of(self, name: str) -> str:
         return os.path.join(self._path, name)

@@ -133,3 +133,20 @@ def test_a_bucket_without_the_library_is_refused_with_what_to_install(
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(RaykaError, match=r"rayka\[s3\]"):
         open_store(BrokerConfig.parse(s3))
+
+
+def test_another_directory_in_the_place_of_the_store_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = open_store(BrokerConfig.parse({"rsm.config.url": f"file://{path}"}))
+    path.rename(tmp_path / "away")
+    path.mkdir()
+
+    with pytest.raises(OSError, match="not the directory that was the remote store"):
+        store.put(NAME, [b"records"])
+    with pytest.raises(OSError, match="not the directory that was the remote store"):
+        store.delete(NAME)
+    assert list(path.iterdir()) == []
+
+    path.rmdir()
+    (tmp_path / "away").rename(path)
+    store.put(NAME, [b"records"])
