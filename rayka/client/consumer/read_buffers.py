@@ -1,12 +1,11 @@
 """Memory for the bytes that a consumer reads, used again.
 
 Fresh memory costs as much as all other work on the bytes of large records: the kernel clears each page, and so does
-Python. A buffer is taken again once nobody refers to the records that were read into it: CPython counts references.
+Python. A buffer is taken again once nobody refers to the records that were read into it: Python tells by refusing to
+resize a bytearray of which there is a view.
 """
 
 from __future__ import annotations
-
-import sys
 
 _SMALL_BYTES = 65_536
 _STEP_BYTES = 262_144
@@ -17,19 +16,13 @@ class ReadBuffers:
     """Keeps buffers of up to `_MOST_BYTES` in all. Small ones are not worth it."""
 
     def __init__(self) -> None:
-        self._buffers: list[bytearray] = [bytearray()]
-        (self._unused,) = self._reference_counts()
-        self._buffers.clear()
+        self._buffers: list[bytearray] = []
 
     def take(self, size: int) -> memoryview:
         """A buffer of `size` bytes, whatever they are, that nobody else has."""
         if size < _SMALL_BYTES:
             return memoryview(bytearray(size))
-        unused = [
-            buffer
-            for buffer, count in zip(self._buffers, self._reference_counts(), strict=True)
-            if count == self._unused
-        ]
+        unused = [buffer for buffer in self._buffers if _is_unused(buffer)]
         fitting = [buffer for buffer in unused if len(buffer) >= size]
         buffer = min(fitting, key=len) if fitting else self._add(-(-size // _STEP_BYTES) * _STEP_BYTES, unused)
         return memoryview(buffer)[:size]
@@ -46,5 +39,11 @@ class ReadBuffers:
             self._buffers.append(buffer)
         return buffer
 
-    def _reference_counts(self) -> list[int]:
-        return [sys.getrefcount(buffer) for buffer in self._buffers]
+
+def _is_unused(buffer: bytearray) -> bool:
+    """Whether there is no view of it, nor anything made from one."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import numpy as np
 from hypothesis import given
@@ -27,6 +28,16 @@ def test_a_buffer_is_used_again_when_nobody_has_it() -> None:
     assert of_first not in [address(buffers.take(MIB - 5)) for _ in range(3)]
     del array
     assert of_first in [address(view) for view in [buffers.take(MIB - 5) for _ in range(3)]]
+
+
+def test_a_tool_that_looks_at_variables_changes_nothing() -> None:
+    sys.setprofile(lambda frame, *_: frame.f_locals and None)
+    try:
+        buffers = ReadBuffers()
+    finally:
+        sys.setprofile(None)
+    views = [buffers.take(MIB) for _ in range(3)]
+    assert len({address(view) for view in views}) == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 6 * MIB), st.booleans()), max_size=12))
