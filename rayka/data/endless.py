@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.consumer.range_reader import COLUMNS, RangeReader
-from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
+from rayka.client.consumer.topic_offsets import TopicOffsets, believed_bounds, isolation_of
 from rayka.client.joined import RayCluster
 from rayka.client.loop import Closing
 from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings
@@ -49,7 +49,7 @@ def iter_topic(
     committed comes again after a restart, with the same records. A block has at most `max_offsets_per_block` offsets
     and `max_bytes_per_block` bytes, or the records of one table of the leader (up to about 32 MB) if those are more.
     Iteration ends after `idle_timeout_s` without new records, or when the iterator is closed. `on_data_loss` is as for
-    `rayka.spark.stream_topic`.
+    `rayka.spark.stream_topic`; a block that only reports a loss is empty.
     """
     ray_cluster = RayCluster.here(namespace)
     offsets = TopicOffsets(ray_cluster.join().admin(), topics, pattern, isolation_of(read_committed))
@@ -144,7 +144,7 @@ class TopicBlocks(Closing, Iterator[pa.Table]):
     def _wait(self) -> PlannedBatch | None:
         """The next batch; None if there was nothing new for the idle time."""
         started_s = time.monotonic()
-        while (batch := self._batches.next(self._batches.bounds(), self._reader.fit)) is None:
+        while (batch := self._batches.next(believed_bounds(self._batches), self._reader.fit)) is None:
             if self._idle_timeout_s is not None and time.monotonic() - started_s >= self._idle_timeout_s:
                 return None
             time.sleep(self._poll_interval_s)

@@ -7,18 +7,17 @@ are gone before they were read (retention, a topic that was deleted or created a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
+from rayka.ranges.losses import Bounds, DataLoss, lost_beginnings, survivors
 from rayka.ranges.plan import OffsetRange, Places, TopicIds, log_bounds, plan_ranges
 from rayka.types import TopicPartition
 
 OnDataLoss: TypeAlias = Literal["fail", "skip"]
-Bounds: TypeAlias = Mapping[TopicPartition, OffsetRange]
-"""Every partition with all the offsets that it has."""
 Ranges: TypeAlias = Sequence[OffsetRange]
 
 
@@ -30,17 +29,6 @@ class TopicOffsets(Protocol):
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int], /) -> Mapping[TopicPartition, int]:
         """See `plan.ListOffsets`."""
-
-
-class DataLoss(NamedTuple):
-    """Records that were gone before the stream had read them."""
-
-    offsets: OffsetRange
-    code: ErrorCode
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.offsets.topic_partition}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +71,27 @@ class MicroBatches:
         """All the offsets that there are now, of topics and partitions that are new too."""
         return log_bounds(self._offsets.topic_ids(), self._offsets.list_offsets)
 
+    def doubts(self, bounds: Bounds) -> bool:
+        """Whether `next` would find losses in `bounds` that are not certain: better look the bounds up again first."""
+        last = self._last
+        planned = self._positions() if last is None or self._checkpoint.is_done(last) else last.ranges
+        return not all(loss.is_certain for loss in survivors(planned, bounds)[1])
+
     def next(self, bounds: Bounds, fit: Callable[[Ranges], Ranges] = tuple) -> PlannedBatch | None:
         """The batch that was left undone, else a new one up to the end of `bounds`; None if there is nothing new.
 
-        `fit` may shorten the ranges of a new batch at their ends. Raises OFFSET_OUT_OF_RANGE,
-        UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID for records that were lost, unless they are to be skipped.
+        What is skipped is kept with a batch at once, even one without records: later the log may look complete. `fit`
+        may shorten the ranges of a new batch at their ends. Raises OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION or
+        UNKNOWN_TOPIC_ID for records that were lost, unless they are to be skipped.
         """
         last = self._last
         if last is not None and not self._checkpoint.is_done(last):
             return self._repeat(last, bounds)
-        surviving = self._surviving(self._positions(), bounds)
+        positions = self._positions()
+        surviving = self._surviving(positions, bounds, lost_beginnings(positions, bounds))
         proposed = tuple(limit(list(pending(surviving, bounds)), self._settings.max_offsets))
-        if not any(map(len, proposed)):
-            self.losses = ()  # reported with the batch that comes next
-            return None
-        fitting = tuple(fit(proposed))
-        if not any(map(len, fitting)):
+        fitting = tuple(fit(proposed)) if any(map(len, proposed)) else proposed
+        if not self.losses and not any(map(len, fitting)):
             return None
         return self._plan(PlannedBatch(0 if last is None else last.batch_id + 1, fitting))
 
@@ -121,7 +114,7 @@ class MicroBatches:
     def _repeat(self, batch: PlannedBatch, bounds: Bounds) -> PlannedBatch:
         """The same batch again, without what is lost by now."""
         surviving = self._surviving(batch.ranges, bounds)
-        return self._plan(PlannedBatch(batch.batch_id, surviving)) if self.losses else batch
+        return self._plan(PlannedBatch(batch.batch_id, tuple(surviving))) if self.losses else batch
 
     def _plan(self, batch: PlannedBatch) -> PlannedBatch:
         self._checkpoint.plan(batch)
@@ -134,13 +127,13 @@ class MicroBatches:
             return self._checkpoint.starting_positions()
         return [each.between(each.end_offset, each.end_offset) for each in self._last.ranges]
 
-    def _surviving(self, ranges: Ranges, bounds: Bounds) -> tuple[OffsetRange, ...]:
-        """The ranges without offsets that are lost; sets `losses`."""
-        pairs = [survivor(each, bounds.get(each.topic_partition)) for each in ranges]
-        self.losses = tuple(loss for _, loss in pairs if loss is not None)
+    def _surviving(self, ranges: Ranges, bounds: Bounds, others: Iterable[DataLoss] = ()) -> Ranges:
+        """The ranges without offsets that are lost; sets `losses`, which include `others`."""
+        left, losses = survivors(ranges, bounds)
+        self.losses = (*losses, *others)
         if self.losses and self._settings.on_data_loss == "fail":
             raise _failure(self.losses)
-        return tuple(left for left, _ in pairs if left is not None)
+        return left
 
 
 def behind(batch: PlannedBatch, bounds: Bounds) -> int:
@@ -148,27 +141,6 @@ def behind(batch: PlannedBatch, bounds: Bounds) -> int:
     done = {each.topic_partition: each.end_offset for each in batch.ranges}
     left = (each.end_offset - done.get(partition, each.start_offset) for partition, each in bounds.items())
     return sum(max(0, offsets) for offsets in left)
-
-
-def survivor(planned: OffsetRange, bound: OffsetRange | None) -> tuple[OffsetRange | None, DataLoss | None]:
-    """What is left of a range, and what is lost; `bound` has all offsets of its partition, None if there is none."""
-    if bound is None:
-        reason = f"the partition was deleted; it had been read up to offset {planned.start_offset}"
-        return None, DataLoss(planned, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
-    if not planned.is_same_topic(bound):
-        reason = (
-            f"the topic was deleted and created again (topic id {planned.topic_id}, now {bound.topic_id}); "
-            f"it had been read up to offset {planned.start_offset}"
-        )
-        left = bound.between(bound.start_offset, bound.start_offset)
-        return left, DataLoss(planned, ErrorCode.UNKNOWN_TOPIC_ID, reason)
-    earliest = bound.start_offset
-    if planned.start_offset >= earliest:
-        return planned, None
-    lost = planned.between(planned.start_offset, earliest)
-    reason = f"offsets {lost.start_offset} to {earliest - 1} were deleted before they were read"
-    left = planned.between(earliest, max(earliest, planned.end_offset))
-    return left, DataLoss(lost, ErrorCode.OFFSET_OUT_OF_RANGE, reason)
 
 
 def _failure(losses: Sequence[DataLoss]) -> RaykaError:

@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayka.ranges.batches import DataLoss
+    from rayka.ranges.losses import DataLoss
     from rayka.ranges.plan import Timestamp
     from rayka.spark.decoding import arrow_values, avro_values, json_values, registry_values
     from rayka.spark.java import prepare_java

@@ -21,10 +21,11 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from rayka.client.consumer.range_reader import COLUMNS
-from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
+from rayka.client.consumer.topic_offsets import TopicOffsets, believed_bounds, isolation_of
 from rayka.client.loop import Closing
-from rayka.ranges.batches import Bounds, DataLoss, MicroBatches, OnDataLoss, StreamSettings, behind
+from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings, behind
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
+from rayka.ranges.losses import Bounds, DataLoss
 from rayka.ranges.plan import OffsetRange, Places, split
 from rayka.spark.decoding import Decoding
 from rayka.spark.read import read_splits
@@ -105,7 +106,7 @@ class Stream(Closing):
     def process_available(self) -> list[Progress]:
         """Process everything that there is at this moment, in as many batches as it takes, and return."""
         done = []
-        bounds = self._batches.bounds()
+        bounds = believed_bounds(self._batches)
         while not self._stopping.is_set() and (progress := self._process_next(bounds)) is not None:
             done.append(progress)
         return done
@@ -114,7 +115,7 @@ class Stream(Closing):
         """Process batches until `stop`, at most one every `interval_s`; an error of the sink ends it."""
         while not self._stopping.is_set():
             started = time.monotonic()
-            self._process_next(self._batches.bounds())
+            self._process_next(believed_bounds(self._batches))
             self._stopping.wait(max(0.0, started + interval_s - time.monotonic()))
 
     def stop(self) -> None:
@@ -170,8 +171,9 @@ def stream_topic(
     A new stream starts at `starting`, as that is at this call; each batch starts where the one before it ended, also
     after a restart: the directory `checkpoint` remembers. A batch has at most `max_offsets_per_trigger` offsets,
     divided among the partitions by how much each has. Where records are gone before they were read (deleted by
-    retention, or with their topic), the stream fails, or with `on_data_loss="skip"` goes on at the earliest ones and
-    reports what was lost in `Progress.losses`. The other arguments are those of `read_topic`.
+    retention, or with their topic), or a log ends before the offset up to which it was read, the stream fails, or with
+    `on_data_loss="skip"` goes on with what is there and reports what was lost in `Progress.losses`, with a batch that
+    may have no records. The other arguments are those of `read_topic`.
 
     Raises INVALID_REQUEST if the checkpoint is in use.
     """

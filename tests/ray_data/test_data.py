@@ -15,8 +15,11 @@ import ray.data
 
 import rayka.data.read
 from rayka.actors.replica.published_ranges import RayTables
+from rayka.client.consumer import topic_offsets
 from rayka.data import iter_topic, read_topic, write_topic
 from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
+from rayka.storage.files import RealFiles
 from tests.support.gate import Gate
 from tests.support.readme import ROOT, program
 from tests.support.transactions import COMMITTED, undecided
@@ -196,6 +199,31 @@ def test_an_endless_read_commits_what_is_done(cluster, topic, tmp_path):
     rest = [first, repeated, *again]
     assert sorted(value for block in rest for value in block["value"].to_pylist()) == expected(1_000)
     assert list(iter_topic(topic, checkpoint=tmp_path, idle_timeout_s=0.1)) == []
+
+
+def test_a_log_that_ends_before_what_was_read_ends_an_endless_read_unless_that_is_allowed(
+    cluster, topic, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(topic_offsets, "_PATIENCE_S", 0.3)
+    fill(cluster, topic, 30)
+    assert sum(block.num_rows for block in iter_topic(topic, checkpoint=tmp_path, idle_timeout_s=0.1)) == 30
+    move_on(tmp_path, 5)
+    with pytest.raises(RaykaError, match="the log ends at offset 10, and had been read up to offset 15"):
+        next(iter_topic(topic, checkpoint=tmp_path))
+    skipping = {"checkpoint": tmp_path, "on_data_loss": "skip", "idle_timeout_s": 0.1}
+    assert [block.num_rows for block in iter_topic(topic, **skipping)] == [0]
+    fill(cluster, topic, 6)
+    assert [block.num_rows for block in iter_topic(topic, **skipping)] == [6]
+
+
+def move_on(directory, offsets):
+    """Let a checkpoint get further than the log, as one does whose log a crash of the machine has cut."""
+    checkpoint = Checkpoint(directory, RealFiles())
+    last = checkpoint.last()
+    ends = [each.end_offset + offsets for each in last.ranges]
+    moved = tuple(each.between(end, end) for each, end in zip(last.ranges, ends, strict=True))
+    checkpoint.plan(PlannedBatch(last.batch_id, moved))
+    checkpoint.close()
 
 
 def test_the_tour_in_the_readme(cluster, tmp_path, capfd):

@@ -18,7 +18,7 @@ from tests.support.scale import rounds
 
 KILLS = rounds(3, 20)
 ROOT = Path(__file__).parents[2]
-BATCHES = 8 + 4 * KILLS
+BATCHES = 5 + 3 * KILLS
 TIMEOUT_S = 120
 
 

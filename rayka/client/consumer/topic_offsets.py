@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 
 from rayka.client.admin.admin import Admin
 from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.batches import MicroBatches
+from rayka.ranges.losses import Bounds
 from rayka.ranges.plan import TopicIds
 from rayka.types import IsolationLevel, OffsetSpec, TopicPartition
 
 _TIMEOUT_MS = 30_000
+_PATIENCE_S = 10.0
+_RETRY_S = 0.1
 
 
 class TopicOffsets:
@@ -56,3 +61,12 @@ class TopicOffsets:
 def isolation_of(read_committed: bool) -> IsolationLevel:
     """The isolation level that the argument of a reader stands for."""
     return IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+
+
+def believed_bounds(batches: MicroBatches) -> Bounds:
+    """The offsets that there are now. A loss that is not certain is believed when it is still there after some
+    seconds: a new leader tells a low end until it knows what its followers have."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while batches.doubts(bounds := batches.bounds()) and time.monotonic() < deadline_s:
+        time.sleep(_RETRY_S)
+    return bounds

@@ -15,12 +15,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.ranges.batches import Bounds
+from rayka.ranges.losses import Bounds, DataLoss
 from rayka.ranges.plan import OffsetRange, log_bounds, plan_ranges, split
 from rayka.spark.source.batch import fetch_settings, read_split
 from rayka.spark.source.columns import columns_of
 from rayka.spark.source.options import SourceOptions
-from rayka.spark.source.stream_offsets import Lost, from_offset, next_ranges, raise_or_log, to_offset
+from rayka.spark.source.stream_offsets import from_offset, next_ranges, raise_or_log, to_offset
 from rayka.spark.source.topics import SourceTopics, ask
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_too_small = offsets < self._options.min_offsets_per_trigger
         return is_too_small and time.monotonic() - self._last_trigger_s < self._options.max_trigger_delay_s
 
-    def _next(self, last: list[OffsetRange], max_offsets: int | None) -> tuple[list[OffsetRange], list[Lost]]:
+    def _next(self, last: list[OffsetRange], max_offsets: int | None) -> tuple[list[OffsetRange], list[DataLoss]]:
         """See `next_ranges`. A loss that is not certain is believed when it is still there after some seconds."""
         deadline_s = time.monotonic() + _PATIENCE_S
         if self._latest is None or not self._is_bounded:

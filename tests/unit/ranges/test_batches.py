@@ -52,8 +52,8 @@ def test_a_planned_batch_survives_and_a_new_partition_begins_at_its_start(tmp_pa
     with Stream(tmp_path, topic) as stream:
         assert stream.next() == planned
         stream.batches.commit(planned)
-        topic.bounds = [(0, 9), (4, 6)]
-        assert stream.process() == [(0, 3, 9), (1, 4, 6)]
+        topic.bounds = [(0, 9), (0, 6)]
+        assert stream.process() == [(0, 3, 9), (1, 0, 6)]
 
 
 def test_nothing_new_is_no_batch(tmp_path):
@@ -156,6 +156,61 @@ def test_a_partition_that_was_deleted_is_noticed(tmp_path):
         assert lose(stream, topic).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with Stream(tmp_path, topic, on_data_loss="skip") as stream:
         assert stream.process() == [(0, 10, 12)]
+
+
+def test_a_new_partition_whose_beginning_is_gone_is_noticed(tmp_path):
+    topic = Topic((0, 10))
+    with Stream(tmp_path, topic) as stream:
+        stream.process()
+        topic.bounds = [(0, 10), (4, 6)]
+        assert "t-1: offsets 0 to 3 of this new partition were deleted" in lose(stream, topic).message
+    with Stream(tmp_path, topic, on_data_loss="skip") as stream:
+        assert not stream.batches.doubts(stream.batches.bounds())
+        assert stream.process() == [(0, 10, 10), (1, 4, 6)]
+        assert [bounds([loss.offsets]) for loss in stream.batches.losses] == [[(1, 0, 4)]]
+
+
+def test_a_log_that_ends_before_what_was_read_is_noticed_before_new_records_take_those_offsets(tmp_path):
+    topic = Topic((0, 10))
+    with Stream(tmp_path, topic) as stream:
+        stream.process()
+        topic.bounds = [(0, 7)]
+        assert stream.batches.doubts(stream.batches.bounds())
+        error = lose(stream, topic)
+        assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert "t-0: the log ends at offset 7, and had been read up to offset 10" in error.message
+    with Stream(tmp_path, topic, on_data_loss="skip") as stream:
+        assert stream.process() == [(0, 7, 7)]
+        assert [bounds([loss.offsets]) for loss in stream.batches.losses] == [[(0, 7, 10)]]
+        assert stream.next() is None
+    topic.bounds = [(0, 12)]
+    with Stream(tmp_path, topic) as stream:
+        assert stream.process() == [(0, 7, 12)]
+
+
+def test_a_planned_batch_ends_where_the_log_was_cut(tmp_path):
+    topic = Topic((0, 10), (0, 10))
+    with Stream(tmp_path, topic) as stream:
+        stream.next()
+        topic.bounds = [(2, 7), (0, 10)]
+        assert stream.batches.doubts(stream.batches.bounds())
+        message = lose(stream, topic).message
+        assert "offsets 0 to 1 were deleted before they were read" in message
+        assert "the log ends at offset 7, and was to be read up to offset 10" in message
+    with Stream(tmp_path, topic, on_data_loss="skip") as stream:
+        assert stream.process() == [(0, 2, 7), (1, 0, 10)]
+        topic.bounds = [(2, 9), (0, 10)]
+        assert stream.process() == [(0, 7, 9), (1, 10, 10)]
+
+
+def test_a_stream_whose_only_topic_is_gone_has_a_last_batch_that_says_so(tmp_path):
+    topic = Topic((0, 10))
+    with Stream(tmp_path, topic, on_data_loss="skip") as stream:
+        stream.process()
+        topic.bounds = []
+        assert stream.process() == []
+        assert [loss.code for loss in stream.batches.losses] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert stream.next() is None
 
 
 def test_a_bad_answer_to_data_loss_is_refused():
