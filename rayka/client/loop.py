@@ -35,8 +35,8 @@ class LoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
+        """Whether `close` was called, or this is a fork of the process, which has none of its threads."""
+        return self._closed or not self._thread.is_alive()
 
     @property
     def is_current(self) -> bool:
@@ -62,10 +62,13 @@ class LoopThread:
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run the coroutine in the loop. Raises RaykaError after `close`."""
-        if self._closed:
+        """Run the coroutine in the loop. Raises RaykaError after `close`, and in a fork of the process."""
+        if self.is_closed:
             coroutine.close()
-            raise RaykaError(ErrorCode.INVALID_REQUEST, "The connection to the cluster is closed")
+            reason = (
+                "The connection to the cluster is closed" if self._closed else "A connection can't be used after fork"
+            )
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call_soon(self, function: Callable[[*Args], object], *args: *Args) -> None:

@@ -16,6 +16,7 @@ from ray.util.queue import Empty, Full
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster
 from rayka.client.share.records import RecordAcknowledgement, rejection_headers
+from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.connected import CONNECTING, OWN, Connected, connect, end_later
 from rayka.queue.holders import current_holder
 from rayka.queue.items import dumps, loads
@@ -105,7 +106,13 @@ class Queue:
     def _here(self) -> Connected:
         """The queue as this process is connected to it, from the first use on: Ray unpickles arguments where nothing
         may wait for an actor."""
-        return self._opened or self._connect()
+        opened = self._opened
+        if opened is None:
+            return self._connect()
+        if opened.loop.is_closed:
+            reason = "The connection to the cluster is closed, or of the process that this one was forked from"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+        return opened
 
     def _connect(self) -> Connected:
         with CONNECTING:
@@ -376,7 +383,7 @@ class Queue:
 
     def close(self) -> None:
         """Let go of the queue here: its leases end, as `lease` says, and what was fetched ahead goes back."""
-        if self._opened is not None:
+        if self._opened is not None and not self._opened.loop.is_closed:
             self._opened.loop.run(self._opened.reader.end())
 
     def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import pickle
+import signal
 import threading
 import time
 from typing import Any
@@ -492,3 +494,29 @@ def test_a_coroutine_that_gives_up_waiting_for_room_leaves_nothing_behind(cluste
     with pytest.raises(Empty):
         queue.get(timeout=0.2)
     queue.shutdown()
+
+
+def test_a_forked_process_is_told_that_it_can_t_use_the_handle(queue: Queue) -> None:
+    def told(use: Any) -> bool:
+        try:
+            use()
+        except rayka.RaykaError as error:
+            return "fork" in str(error)
+        return False
+
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if told(lambda: queue.put(1)) and told(lambda: queue.get(timeout=1)) and told(queue.qsize) else 1)
+    ended: list[int] = []
+
+    def has_ended() -> bool:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        ended.append(status)
+        return pid == child
+
+    try:
+        wait_until(has_ended, 10, "the child ends")
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    assert ended[-1] == 0
