@@ -33,7 +33,8 @@ from tests.support.scale import rounds
 INPUTS, OUTPUTS, COPIERS = 4, 3, 3
 RECORDS = 2
 """At most so many are copied in one transaction."""
-TRANSACTIONS = rounds(300, 10_000)
+TRANSACTIONS = rounds(120, 10_000)
+PART = rounds(20, 30)
 PAUSE_S = 2.0
 RECOVERY_S = 90.0
 Fault = Callable[[BrokerProcess, int], None]
@@ -291,16 +292,15 @@ def survive(
 ) -> Workload:
     """Copy in at least so many transactions, with a fault in the middle of each part of them."""
     workload = Workload(broker.bootstrap, f"once-{uuid.uuid4().hex[:8]}")
-    part = 30
     with running(workload):
-        workload.feed(part)
+        workload.feed(PART)
         workload.await_copies("the start")
         number = 0
         while len(workload.attempts) < transactions:
             for what, fault in faults.items():
-                workload.feed(part * RECORDS)
+                workload.feed(PART * RECORDS)
                 fault(broker, number)
-                workload.feed(part * RECORDS)
+                workload.feed(PART * RECORDS)
                 workload.await_copies(f"{what}, number {number}")
             number += 1
     check(workload)
