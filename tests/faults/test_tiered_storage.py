@@ -125,18 +125,24 @@ def offset_of(broker: BrokerProcess, topic: str, spec: int) -> int:
         admin.close()
 
 
-def test_a_consumer_reads_every_record_from_the_beginning(broker: BrokerProcess) -> None:
+@pytest.fixture(scope="module")
+def old(broker: BrokerProcess) -> Writer:
+    """Who wrote the topic `old`, most of which is in the store alone."""
     create_topic(broker.bootstrap, "old", 1, **TIERED)
     writer = written(broker, "old", 3_000)
     writer.finish()
     await_copied(broker, "old", 10)
+    return writer
 
+
+def test_a_consumer_reads_every_record_from_the_beginning(broker: BrokerProcess, old: Writer) -> None:
     records = read_all(broker.bootstrap, "old", 1)
 
-    check([writer], records)
+    check([old], records)
     assert records[0][0][0] == 0
 
 
+@pytest.mark.usefixtures("old")
 def test_offsets_tell_what_is_local_and_what_is_in_the_store(broker: BrokerProcess) -> None:
     local_start, copied = (
         offset_of(broker, "old", spec) for spec in (OffsetSpec.EARLIEST_LOCAL, OffsetSpec.LATEST_TIERED)
@@ -146,6 +152,7 @@ def test_offsets_tell_what_is_local_and_what_is_in_the_store(broker: BrokerProce
     assert 1_000 < local_start <= copied + 1 <= offset_of(broker, "old", OffsetSpec.LATEST)
 
 
+@pytest.mark.usefixtures("old")
 def test_a_share_group_gets_records_of_the_store(broker: BrokerProcess) -> None:
     consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap, "group.id": "sharers", "log_level": 0})
     consumer.subscribe(["old"])
@@ -160,6 +167,7 @@ def test_a_share_group_gets_records_of_the_store(broker: BrokerProcess) -> None:
     assert set(range(1_000)) <= found
 
 
+@pytest.mark.usefixtures("old")
 def test_deleted_records_leave_the_store(broker: BrokerProcess, store: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_records([Position("old", 0, 1_000)])[Position("old", 0)].result(30)
