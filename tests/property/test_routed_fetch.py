@@ -157,6 +157,27 @@ def test_everything_is_read_and_no_first_batch_is_cut(
         asyncio.run(main(directory))
 
 
+def test_limits_that_let_in_less_than_min_bytes_are_not_waited_for() -> None:
+    """Each leader ends its records with a whole batch, below its limit; the limits are what the reader waits for."""
+
+    async def main(directory: str) -> None:
+        leaders = Leaders(directory, [0, 1], frozenset(), [[9000] * 4] * 2)
+        try:
+            wanted = [FetchPartition(TopicPartition(TOPIC, index), 0, 20_000) for index in range(2)]
+            results = await asyncio.wait_for(
+                leaders.router.fetch(
+                    wanted, max_wait_ms=600_000, min_bytes=40_000, max_bytes=40_000, isolation=READ_UNCOMMITTED
+                ),
+                30,
+            )
+            assert all(18_000 < result.size < 20_000 for result in results)
+        finally:
+            leaders.close()
+
+    with tempfile.TemporaryDirectory(prefix="rayka-routed-", dir="/dev/shm") as directory:
+        asyncio.run(main(directory))
+
+
 def position_after(data: bytes, offset: int) -> int:
     """Where a reader goes on; it fails if there are records but no complete batch."""
     position = 0
