@@ -17,8 +17,9 @@ Start here:
   rayka up                                    start a broker; leave it running
   rayka topics create events --partitions 4   in another terminal
   echo hello | rayka produce events
-  rayka consume events --from earliest
+  rayka consume events
   rayka status
+  rayka down                                  stop the broker; the data stays
 
 Completion of commands, topics and groups for your shell (bash, zsh or fish):
   eval "$(rayka completion bash)"

@@ -75,7 +75,13 @@ class Cluster:
         return self._connection.bootstrap_servers
 
     def producer(self, **config: Unpack[ProducerOptions]) -> Producer:
-        """A producer. Settings: `ProducerConfig`."""
+        """A producer; close it, or use it in a `with` block. Settings: `ProducerConfig`.
+
+            with cluster.producer(linger_ms=5) as producer:
+                producer.send("events", b"hello", key=b"user-1")
+
+        Raises INVALID_CONFIG.
+        """
         return Producer(self.async_producer(**config), self._connection.loop)
 
     @overload
@@ -109,9 +115,20 @@ class Cluster:
         max_poll_records: int = 500,
         acquire_mode: str = "batch_optimized",
     ) -> ShareConsumer:
-        """A member of a share group: many of them read a partition together, each record under a lock (KIP-932).
+        """A member of a share group: many members read a partition together, each record under a lock (KIP-932).
 
-        Settings: `AsyncShareConsumer`.
+            with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+                for record in consumer.poll(timeout_ms=3000):
+                    consumer.accept(record)  # or release(record), reject(record)
+                consumer.commit()
+
+        acknowledgement_mode: "implicit": the next `poll` or `commit` accepts the records of the last poll. "explicit":
+            the program accepts, releases or rejects each record before it polls again.
+        max_poll_records: of one poll. A poll gets the records that were sent together as a whole, so perhaps more,
+            unless acquire_mode is "record_limit" instead of "batch_optimized".
+
+        A new group starts with the records that are written after it, unless its setting `share.auto.offset.reset` is
+        `earliest`. Raises INVALID_CONFIG, and INVALID_TOPIC_EXCEPTION for topics that are not a list of names.
         """
 
         async def create() -> AsyncShareConsumer:
@@ -141,13 +158,17 @@ class Cluster:
     ) -> ProcessingPool:
         """Process the records of a topic in a pool of Ray actors, as a member of a share group, until it is closed.
 
-        `fn` takes a `ShareRecord`; of a class each actor makes an instance and calls that. A record is accepted when
+            with cluster.process("tasks", "workers", print, actors=4) as pool:
+                pool.join(idle_ms=2000)
+
+        `fn` takes a `ShareRecord`, or is a class whose instance each actor makes and calls. A record is accepted when
         `fn` returns, released with `delay_ms` after an error of the `retriable` types (or a `RaykaError` that is
         retriable), and rejected after any other: the traceback goes to the dead-letter topic of the group, if it has
         one. Locks are renewed while a record is processed. The records of an actor that dies go back to the group at
         once, and another actor takes its place. `ray_actor_options` are those of Ray, such as `num_cpus`.
 
-        Raises INVALID_REQUEST for what is no such function or number of actors.
+        A topic that does not exist is waited for. Raises INVALID_REQUEST for an `fn` that can't be called and fewer
+        than one actor.
         """
         spawn = spawner(fn, retriable, delay_ms, ray_actor_options or {})
 

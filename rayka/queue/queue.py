@@ -35,8 +35,13 @@ class Queue:
     """A first-in, first-out queue whose items survive the death of every process that uses it.
 
     A program that uses `ray.util.queue.Queue` changes its import and nothing else. Items are pickled as Ray pickles
-    arguments. `put` returns when its item is in the log of the partition's leader. `get` leases an item: should the
-    program die before the lease has ended, another one gets the item. So an item can be delivered more than once.
+    arguments. `put` returns when its item is in the log of the partition's leader. `get` leases an item: if the
+    program dies before it has finished the item, another one gets it. So an item can be delivered more than once.
+
+        queue = rayka.Queue(name="renders", lease="task_done")
+        queue.put({"frame": 1})
+        item = queue.get(timeout=5)
+        queue.task_done()
     """
 
     _topic_id: bytes | None
@@ -58,20 +63,20 @@ class Queue:
         """Open a queue, which is created if it does not exist.
 
         maxsize: `put` waits, or raises `Full`, while so many items are in the queue. 0: no limit.
-        actor_options: taken for the sake of Ray's interface; there is no actor of the queue to have them.
-        name: of the topic behind the queue, and of its share group. All who use one name use one queue. Without a name
-            the queue is another one each time, and is deleted when the process ends that made it.
-        lease: when an item is done with. "next_get": the same thread, or asyncio task, gets another item.
+        actor_options: accepted as in Ray's interface and not used, since the queue has no actor of its own.
+        name: of the topic behind the queue, and of its share group. The same name is the same queue. Without a name the
+            queue is a new one, and is deleted when the process that made it ends.
+        lease: when an item is finished. "next_get": the same thread, or asyncio task, gets another item.
             "task_done": it calls `task_done`. "program": the program ends, or lets go of the queue.
-        lease_s: for how long an item is lost when the process dies that has it, 15 to 60 seconds. A living process
-            renews its leases. 30 for a new queue; otherwise the queue keeps its own if this is not given.
+        lease_s: how long after the death of its process an item is delivered again, 15 to 60 seconds. A process that is
+            alive renews its leases. 30 for a new queue; otherwise the queue keeps its own if this is not given.
         max_attempts: how often an item is delivered, 2 to 10, if no program finishes it. 5 for a new queue, as above.
         dead_letters: items that were delivered so often, or can't be unpickled, are written to the topic `dlq.` + name.
         partitions: of the topic, when it is created. Items of different partitions have no order.
         prefetch: the most items that a process fetches ahead while it takes them quickly, 1 to 500.
         namespace: Ray's, in which the broker runs.
 
-        Raises ValueError for a setting that can't be, and RaykaError: BROKER_NOT_AVAILABLE without a broker,
+        Raises ValueError for an invalid setting, and RaykaError: BROKER_NOT_AVAILABLE without a broker,
         INVALID_REQUEST if there is a topic of that name that is no queue.
         """
         del actor_options

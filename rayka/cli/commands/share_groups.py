@@ -41,9 +41,12 @@ examples:
   rayka share-groups describe jobs                     start offset and lag of every partition
   rayka share-groups describe jobs --members           who reads which partitions
   rayka share-groups describe jobs --records           which records are acknowledged, and deliveries of the others
+  rayka share-groups describe jobs --in-flight         who has which record, and for how long
   rayka share-groups reset-offsets jobs --topic tasks --to-earliest
                                                        what it would do; add --execute to do it
   rayka share-groups delete jobs
+  rayka configs set --group jobs share.auto.offset.reset=earliest
+                                                       let a new group start with the first records
 """
 LIST = """\
 examples:
@@ -57,7 +60,8 @@ examples:
   rayka share-groups describe jobs --records
   rayka share-groups describe jobs --in-flight
 
---in-flight asks the actors through Ray, and --records any broker, rayka or Kafka, which does not know what is acquired.
+--records works with any broker, rayka or Kafka, but does not show what is acquired; --in-flight does, and asks rayka's
+actors through Ray.
 Nothing before the START-OFFSET of a partition is delivered again. From there on --records shows runs of records:
   Available     waits for a delivery, the first one or another
   Acquired      a consumer has it, under a lock

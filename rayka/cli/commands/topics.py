@@ -40,6 +40,8 @@ examples:
   rayka topics create events                          as many partitions as num.partitions says
   rayka topics create events clicks --partitions 4
   rayka topics create users --config cleanup.policy=compact --if-not-exists
+  rayka topics create history --config remote.storage.enable=true --config local.retention.ms=7200000
+                                                      older segments go to the store of `rayka up --help`
 """
 LIST = """\
 examples:

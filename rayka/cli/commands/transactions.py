@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -28,19 +29,21 @@ from rayka.cli.text.transaction_tables import (
     producer_fields,
     producers_text,
 )
+from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
     from rayka.client.kafka.cluster import KafkaCluster
-    from rayka.client.kafka.transactions import ActiveProducer, KafkaTransactionAdmin
+    from rayka.client.kafka.transactions import ActiveProducer, KafkaTransactionAdmin, TransactionDescription
 
 EXAMPLES = """\
 examples:
   rayka transactions list                              every transactional id
   rayka transactions list --state Ongoing --longer-than 60
+                                                       those with a transaction open for over a minute
   rayka transactions describe copier                   its open transaction and the partitions in it
-  rayka transactions describe --topic orders           the producers of partitions, and where their transactions began
-  rayka transactions hanging                           open transactions that no coordinator knows
+  rayka transactions describe --topic orders --open    who holds up the read_committed consumers of a topic
+  rayka transactions hanging                           open transactions that nobody will end, and how to abort them
   rayka transactions abort --topic orders --partition 0 --start-offset 42
 """
 LIST = """\
@@ -65,7 +68,8 @@ examples:
   rayka transactions hanging --topic orders --max-transaction-timeout 60
 
 A transaction hangs if it is open in a partition and its coordinator does not know it there, so that nobody will end it.
-The coordinator aborts what is open for longer than the producer's timeout, so younger transactions are not looked at.
+A producer that wrote within --max-transaction-timeout may still be at work, so its transaction is not looked at. For
+what a coordinator knows, see `rayka transactions list --state Ongoing`.
 """
 ABORT = """\
 examples:
@@ -129,7 +133,7 @@ def describe(
 ) -> Exit:
     """Show the open transactions of transactional ids, or what partitions know of their producers."""
     if bool(transactional_ids) == bool(topic):
-        raise CliError("give transactional ids, or --topic", Exit.USAGE)
+        raise CliError("give transactional ids, or --topic; `rayka transactions list` shows the ids", Exit.USAGE)
     topics = topics_of(topic)
     from rayka.cli.attached import kafka
     from rayka.client.kafka.transactions import KafkaTransactionAdmin
@@ -142,7 +146,7 @@ def describe(
             producers = [one for each in found for one in each if one.start_offset is not None or not is_open]
             _print_producers(producers, as_json)
             return Exit.DONE
-        described = [admin.describe_transaction(each) for each in transactional_ids]
+        described = [_described(admin, each) for each in transactional_ids]
     if as_json:
         for one in described:
             print(json.dumps(description_fields(one)))
@@ -179,7 +183,9 @@ def hanging(target: Target, topic: tuple[str, ...], max_transaction_timeout: flo
         partitions = _partitions(cluster, topics or dict.fromkeys(sorted(cluster.metadata(None).topics)))
         found = KafkaTransactionAdmin(cluster).hanging_transactions(partitions, round(max_transaction_timeout * 60_000))
     _print_producers(found, as_json)
-    if found and not as_json:
+    if not found:
+        print("rayka: no transaction hangs", file=sys.stderr)
+    elif not as_json:
         print()
         for one in found:
             at = one.topic_partition
@@ -211,11 +217,22 @@ def abort(target: Target, topic: str, partition: int, start_offset: int, yes: bo
     return Exit.DONE
 
 
+def _described(admin: KafkaTransactionAdmin, transactional_id: str) -> TransactionDescription:
+    try:
+        return admin.describe_transaction(transactional_id)
+    except RaykaError as error:
+        if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+        text = f"{error.code.name}: no transactional id {transactional_id}; `rayka transactions list` shows them"
+        raise CliError(text, Exit.NOT_FOUND) from None
+
+
 def _open_at(admin: KafkaTransactionAdmin, at: TopicPartition, start_offset: int) -> ActiveProducer:
     for one in admin.active_producers([at])[at]:
         if one.start_offset == start_offset:
             return one
-    raise CliError(f"no open transaction of {at} begins at offset {start_offset}", Exit.NOT_FOUND)
+    described = f"`rayka transactions describe --topic {at.topic} --open` shows them"
+    raise CliError(f"no open transaction of {at} begins at offset {start_offset}; {described}", Exit.NOT_FOUND)
 
 
 def _partitions(cluster: KafkaCluster, topics: Mapping[str, Iterable[int] | None]) -> list[TopicPartition]:

@@ -33,6 +33,8 @@ examples:
   rayka up --config-file server.properties    Kafka's names; --config overrides the file
   rayka up --address auto --listen 0.0.0.0:9092
                                               on the Ray cluster that runs on this machine
+  rayka up --config remote.log.storage.system.enable=true --config rsm.config.url=file:///mnt/segments
+                                              with a store for tiered topics; s3://BUCKET/PATH works too
 
 It stays in the foreground; Ctrl-C or SIGTERM stops the broker and, if it was started here, Ray. With
 --background it returns when the broker is ready and logs to DIR/up.log; `rayka down` ends it.
