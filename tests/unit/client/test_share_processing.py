@@ -66,8 +66,11 @@ class Unspeakable(Exception):
 
 @pytest.mark.parametrize("error", [ValueError("caf\udce9.txt"), Unspeakable()])
 def test_a_record_is_rejected_whatever_the_text_of_its_error(
-    cluster: Cluster, consumer: ShareConsumer, error: Exception
+    cluster: Cluster, consumer: ShareConsumer, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(
+        "CRITICAL", "rayka.client.share.processing"
+    )  # pytest-xdist can't send such text to its main process
     write(cluster, 1)
     with consumer.processing(take(consumer, 1)[0]):
         raise error
