@@ -82,18 +82,24 @@ def have(polled: Sequence[Consumer], share: int) -> bool:
 def settle(bootstrap: str, topic: str, protocol: str) -> Figures:
     """From the first subscription until each of 50 new members has its one of 50 partitions."""
     create_topic(bootstrap, topic, MEMBERS)
-    warm = consumer(bootstrap, f"{topic}-warm")
-    warm.committed([TopicPartition(topic, 0)], TIMEOUT_S)  # by then there is a coordinator
-    warm.close()
+    await_coordinator(bootstrap, topic)
     began = time.monotonic()
     joined = members(bootstrap, topic, topic, protocol, MEMBERS)
     poll_until(joined, lambda: have(joined, 1))
     return {"s": time.monotonic() - began}
 
 
+def await_coordinator(bootstrap: str, group_id: str) -> None:
+    """Return when the coordinator of a group has loaded its partition; a new cluster creates the topic first."""
+    asking = consumer(bootstrap, group_id)
+    asking.committed([TopicPartition(group_id, 0)], TIMEOUT_S)
+    asking.close()
+
+
 def commits(bootstrap: str, topic: str, seconds: float) -> Figures:
     """One client commits one offset and waits for the answer, again and again."""
     create_topic(bootstrap, topic, 1)
+    await_coordinator(bootstrap, topic)
     client = consumer(bootstrap, topic)
     commit_for(client, topic, WARM_UP_S)
     rate = commit_for(client, topic, seconds)

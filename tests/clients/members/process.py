@@ -21,6 +21,7 @@ JAVA_CONSUMER = "Java-consumer"
 CLASSIC = ("confluent-kafka", "kafka-python", "aiokafka", KAFKAJS, KCAT, JAVA)
 CONSUMER = ("confluent-kafka-consumer", JAVA_CONSUMER)
 LEAVE_TIMEOUT_S = 20.0
+LOG = tools.HERE / "java" / "log4j2.properties"
 STATIC_SESSION_MS = 20_000
 """An instance has that long to come back: a Java process that starts on a busy machine takes its time."""
 
@@ -39,20 +40,19 @@ def _java(bootstrap: str, group: str, topic: str, protocol: str, instance_id: st
         session_ms = STATIC_SESSION_MS if instance_id else SESSION_MS
         properties |= {"session.timeout.ms": str(session_ms), "heartbeat.interval.ms": str(HEARTBEAT_MS)}
         properties["partition.assignment.strategy"] = "org.apache.kafka.clients.consumer.RoundRobinAssignor"
-    log_option = []
     if instance_id:
         properties["group.instance.id"] = instance_id
-        log_option = [f"-Dlog4j2.configurationFile={tools.HERE / 'java' / 'log4j2.properties'}"]
     options = [word for name, value in properties.items() for word in ("--command-property", f"{name}={value}")]
     what = ["--include", topic.removeprefix("^")] if topic.startswith("^") else ["--topic", topic]
     return tools.java(
-        "-Xmx256m", "-XX:+UseSerialGC", *log_option, "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "-Xmx256m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={LOG}",
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
         "--bootstrap-server", bootstrap, "--group", group, *what, "--from-beginning", *options,
     )  # fmt: skip
 
 
 def command(kind: str, bootstrap: str, group: str, topic: str, instance_id: str = "") -> list[str]:
-    """The command line of a member; Java's may be static, and tells its rebalances then. Raises ToolMissing."""
+    """The command line of a member. Java's may be static, and logs what happens to its group. Raises ToolMissing."""
     if kind in LIBRARIES:
         return [sys.executable, "-m", "tests.clients.members.member", kind, bootstrap, group, topic]
     if kind == KAFKAJS:
@@ -132,7 +132,7 @@ class Members:
     def describe(self) -> str:
         """For the message of a failed test."""
         return "\n".join(
-            f"{member.kind}: {len(member.values)} records, exit {member.process.poll()} {member.errors()[-2000:]}"
+            f"{member.kind}: {len(member.values)} records, exit {member.process.poll()} {member.errors()[-8000:]}"
             for member in self.all
         )
 
