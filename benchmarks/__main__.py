@@ -50,7 +50,7 @@ def one_round(broker: Broker, chosen: list[str], options: Options, results: Resu
         if warm:
             results.warm_up.setdefault(broker.name, []).append(warm_up(broker))
         for name in MEASURES:
-            if name in chosen:
+            if name in chosen and (broker.measures is None or name in broker.measures):
                 os.sync()  # no measure pays for what the one before it left to be written
                 figures = MEASURES[name].run(broker, options)
                 results.add(name, broker.name, figures)

@@ -75,7 +75,9 @@ appender.console.layout.pattern=%d %p %m (%c)%n
 
 
 class Rayka(BrokerProcess):
-    """`rayka up`; its logs lie in `directory`/data."""
+    """`rayka up`; its logs lie in `directory`/data. `measures` names those that it takes part in; None means all."""
+
+    measures: tuple[str, ...] | None = None
 
     def __init__(self, directory: Path, configs: tuple[str, ...] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -88,9 +90,13 @@ class Rayka(BrokerProcess):
 
 
 class RaykaWithFourActors(Rayka):
-    """As on a machine with 8 cores, where most connections end in another process than their leader's."""
+    """As on a machine with 8 cores, where most connections end in another process than their leader's.
+
+    It takes part where that matters.
+    """
 
     name = "rayka-4"
+    measures = ("produce-1k", "consume-1k", "latency", "connections", "end-to-end", "groups-commits")
 
     def __init__(self, directory: Path, configs: tuple[str, ...] = ()) -> None:
         super().__init__(directory, ("partition.actors.per.node=4", *configs))
@@ -100,6 +106,7 @@ class Kafka(ServerProcess):
     """Apache Kafka as one node, broker and controller in one process, over `directory`."""
 
     name = "kafka"
+    measures: tuple[str, ...] | None = None
 
     def __init__(self, directory: Path, configs: tuple[str, ...] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
