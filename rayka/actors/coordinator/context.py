@@ -4,9 +4,6 @@ A command returns records and a response. The records are appended, then replaye
 are as durable as the topic asks for; if the append fails the state stays as it was. If only the flush fails, the
 records stay and count, and the requests get the error of an append. A request that fails for a reason that was not
 expected fails alone, and is logged.
-
-Deadlines run on the monotonic clock. A deadline that is noticed late means that this process was paused; what its
-members sent meanwhile may still be on its way, so they get as long again as the coordinator was late.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from rayka.actors.background import BackgroundTasks, StopLoop
+from rayka.actors.coordinator.deadline_timer import DeadlineTimer, monotonic_ms
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.actors.coordinator.outside import NO_OUTSIDE, OnceOnly, Outside
 from rayka.coordinator.clock import Now
@@ -32,9 +30,6 @@ from rayka.types import NO_PRODUCER_ID, TxnMarker
 
 logger = logging.getLogger(__name__)
 
-_MIN_TIMER_S = 0.001
-_PAUSED_MS = 100
-_LONGEST_GRACE_MS = 5_000
 _LOGGED_RECORDS = 10
 _TURN_S = 0.01
 _EFFECT_RETRY_S = 0.5
@@ -81,9 +76,7 @@ class CoordinatorContext(Generic[C]):
         self._delayed: dict[DelayedResponse, None] = {}
         self._loop = asyncio.get_running_loop()
         self._background = BackgroundTasks(self._name)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0
-        self._not_before = 0
+        self._timer = DeadlineTimer(self._next_deadline, self._handle_deadlines)
         self._error: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self.skipped_records = 0
         """Records and batches of the log that could not be applied."""
@@ -112,7 +105,7 @@ class CoordinatorContext(Generic[C]):
         self.on_new_metadata_image()
         self._core.on_loaded(_now())
         self._begin_effects()
-        self._schedule()
+        self._timer.schedule()
         if count:
             duration_s = time.monotonic() - started
             logger.info("%s: loaded %d records in %.2f s", self._name, count, duration_s)
@@ -137,9 +130,7 @@ class CoordinatorContext(Generic[C]):
         """Stop coordinating, and answer every waiting request with the error."""
         self._error = error
         self._background.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         self._deliver(self._core.unload(error))
         delayed = [one.respond for one in self._delayed if one.respond is not None]
         unanswered: list[Respond] = [*delayed, *self._waiting.values(), *self._verifying]
@@ -228,7 +219,7 @@ class CoordinatorContext(Generic[C]):
         if respond is not None or result.completions:
             self._answer_when_durable(respond, result.response, result.completions)
         self._begin_effects()
-        self._schedule()
+        self._timer.schedule()
 
     def _append(self, result: Result[Any], verification: Verification | None) -> Result[Any]:
         """Append, replay, commit; or roll back. The result says what to answer."""
@@ -277,7 +268,7 @@ class CoordinatorContext(Generic[C]):
         self._log.when_durable(done)
 
     def _begin_effects(self) -> None:
-        """Do what the core wants done outside, once everything appended so far is durable."""
+        """Perform the effects that the core asks for, once everything appended so far is durable."""
         effects = self._spec.take_effects(self._core) if self._spec.take_effects is not None else ()
         if effects:
             self._start_when_durable(self._core, effects)
@@ -299,12 +290,12 @@ class CoordinatorContext(Generic[C]):
             self._background.start("effect", self._carry_out_effect(effect))
 
     async def _carry_out_effect(self, effect: Any) -> None:
-        """Do one thing outside, and tell the core; again until it is told."""
+        """Perform one effect, and report it to the core; repeat the report until the core has accepted it."""
         request = await self._outside().perform(effect, self._log.partition.leader_epoch)
         while request is not None and self._error is None:
-            told: asyncio.Future[Any] = self._loop.create_future()
-            self._execute(request, _setter(told))
-            answer = await told
+            response: asyncio.Future[Any] = self._loop.create_future()
+            self._execute(request, _setter(response))
+            answer = await response
             if not isinstance(answer, RaykaError) and answer.error is ErrorCode.NONE:
                 return
             await asyncio.sleep(_EFFECT_RETRY_S)
@@ -337,33 +328,12 @@ class CoordinatorContext(Generic[C]):
             if respond is not None:
                 respond(response)
 
-    def _schedule(self) -> None:
-        """Keep one timer for the earliest deadline; one that comes too early does no harm."""
-        deadline = self._core.next_deadline()
-        if deadline is None or self._error is not None:
-            return
-        wake_at = max(deadline, self._not_before)
-        if self._timer is not None and self._timer_at <= wake_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = wake_at
-        self._timer = self._loop.call_later(max(_MIN_TIMER_S, (wake_at - _now().ms) / 1000), self._wake)
+    def _next_deadline(self) -> int | None:
+        return self._core.next_deadline() if self._error is None else None
 
-    def _wake(self) -> None:
-        """A deadline has come. If it came late, input goes first; but no deadline is put off twice."""
-        self._timer = None
-        now_ms = _now().ms
-        late_ms = now_ms - self._timer_at
-        if late_ms > _PAUSED_MS and self._timer_at != self._not_before:
-            self._not_before = now_ms + min(late_ms, _LONGEST_GRACE_MS)
-            self._schedule()
-            return
-        try:
-            self._expire()
-            self._delete_old_records()
-        finally:
-            self._schedule()
+    def _handle_deadlines(self) -> None:
+        self._expire()
+        self._delete_old_records()
 
     def _expire(self) -> None:
         """Handle deadlines that have passed. If handling fails, the core sets the deadline again.
@@ -393,15 +363,15 @@ class CoordinatorContext(Generic[C]):
         return str(self._log.partition.topic_partition)
 
 
-def _setter(told: asyncio.Future[Any]) -> Respond:
-    """Sets a future, unless who waited for it was cancelled, as `resign` does."""
+def _setter(future: asyncio.Future[Any]) -> Respond:
+    """Sets the future to the response, unless the task that awaits it was cancelled, as `resign` does."""
 
     def respond(response: Any) -> None:
-        if not told.done():
-            told.set_result(response)
+        if not future.done():
+            future.set_result(response)
 
     return respond
 
 
 def _now() -> Now:
-    return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+    return Now(monotonic_ms(), time.time_ns() // 1_000_000)

@@ -17,7 +17,7 @@ from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import Done
 from rayka.actors.remote.bandwidth import Bandwidth
 from rayka.actors.remote.slots import MOST_THREADS, Slots
-from rayka.actors.replica.tiers import IN_REMOTE_STORE
+from rayka.actors.replica.remote_tier import IN_REMOTE_STORE
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.replica.partition import Partition

@@ -162,7 +162,7 @@ class PartitionActor:
             CoordinatorPersister(self._view.shares),
             ShareGroupConfigs(self._view).of,
             DeadLetterQueue(self._view),
-            self._server.remote_reads,
+            self._server.reads.remote,
         )
         self._server.share_partitions = self._share_partitions
         self._listener = Listener(
@@ -182,7 +182,7 @@ class PartitionActor:
         reads = RemoteReads(self._replicas, self._view, store, os.path.join(self._path, REMOTE_CACHE))
         remote_log = RemoteLog(self._name, self._view, self._replicas, self._directory, self._disk, store, reads.forget)
         reads.known = remote_log.known
-        self._server.remote_reads, self._roles.remote_log = reads, remote_log
+        self._server.reads.remote, self._roles.remote_log = reads, remote_log
         self._remote_reads = reads
         remote_log.start()
         return remote_log
@@ -311,7 +311,7 @@ class PartitionActor:
             self._published = PublishedRanges(
                 self._replicas,
                 lambda: share_of_store(self._watch.image, self._spec.broker_id),
-                remote=self._server.remote_reads,
+                remote=self._server.reads.remote,
             )
         return await self._published.publish(
             TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation), topic_id

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import ray
 
-from rayka.actors.replica.tiers import RemoteReads
+from rayka.actors.replica.remote_tier import RemoteTier
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.replica.partition import Partition
@@ -118,7 +118,7 @@ class PublishedRanges:
         *,
         clock: Callable[[], float] = time.monotonic,
         store: TableStore | None = None,
-        remote: RemoteReads | None = None,
+        remote: RemoteTier | None = None,
     ) -> None:
         self._remote = remote
         self._store = RayTables() if store is None else store

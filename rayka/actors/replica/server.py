@@ -7,7 +7,6 @@ happen in the loop, so the loop is the lock. No other disk work does.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -36,11 +35,11 @@ from rayka.actors.channel.requests import (
 from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.group_commit import GroupCommit
 from rayka.actors.replica.markers import MarkerAppends, WriteMarker
-from rayka.actors.replica.tiers import IN_REMOTE_STORE, RemoteReads, unreachable
+from rayka.actors.replica.reads import Reads
 from rayka.actors.replica.transactional_appends import TransactionalAppends, Verify
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Appended, Partition
-from rayka.replica.purgatory import DelayedFetch, DelayedProduce, Purgatory
+from rayka.replica.purgatory import DelayedProduce, Purgatory
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
@@ -49,7 +48,6 @@ from rayka.types import (
     AppendParams,
     AppendRequest,
     AppendResult,
-    FetchResult,
     LogDirDescription,
     ReplicaDescription,
     TopicPartition,
@@ -86,13 +84,11 @@ class ReplicaServer:
         self._purgatory = Purgatory()
         self._waiting_for_flush = Purgatory()
         self._loop = asyncio.get_running_loop()
-        self._keys = itertools.count()
-        self._timers: dict[Hashable, asyncio.TimerHandle] = {}  # when delayed fetches are answered at the latest
+        self.reads = Reads(replicas)
         self._group_commit = GroupCommit(self._flushed, self._flush_failed)
         self._unflushed_bytes: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, Callable[..., None]] = {}
         self.share_partitions: PartitionUsers | None = None
-        self.remote_reads: RemoteReads | None = None
         self._marker_appends = MarkerAppends(replicas, self)
         self._transactional_appends = TransactionalAppends(replicas, self._append, self._background)
 
@@ -169,12 +165,7 @@ class ReplicaServer:
             self._unflushed_bytes[topic_partition] = unflushed + appended.size
 
     def _more_bytes(self, topic_partition: TopicPartition, size: int) -> None:
-        for fetch in self._purgatory.more_bytes(topic_partition, size):
-            if self._replicas.are_readable(fetch.partitions, fetch.isolation):
-                self._answer_fetch(fetch)
-            else:  # the bytes are of an open transaction
-                fetch.missing_bytes = 1
-                self._purgatory.add_fetch(fetch)
+        self.reads.more_bytes(topic_partition, size)
         if self.share_partitions is not None:
             self.share_partitions.more_bytes(topic_partition)
 
@@ -242,55 +233,12 @@ class ReplicaServer:
         await self._disk.run(lambda: self._directory.write_log_starts([partition.log]))
 
     def fetch(self, params: FetchParams, done: FetchDone) -> Hashable:
-        """Read, and answer if there is enough; otherwise keep the fetch until there is, or its time is over.
-
-        Returns the key of a fetch that is kept, None if it was answered.
-        """
-        results = self._replicas.fetch(params.partitions, params.max_bytes, params.isolation)
-        missing = params.min_bytes - sum(result.size for result in results)
-        if any(result.error for result in results):
-            self._answer_with_remote(params, results, done)
-            return None
-        if missing <= 0 or params.max_wait_s <= 0 or any(result.has_more for result in results):
-            done(results)
-            return None
-        key = next(self._keys)
-        self._purgatory.add_fetch(
-            DelayedFetch(key, done, params.partitions, params.max_bytes, params.isolation, missing)
-        )
-        self._timers[key] = self._loop.call_later(params.max_wait_s, self._fetch_timed_out, key)
-        return key
+        """As `Reads.fetch`."""
+        return self.reads.fetch(params, done)
 
     def cancel(self, key: Hashable) -> None:
-        """Forget a fetch whose caller no longer waits."""
-        self._purgatory.take_fetch(key)
-        self._cancel_timer(key)
-
-    def _cancel_timer(self, key: Hashable) -> None:
-        timer = self._timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _fetch_timed_out(self, key: Hashable) -> None:
-        fetch = self._purgatory.take_fetch(key)
-        if fetch is not None:
-            self._answer_fetch(fetch)
-
-    def _answer_fetch(self, fetch: DelayedFetch) -> None:
-        self._cancel_timer(fetch.key)
-        results = self._replicas.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation)
-        self._answer_with_remote(fetch, results, fetch.done)
-
-    def _answer_with_remote(
-        self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]
-    ) -> None:
-        """Answer a fetch, after what is in the remote store alone was read there."""
-        if not any(result.error == IN_REMOTE_STORE for result in results):
-            done(results)
-        elif self.remote_reads is None:
-            done([unreachable(result) for result in results])
-        else:
-            self.remote_reads.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation, results, done)
+        """As `Reads.cancel`."""
+        self.reads.cancel(key)
 
     def release(self, topic_partition: TopicPartition, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """The partition changed its role, left or failed: answer everything that waits for it."""
@@ -299,8 +247,7 @@ class ReplicaServer:
         for purgatory in (self._purgatory, self._waiting_for_flush):
             for produce in purgatory.fail_produces_of(topic_partition, error):
                 produce.answer()
-        for fetch in self._purgatory.take_fetches_of(topic_partition):
-            self._answer_fetch(fetch)
+        self.reads.released(topic_partition)
         if self.share_partitions is not None:
             self.share_partitions.released(topic_partition)
 
@@ -341,13 +288,7 @@ class ReplicaServer:
         done(self._replicas.active_producers(request.partitions))
 
     def _list_offsets(self, request: ListOffsets, done: Done) -> None:
-        answers = self._replicas.list_offsets(request.queries, request.isolation)
-        if not any(answer.error == IN_REMOTE_STORE for answer in answers):
-            done(answers)
-        elif self.remote_reads is None:
-            done([unreachable(answer) for answer in answers])
-        else:
-            self.remote_reads.list_offsets(request.queries, request.isolation, answers, done)
+        self.reads.list_offsets(request.queries, request.isolation, done)
 
     def _find_epoch_ends(self, request: FindEpochEnds, done: Done) -> None:
         done(self._replicas.epoch_end_offsets(request.queries))

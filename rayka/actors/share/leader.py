@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rayka.actors.background import BackgroundTasks
-from rayka.actors.replica.tiers import IN_REMOTE_STORE, RemoteReads
+from rayka.actors.replica.remote_tier import IN_REMOTE_STORE, RemoteTier
 from rayka.actors.share.batches import SlicedBatches
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.remote_records import RemoteRecords
@@ -77,7 +77,7 @@ class LeadSharePartition:
         changed: Callable[[], None],
         lost: Callable[[], None],
         dead_letters: DeadLetterQueue,
-        remote_reads: RemoteReads | None = None,
+        remote_reads: RemoteTier | None = None,
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch

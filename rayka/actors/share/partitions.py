@@ -24,7 +24,7 @@ from rayka.actors.channel.requests import (
     ShareFetched,
     ShareRequest,
 )
-from rayka.actors.replica.tiers import RemoteReads
+from rayka.actors.replica.remote_tier import RemoteTier
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.leader import LeadSharePartition
 from rayka.actors.share.waiters import Waiters
@@ -76,7 +76,7 @@ class SharePartitions:
         persister: Persister,
         group_config: Callable[[str], ShareGroupConfig],
         dead_letters: DeadLetterQueue,
-        remote_reads: RemoteReads | None = None,
+        remote_reads: RemoteTier | None = None,
     ) -> None:
         self._remote_reads = remote_reads
         self._replicas = replicas

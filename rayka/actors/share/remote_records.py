@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rayka.actors.background import BackgroundTasks
-from rayka.actors.replica.tiers import RemoteReads
+from rayka.actors.replica.remote_tier import RemoteTier
 from rayka.errors import RaykaError
 from rayka.replica.partition import Partition
 from rayka.types import FetchResult, FileSlice, IsolationLevel
@@ -30,7 +30,7 @@ class RemoteRecords:
     """Members wait while records are fetched; `changed` is called when they are here."""
 
     def __init__(
-        self, reads: RemoteReads, partition: Partition, background: BackgroundTasks, changed: Callable[[], None]
+        self, reads: RemoteTier, partition: Partition, background: BackgroundTasks, changed: Callable[[], None]
     ) -> None:
         self._reads = reads
         self._partition = partition

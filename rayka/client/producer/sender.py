@@ -22,14 +22,14 @@ import time
 from collections import deque
 from functools import partial
 
-from rayka.client.producer.accumulator import SEQUENCE_MASK, Accumulator, PartitionQueue
+from rayka.client.producer.accumulator import Accumulator, PartitionQueue
 from rayka.client.producer.batch import APPENDED, ProducerBatch
 from rayka.client.producer.direct_sender import DirectAppend, DirectSender
 from rayka.client.producer.transactions import Transactions
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.storage.format.batch import stamp_producer, stamp_transactional
+from rayka.storage.format.batch import stamp_transactional
 from rayka.types import NO_PRODUCER_ID, AppendParams, AppendRequest, AppendResult, TransactionSupport
 
 logger = logging.getLogger(__name__)
@@ -312,12 +312,12 @@ class Sender:
         """Whether batches may be sent: with idempotence a producer id is needed first."""
         if self._transactions is not None:
             if (queue.producer_id, queue.producer_epoch) != self._transactions.producer:
-                self._set_producer_id(queue, *self._transactions.producer)
+                queue.start_epoch(*self._transactions.producer)
             return True
         if not self._config.is_idempotent or queue.producer_id != NO_PRODUCER_ID:
             return True
         if self._producer_id != NO_PRODUCER_ID:
-            self._set_producer_id(queue, self._producer_id, 0)
+            queue.start_epoch(self._producer_id, 0)
             return True
         if self._allocating is None:
             self._allocating = self._loop.create_task(self._get_producer_id())
@@ -348,16 +348,7 @@ class Sender:
             queue.producer_id = self._producer_id = NO_PRODUCER_ID
             queue.has_sequence_gap = False
             return
-        self._set_producer_id(queue, queue.producer_id, queue.producer_epoch + 1)
-
-    def _set_producer_id(self, queue: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
-        queue.producer_id, queue.producer_epoch, queue.next_sequence = producer_id, producer_epoch, 0
-        queue.has_sequence_gap, queue.known_until_s = False, 0.0
-        queue.in_flight = [batch for batch in queue.in_flight if not batch.done]
-        for batch in queue.in_flight:
-            assert batch.buffer is not None
-            stamp_producer(batch.buffer, 0, producer_id, producer_epoch, queue.next_sequence)
-            queue.next_sequence = (queue.next_sequence + batch.record_count) & SEQUENCE_MASK
+        queue.start_epoch(queue.producer_id, queue.producer_epoch + 1)
 
     def _back_off(self, queue: PartitionQueue, head: ProducerBatch) -> None:
         logger.debug("%s: %s, sending again", queue.topic_partition, head.last_error.name)

@@ -24,7 +24,7 @@ IN_REMOTE_STORE: Final = ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 """The error of an answer that the core leaves to the remote store; no client sees it."""
 
 
-class RemoteReads(Protocol):
+class RemoteTier(Protocol):
     """Reads what is in the remote store alone (KIP-405)."""
 
     def fetch(
