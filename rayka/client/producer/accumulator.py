@@ -7,14 +7,16 @@ touch a queue, never while anything waits. `Producer.send` holds it too.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from rayka.client.producer.batch import Headers, ProducerBatch, RecordFuture
 from rayka.client.settings import ProducerConfig
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
@@ -25,6 +27,7 @@ _SEQUENCE_MASK = 2**31 - 1
 _MOST_BYTES_ALONE = 65_536
 _KNOWN_FOR_S = 60.0
 """How long after an acknowledgement a leader surely knows the producer (`producer.id.expiration.ms` is a day)."""
+_FORKED = "A producer can't be used after fork"
 
 
 class PartitionQueue:
@@ -126,15 +129,37 @@ class BufferFull(RaykaError, BufferError):
 
 
 class Accumulator:
-    """All partitions' queues and the memory that they may take together."""
+    """All partitions' queues and the memory that they may take together.
+
+    A fork of the process has no thread that sends, and must not send in its parent's name: there the accumulator
+    forgets what it has and takes nothing more.
+    """
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
+        self._refusal: str | None = None
         self._batch_size = max(config.batch_size, RECORD_BATCH_OVERHEAD)
         self.lock = self._lock = threading.Lock()
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._used = 0
         self._limit = config.buffer_memory
+        _of_this_process.add(self)
+
+    def refuse(self, reason: str) -> None:
+        """Take no more records and batches: `append` and `put` raise INVALID_REQUEST from now on."""
+        with self._lock:
+            self._refusal = self._refusal or reason
+
+    def forked(self) -> None:
+        """This is a fork: what the parent has not sent is the parent's."""
+        if self._lock.locked():  # by a thread that this process does not have
+            self._lock.release()
+        self.refuse(_FORKED)
+        for queue in self._queues.values():
+            for batch in (*queue.waiting(), *queue.in_flight):
+                batch.forked(RaykaError(ErrorCode.INVALID_REQUEST, _FORKED))
+            queue.ready.clear()
+            queue.filling = queue.direct = None
 
     @property
     def used_bytes(self) -> int:
@@ -172,8 +197,11 @@ class Accumulator:
         """Add a record to the batch that is filling; None if there is no memory.
 
         `size` is the most that it can take. The flag tells that the sender has something new to look at.
+        Raises INVALID_REQUEST after `refuse`.
         """
         with self._lock:
+            if self._refusal is not None:
+                raise RaykaError(ErrorCode.INVALID_REQUEST, self._refusal)
             if self._used >= self._limit:
                 return None
             batch = queue.filling
@@ -189,8 +217,10 @@ class Accumulator:
         return RecordFuture(batch, index), is_news
 
     def put(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Add a whole batch behind what is there; False if there is no memory."""
+        """Add a whole batch behind what is there; False if there is no memory. Raises as `append`."""
         with self._lock:
+            if self._refusal is not None:
+                raise RaykaError(ErrorCode.INVALID_REQUEST, self._refusal)
             if self._used >= self._limit:
                 return False
             filling = queue.close_filling()
@@ -294,3 +324,14 @@ class Accumulator:
         limit = min(self._batch_size, max_batch_size)
         queue.filling = batch = ProducerBatch(queue.topic_partition, self._config, limit)
         return batch
+
+
+_of_this_process: weakref.WeakSet[Accumulator] = weakref.WeakSet()
+
+
+def _refuse_in_fork() -> None:
+    for accumulator in list(_of_this_process):
+        accumulator.forked()
+
+
+os.register_at_fork(after_in_child=_refuse_in_fork)

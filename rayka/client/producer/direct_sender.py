@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -30,16 +29,6 @@ from rayka.types import AppendParams, AppendResult, TopicPartition
 
 _WATCH_S = 0.01
 """How long an append may be under way without a thread that waits for it, before the event loop takes it over."""
-
-_process = os.getpid()
-
-
-def _note_fork() -> None:
-    global _process
-    _process = os.getpid()
-
-
-os.register_at_fork(after_in_child=_note_fork)
 
 Answer: TypeAlias = Sequence[AppendResult] | RaykaError | ChannelClosed
 
@@ -129,14 +118,10 @@ class DirectSender:
         self._is_watching = False
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._process = _process
 
     def send(self, queue: PartitionQueue) -> bool:
-        """Send the batch that is filling, if it can be sent in this thread now.
-
-        Never in a forked process: the connections and the sequences are the parent's.
-        """
-        route = None if self._is_closed or self._process != _process else self._route(queue.topic_partition)
+        """Send the batch that is filling, if it can be sent in this thread now."""
+        route = None if self._is_closed else self._route(queue.topic_partition)
         if route is None or not route[0].lock.acquire(blocking=False):
             return False
         link, leader_epoch = route
@@ -177,23 +162,31 @@ class DirectSender:
 
     def wait(self, append: DirectAppend, timeout_s: float | None) -> None:
         """As `DirectAppend.wait`."""
-        if self._process != _process or not self._accumulator.claim(append):
-            return
-        remaining_s = max(append.deadline_s - time.monotonic(), 0)
         answer: Answer | None = None
         try:
-            answer = append.link.channel.receive(remaining_s if timeout_s is None else min(remaining_s, timeout_s))
-        except ChannelClosed as error:
-            answer = error
-        finally:
+            if not self._accumulator.claim(append):
+                return
+            answer = self._receive(append, timeout_s)
             if answer is None:
                 self._unclaim(append)
-        if answer is not None:
-            try:
+            else:
                 self._answered(append, answer)
-            except BaseException:  # Ctrl-C
-                self._settle_in_loop(append, answer)
-                raise
+        except BaseException:  # Ctrl-C: what was received may be lost
+            if append.queue.direct is append:
+                self._settle_in_loop(append, answer or ChannelClosed("interrupted", sent=True))
+            else:
+                self._loop_side.take_over(append.queue)
+            raise
+
+    def _receive(self, append: DirectAppend, timeout_s: float | None) -> Answer | None:
+        remaining_s = max(append.deadline_s - time.monotonic(), 0)
+        try:
+            answer: Answer | None = append.link.channel.receive(
+                remaining_s if timeout_s is None else min(remaining_s, timeout_s)
+            )
+        except ChannelClosed as error:
+            return error
+        return answer
 
     def hand_over(self, append: DirectAppend) -> None:
         """As `DirectAppend.hand_over`."""

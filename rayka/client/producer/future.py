@@ -74,6 +74,10 @@ class Completion:
             _call(callback)
         return True
 
+    def forked(self, error: RaykaError) -> None:
+        """In a fork of the process, where nothing else will come: fail. The callbacks are for the parent."""
+        self.error, self.done = error, True
+
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call back when done, now if it is; an exception of the callback is logged."""
         with self._lock:

@@ -67,7 +67,6 @@ class AsyncProducer(AsyncClosing):
         is_plain = self._value_serializer is None and self._partitioner is None and self._transactions is None
         self.quick_routes: Mapping[str, TopicRoute] = self._routes.known if is_plain else {}
         self.lock = self._accumulator.lock
-        self._is_closed = False
 
     async def send(
         self,
@@ -161,7 +160,7 @@ class AsyncProducer(AsyncClosing):
     @at_home
     async def close(self, *, timeout_ms: float | None = None) -> None:
         """Flush, for at most `timeout_ms`, and take no more records; what is left then fails. Safe to repeat."""
-        self._is_closed = True
+        self._accumulator.refuse(_CLOSED)
         try:
             await self.flush(timeout_ms=timeout_ms)
         except RaykaError:
@@ -291,8 +290,6 @@ class AsyncProducer(AsyncClosing):
         return BatchFuture(batch)
 
     def _check_sendable(self) -> None:
-        if self._is_closed:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, _CLOSED)
         if self._transactions is not None:
             self._transactions.check_open()
 

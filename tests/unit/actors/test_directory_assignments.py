@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import uuid
 from pathlib import Path
+
+import pytest
 
 from rayka.actors import background
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
@@ -12,11 +15,11 @@ from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.roles import ReplicaRoles
 from rayka.actors.replica.server import ReplicaServer
-from rayka.config import BrokerConfig
+from rayka.config import BrokerConfig, LogConfig
 from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
 from rayka.metadata.commands import ActorRegistration, AssignReplicasToDirs, NewTopic
 from rayka.metadata.image import MetadataImage
-from rayka.metadata.values import UNASSIGNED
+from rayka.metadata.values import LOST, UNASSIGNED
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.types import TopicPartition
@@ -114,3 +117,34 @@ def test_a_new_replica_that_could_not_be_created_is_created_when_the_disk_has_ro
         await actor.stop()
 
     asyncio.run(asyncio.wait_for(test(), 20))
+
+
+@pytest.mark.parametrize(
+    ("assigned", "is_here", "may_open", "reported"),
+    [
+        (UNASSIGNED, False, True, []),
+        (UNASSIGNED, True, True, []),
+        (DIRECTORY, True, True, []),
+        (DIRECTORY, False, False, [LOST]),
+        (LOST, True, True, []),
+        (LOST, False, False, []),
+        (uuid.UUID(int=77), True, False, []),
+        (uuid.UUID(int=77), False, False, []),
+    ],
+)
+def test_a_replica_that_should_be_somewhere_else_or_is_gone_is_not_created(
+    tmp_path: Path, assigned: uuid.UUID, is_here: bool, may_open: bool, reported: list[uuid.UUID]
+) -> None:
+    """An empty log in its place would acknowledge records from offset 0 again."""
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        topic = actor.cluster.image.topics["orders"]
+        if is_here:
+            actor.directory.open_log(ORDERS, topic.topic_id, LogConfig(), now_ms=0)
+        partition = dataclasses.replace(topic.partitions[0], directories=(assigned,))
+        assert actor.assignments.may_open(topic, partition) is may_open
+        assert list(actor.assignments._pending.values()) == reported
+        await actor.stop()
+
+    asyncio.run(run())

@@ -115,3 +115,43 @@ def test_a_disk_that_recovers_while_a_new_image_is_taken_in_brings_no_older_one_
         await actor.roles.stop()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_only_a_deletion_that_was_seen_deletes_files(tmp_path: Path, is_deleted: bool) -> None:
+    """A topic that an image lacks may be one that damaged metadata has forgotten: its files are set aside."""
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        topic = TOPICS[0]
+        later = MetadataImage(
+            version=2,
+            topics={other.name: other for other in TOPICS[1:]},
+            topic_names_by_id={other.topic_id: other.name for other in TOPICS[1:]},
+        )
+        await actor.roles.image_changed(IMAGE, later, frozenset({topic.topic_id} if is_deleted else ()))
+        assert actor.served == ["b", "c"]
+        names = [name for name in os.listdir(tmp_path) if name.startswith("a-0")]
+        assert [name.rpartition("-")[2] for name in names] == ["delete" if is_deleted else "stray"]
+        assert len(actor.directory.stray_partitions) == (0 if is_deleted else 1)
+        await actor.roles.stop()
+
+    asyncio.run(run())
+
+
+def test_directories_that_the_metadata_does_not_know_are_kept_at_a_start(tmp_path: Path) -> None:
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        log = actor.replicas.get(TopicPartition("a", 0)).log
+        await actor.roles.stop()
+        actor.directory.release()
+        again = Actor(tmp_path)
+        again.roles.set_strays_aside(MetadataImage(version=1))
+        kept = again.directory.stray_partitions
+        assert len(kept) == len(TOPICS)
+        assert not os.path.exists(log.directory)
+        assert all(os.listdir(path) for path in kept)
+
+    asyncio.run(run())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,29 @@ def test_an_interrupt_of_the_thread_loses_and_doubles_nothing(
     assert numbered(cluster) == [b"%06d" % number for number in range(10)]
 
 
+def test_an_interrupt_loses_no_part_of_an_answer(
+    cluster: Cluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C when bytes were received and are not kept yet."""
+    undisturbed = BlockingChannel.receive_now
+
+    def interrupted(channel: BlockingChannel) -> object:
+        try:
+            channel._socket.recv(1)
+        except BlockingIOError:
+            return None
+        monkeypatch.setattr(BlockingChannel, "receive_now", undisturbed)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BlockingChannel, "receive_now", interrupted)
+    future = producer.send("events", b"000000")
+    with pytest.raises(KeyboardInterrupt):
+        future.get(WAIT_S)
+    assert future.get(WAIT_S / 3).offset >= 0
+    assert ended(producer.send("events", b"000001")).succeeded()
+    assert numbered(cluster) == [b"000000", b"000001"]
+
+
 def test_an_interrupt_with_an_error_in_hand_leaves_one_answer(
     cluster: Cluster, producer: Producer, faults: FaultyPartitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,21 +336,79 @@ def test_after_an_append_that_timed_out_records_go_by_the_channel_again(
     assert numbered(cluster) == [b"%06d" % number for number in range(10)]
 
 
+def in_a_fork(work: Callable[[], None]) -> str:
+    """The RaykaError that `work` raises in a fork of this process, as text; empty if it raises none."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(int(WAIT_S))
+            work()
+        except RaykaError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        said = answer.read().decode()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "the fork waits for ever"
+    return said
+
+
 def test_a_forked_process_sends_nothing_in_the_name_of_its_parent(
     cluster: Cluster, channel: FaultyChannel, producer: Producer
 ) -> None:
     """Its record would have the number that the parent's next one has, which the leader then takes for a repetition."""
     before = channel.appends
-    child = os.fork()
-    if not child:
-        try:
-            producer.send("events", b"child")
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    assert "fork" in in_a_fork(lambda: producer.send("events", b"child").get())
     producer.send("events", b"parent").get(WAIT_S)
     assert channel.appends == before + 1
     assert numbered(cluster) == [b"parent"]
+
+
+def test_in_a_forked_process_no_use_of_the_producer_waits_for_ever(cluster: Cluster, channel: FaultyChannel) -> None:
+    """Neither where a batch has room, nor for records of before, nor while a thread of the parent holds the lock."""
+    producer = cluster.producer(linger_ms=60_000)
+    while not producer.partitions_for("events"):
+        producer.send("events", b"to know the topic")
+    filling = producer.send("events", b"parent")
+    uses: list[Callable[[], object]] = [
+        lambda: producer.send("events", b"child").get(),
+        lambda: producer.send_many("events", [b"child"])[0].get(),
+        lambda: producer.flush(),
+        lambda: filling.get(),
+    ]
+    for use in uses:
+        assert "fork" in in_a_fork(use)
+    with producer._core.lock:
+        assert "fork" in in_a_fork(lambda: producer.send("events", b"child").get())
+    producer.flush()
+    assert b"child" not in numbered(cluster)
+
+
+def test_a_record_that_is_sent_while_the_producer_closes_is_refused_or_has_an_outcome(
+    cluster: Cluster, channel: FaultyChannel
+) -> None:
+    """The thread looks whether the producer is open, then another one closes it, then the record is put in a batch."""
+    is_sending, is_closed = threading.Event(), threading.Event()
+
+    def slow_partitioner(key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
+        is_sending.set()
+        is_closed.wait(WAIT_S)
+        return 0
+
+    def close() -> None:
+        is_sending.wait(WAIT_S)
+        producer.close()
+        is_closed.set()
+
+    producer = cluster.producer(partitioner=slow_partitioner)
+    thread = threading.Thread(target=close)
+    thread.start()
+    with pytest.raises(RaykaError, match="closed"):
+        producer.send("events", b"late").get(WAIT_S)
+    thread.join(WAIT_S)
 
 
 def test_nothing_is_sent_after_closing(producer: Producer) -> None:
