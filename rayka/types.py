@@ -39,6 +39,14 @@ class TopicIdPartition(NamedTuple):
         return str(self.topic_partition)
 
 
+class SharePartitionKey(NamedTuple):
+    """One partition of a topic as one share group sees it (KIP-932)."""
+
+    group_id: str
+    topic_id: uuid.UUID
+    partition: int
+
+
 class IsolationLevel(enum.IntEnum):
     """Which records a reader may see (KIP-98)."""
 

@@ -18,7 +18,7 @@ from rayka.client import runtime
 from rayka.errors import RaykaError
 
 if TYPE_CHECKING:
-    from rayka.client.connection import Connection
+    from rayka.client.connection import ClusterConnection
     from rayka.client.kafka.cluster import KafkaCluster
 
 TIMEOUT_S = 30.0
@@ -56,7 +56,7 @@ def kafka(target: Target, timeout_s: float = TIMEOUT_S) -> Iterator[KafkaCluster
 
 
 @contextlib.contextmanager
-def connected(target: Target) -> Iterator[Connection]:
+def connected(target: Target) -> Iterator[ClusterConnection]:
     """A connection to the actors, through Ray. Raises CliError(NOT_FOUND) if they are not there."""
     from rayka.cli import ray_messages
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import rich.progress
 
 
-class Progress:
+class ProgressBar:
     """Counts what is done; on a terminal it shows a bar with the time left (the time passed without a total)."""
 
     def __init__(

@@ -21,19 +21,19 @@ from rayka.client import runtime
 from rayka.client.loop import LoopThread
 
 if TYPE_CHECKING:
-    from rayka.actors.node.node import Node
+    from rayka.actors.node.node import RunningNode
 
 _CONNECT_TIMEOUT_S = 120.0
 
 
-class Connection:
+class ClusterConnection:
     """A view of the cluster on a loop of its own.
 
     `node` is set where this process started the broker; `lock` is then the descriptor that holds the data directory.
     """
 
     def __init__(
-        self, view: ClusterView, loop: LoopThread, node: Node | None, owns_ray: bool, lock: int | None
+        self, view: ClusterView, loop: LoopThread, node: RunningNode | None, owns_ray: bool, lock: int | None
     ) -> None:
         self.broker = view
         self.loop = loop
@@ -81,7 +81,7 @@ def start(
     *,
     namespace: str = DEFAULT_NAMESPACE,
     dashboard: bool = False,
-) -> Connection:
+) -> ClusterConnection:
     """Start a broker on this machine; see `rayka.start`. Who only joins one does not import the broker."""
     from rayka.actors.node.node import lock_data_dir, node_spec, start_node, start_ray
 
@@ -107,7 +107,7 @@ def start(
         raise
 
 
-def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -> Connection:
+def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -> ClusterConnection:
     """Join a cluster that runs; see `rayka.connect`."""
     started = not ray.is_initialized()
     if started:
@@ -134,8 +134,8 @@ def _take_token() -> None:
 
 
 def _connection(
-    controller: Any, namespace: str, node: Node | None, owns_ray: bool, lock: int | None = None
-) -> Connection:
+    controller: Any, namespace: str, node: RunningNode | None, owns_ray: bool, lock: int | None = None
+) -> ClusterConnection:
     (spec,) = answers({"the controller": controller.spec.remote()}, _CONNECT_TIMEOUT_S)
     loop = LoopThread()
 
@@ -148,7 +148,7 @@ def _connection(
         return ClusterView(controller, spec, watch)
 
     try:
-        return Connection(loop.run(open_view()), loop, node, owns_ray, lock)
+        return ClusterConnection(loop.run(open_view()), loop, node, owns_ray, lock)
     except BaseException:
         loop.close()
         raise

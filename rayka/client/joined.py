@@ -10,7 +10,7 @@ import ray
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.cluster import Cluster
-from rayka.client.connection import Connection, connect
+from rayka.client.connection import ClusterConnection, connect
 from rayka.client.consumer.range_reader import RangeReader, RayLeaders
 from rayka.client.consumer.topic_offsets import TopicOffsets
 from rayka.ranges.batches import OnDataLoss
@@ -52,7 +52,7 @@ class RayCluster(NamedTuple):
             earliest=earliest if on_data_loss == "skip" else None,
         )
 
-    def connection(self) -> Connection:
+    def connection(self) -> ClusterConnection:
         """The connection of this process, which is made once."""
         with _joining:
             if self not in _connections:
@@ -60,7 +60,7 @@ class RayCluster(NamedTuple):
             return _connections[self]
 
 
-_connections: dict[RayCluster, Connection] = {}
+_connections: dict[RayCluster, ClusterConnection] = {}
 _joining = threading.Lock()
 
 

@@ -94,7 +94,7 @@ class Partitions(Protocol):
         """The log directories of this node with every replica in them."""
 
 
-class Controller(Protocol):
+class ControllerPort(Protocol):
     """The cluster's controller. A method may raise `RaykaError` (say, when the controller is away)."""
 
     async def create_topics(
@@ -229,7 +229,7 @@ class Broker(Protocol):
         """The partition leaders."""
 
     @property
-    def controller(self) -> Controller:
+    def controller(self) -> ControllerPort:
         """The controller."""
 
     @property

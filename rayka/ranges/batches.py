@@ -21,7 +21,7 @@ OnDataLoss: TypeAlias = Literal["fail", "skip"]
 Ranges: TypeAlias = Sequence[OffsetRange]
 
 
-class TopicOffsets(Protocol):
+class StreamOffsets(Protocol):
     """The partitions that a stream reads, and their offsets."""
 
     def topic_ids(self) -> TopicIds:
@@ -55,7 +55,7 @@ class MicroBatches:
     the id of the stream, if it is new. `losses` has what was lost, of the batch that `next` gave last.
     """
 
-    def __init__(self, offsets: TopicOffsets, checkpoint: Checkpoint, settings: StreamSettings, new_id: str) -> None:
+    def __init__(self, offsets: StreamOffsets, checkpoint: Checkpoint, settings: StreamSettings, new_id: str) -> None:
         self._offsets = offsets
         self._checkpoint = checkpoint
         self._settings = settings

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from rayka.share.persister import ShareState
+from rayka.share.persister import PersistedState
 from rayka.share.record_state import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, TRANSITIONS, RecordState
 from rayka.types import NO_OFFSET
 
@@ -206,7 +206,7 @@ class InFlightBatches:
         assert self.terminal_count == terminal, f"{self.terminal_count} != {terminal}"
 
 
-def load_batches(state: ShareState, *, has_dead_letters: bool) -> InFlightBatches:
+def load_batches(state: PersistedState, *, has_dead_letters: bool) -> InFlightBatches:
     """The batches of the persisted state. What it leaves out is available."""
     if state.start_offset < 0:
         raise ValueError(f"start offset {state.start_offset}")

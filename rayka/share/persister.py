@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import NO_OFFSET
+from rayka.types import NO_OFFSET, SharePartitionKey
 
 
-class SharePartitionKey(NamedTuple):
-    """A share-partition by name."""
-
-    group_id: str
-    topic_id: uuid.UUID
-    partition: int
-
-
-class StateBatch(NamedTuple):
+class PersistedBatch(NamedTuple):
     """Records of which the same is known. `delivery_state` is the number of a `RecordState`.
 
     Available records are delivered from `available_ms` on, a time of the leader's clock; 0: at once.
@@ -32,12 +23,12 @@ class StateBatch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ShareState:
+class PersistedState:
     """What is persisted of a share-partition. `start_offset` -1: the group has not begun to read it."""
 
     state_epoch: int = 0
     start_offset: int = NO_OFFSET
-    state_batches: tuple[StateBatch, ...] = ()
+    state_batches: tuple[PersistedBatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +38,13 @@ class StateUpdate:
     state_epoch: int
     start_offset: int
     delivery_complete_count: int
-    state_batches: tuple[StateBatch, ...]
+    state_batches: tuple[PersistedBatch, ...]
 
 
 class Persister(Protocol):
     """Reads and writes durable state. Both raise RaykaError; the codes are those of the share coordinator."""
 
-    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> PersistedState:
         """The state, for a leader in this epoch; writes of earlier leaders are refused from then on."""
 
     async def write(self, key: SharePartitionKey, leader_epoch: int, update: StateUpdate) -> None:

@@ -30,7 +30,7 @@ from rayka.share.acquire import AcquiredRecords, AcquireParams, Acquisition, Log
 from rayka.share.config import ShareGroupConfig
 from rayka.share.deadlines import Deadlines
 from rayka.share.in_flight import NO_MEMBER, Headers, InFlightBatch, load_batches
-from rayka.share.persister import ShareState, StateBatch, StateUpdate
+from rayka.share.persister import PersistedBatch, PersistedState, StateUpdate
 from rayka.share.record_state import (
     ACQUIRED,
     AFTER,
@@ -48,7 +48,7 @@ from rayka.share.requests import InFlightRecords, ShareDepth
 class Transition:
     """Changes of records that are persisted together. Without `state_batches` there is nothing to persist."""
 
-    state_batches: tuple[StateBatch, ...]
+    state_batches: tuple[PersistedBatch, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,10 +71,10 @@ class Change(NamedTuple):
     headers: Headers = ()
 
     @property
-    def state_batch(self) -> StateBatch:
+    def state_batch(self) -> PersistedBatch:
         """What is persisted of it."""
         batch = self.batch
-        return StateBatch(batch.first_offset, batch.last_offset, self.state, self.delivery_count, self.available_ms)
+        return PersistedBatch(batch.first_offset, batch.last_offset, self.state, self.delivery_count, self.available_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,7 @@ class Write:
 class SharePartition:
     """The state of a share-partition. Raises ValueError if the persisted state makes no sense."""
 
-    def __init__(self, state: ShareState, config: ShareGroupConfig) -> None:
+    def __init__(self, state: PersistedState, config: ShareGroupConfig) -> None:
         self.config = config
         self._state_epoch = state.state_epoch
         self._batches = load_batches(state, has_dead_letters=bool(config.dead_letter_topic))
@@ -97,7 +97,7 @@ class SharePartition:
         self._has_available = bool(len(self._batches))
         for batch in self._batches:
             self._delay(batch, batch.available_ms)
-        self._unpersisted: list[StateBatch] = []
+        self._unpersisted: list[PersistedBatch] = []
         self._transitions: list[Transition] = []
         self._write: Write | None = None
         self._batches.remove_done()
@@ -251,7 +251,9 @@ class SharePartition:
     def _take_back(self, batch: InFlightBatch) -> None:
         batch.headers = ()
         self._set(batch, self._released_state(batch), batch.delivery_count)
-        self._unpersisted.append(StateBatch(batch.first_offset, batch.last_offset, batch.state, batch.delivery_count))
+        self._unpersisted.append(
+            PersistedBatch(batch.first_offset, batch.last_offset, batch.state, batch.delivery_count)
+        )
 
     def _set(self, batch: InFlightBatch, state: RecordState, delivery_count: int) -> None:
         """A batch gets another state, and is nobody's."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rayka.client.connection import Connection
+from rayka.client.connection import ClusterConnection
 from rayka.client.joined import RayCluster
 from rayka.ranges.batches import OnDataLoss
 from rayka.ranges.plan import OffsetRange
@@ -60,7 +60,7 @@ class SplitReader:
             yield pa.RecordBatch.from_arrays([*columns, rows], [*names, SPLIT])
 
 
-def _connect(ray_cluster: RayCluster) -> Connection:
+def _connect(ray_cluster: RayCluster) -> ClusterConnection:
     """The connection of this worker.
 
     Spark collects garbage after each task; once all is imported and connected it need not look at that again, which

@@ -47,7 +47,7 @@ def write_topic(
 
         with TopicTransactions(ray_cluster, topic, transactional_id, producer or {}) as transactions:
             return transactions.write(rows)
-    return count_of(rows, TopicWriter(ray_cluster, topic, dict(producer or {})))
+    return count_of(rows, TopicSender(ray_cluster, topic, dict(producer or {})))
 
 
 def records_of(df: DataFrame, **given: str | Column | None) -> DataFrame:
@@ -76,7 +76,7 @@ def _cast(name: str, column: Any) -> Column:
 
 
 @dataclass(frozen=True)
-class TopicWriter:
+class TopicSender:
     """A function for `mapInArrow` that sends rows and yields how many were acknowledged."""
 
     ray_cluster: RayCluster

@@ -30,7 +30,7 @@ from report import Report, check
 
 import rayka
 from rayka.cli.attached import find
-from rayka.cli.progress import Progress
+from rayka.cli.progress import ProgressBar
 from rayka.coordinator.spec import partition_for
 from rayka.spark.java import prepare_java
 from rayka.testing import BrokerProcess
@@ -81,7 +81,7 @@ def create_topic(bootstrap: str) -> None:
 class Acknowledged:
     """Which flight was acknowledged at which place, and the longest wait for an answer of one partition."""
 
-    def __init__(self, victim: int, progress: Progress) -> None:
+    def __init__(self, victim: int, progress: ProgressBar) -> None:
         self.places: dict[Place, int] = {}
         self._victim = victim
         self._progress = progress
@@ -111,7 +111,7 @@ def write(broker: Broker, sent: list[Flight], report: Report) -> dict[Place, int
         "log_level": 0,  # it reports the connections of the actor that is killed
     })  # fmt: skip
     victim, kill_at = 1, len(sent) // 3
-    with Progress("    writing", len(sent), after_s=0.5) as progress:
+    with ProgressBar("    writing", len(sent), after_s=0.5) as progress:
         acknowledged = Acknowledged(victim, progress)
         for number, flight in enumerate(sent):
             if number == kill_at:
@@ -153,7 +153,7 @@ def read_wire(bootstrap: str, count: int) -> Iterator[tuple[Place, Flight]]:
     consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
     at_end: set[int] = set()
     silent = 0
-    with Progress("    reading", count, after_s=0.5) as progress:
+    with ProgressBar("    reading", count, after_s=0.5) as progress:
         while len(at_end) < PARTITIONS:
             messages = consumer.consume(1_000, 0.5)
             silent = 0 if messages else silent + 1
@@ -173,7 +173,7 @@ def read_as_group(broker: Broker, count: int, report: Report) -> Iterator[tuple[
     """All records, some perhaps twice, as a group of two that commits; in the middle its coordinator dies."""
     readers = GroupReaders(broker.bootstrap, GROUP, TOPIC, PARTITIONS)
     kill_at, handed_out = count // 2, 0
-    with Progress("    reading", count, after_s=0.5) as progress:
+    with ProgressBar("    reading", count, after_s=0.5) as progress:
         for handed_out, message in enumerate(readers.read(), 1):
             if handed_out == kill_at:
                 pid = broker.kill_leader(OFFSETS_TOPIC, partition_for(GROUP, OFFSETS_PARTITIONS))
@@ -203,7 +203,7 @@ def read_handles(address: str, count: int) -> Iterator[tuple[Place, Flight]]:
     consumer.assign(partitions)
     consumer.seek_to_beginning()
     left = sum(consumer.end_offsets(partitions).values())
-    with Progress("    reading", count, after_s=0.5) as progress:
+    with ProgressBar("    reading", count, after_s=0.5) as progress:
         while left > 0:
             polled = consumer.poll(30_000, 10_000)
             check(bool(polled), "reading goes on")

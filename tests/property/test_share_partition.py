@@ -13,7 +13,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import GROUP_BACKOFF, AcknowledgementBatch, acknowledgements_of
 from rayka.share.acquire import AcquiredRecords, AcquireParams, LogBatch
 from rayka.share.config import AcquireMode, ShareGroupConfig
-from rayka.share.persister import ShareState, StateBatch
+from rayka.share.persister import PersistedBatch, PersistedState
 from rayka.share.record_state import (
     ACKNOWLEDGED,
     ACQUIRED,
@@ -77,11 +77,11 @@ class ShareGroup(RuleBasedStateMachine):
 
     def load(self) -> None:
         batches = tuple(
-            StateBatch(offset, offset, state, delivery_count, available_ms)
+            PersistedBatch(offset, offset, state, delivery_count, available_ms)
             for offset, (state, delivery_count, available_ms) in self.persisted.items()
             if offset >= self.persisted_start
         )
-        self.partition = SharePartition(ShareState(1, self.persisted_start, batches), self.config)
+        self.partition = SharePartition(PersistedState(1, self.persisted_start, batches), self.config)
         self.partition.log_start_offset_moved(self.log_start_offset)
         self.records = {
             offset: Record(state, delivery_count, available_ms=available_ms)

@@ -1,4 +1,4 @@
-"""Commands to the controller, from one process: implements `gateway.ports.Controller`."""
+"""Commands to the controller, from one process: implements `gateway.ports.ControllerPort`."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _reachable(host: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class RunningNode:
     """A running node."""
 
     spec: NodeSpec
@@ -204,7 +204,7 @@ class Node:
         shutil.rmtree(self.spec.socket_dir, ignore_errors=True)
 
 
-def start_node(spec: NodeSpec) -> Node:
+def start_node(spec: NodeSpec) -> RunningNode:
     """Start the node's actors, or find them if they run, and return when clients are served.
 
     Raises REQUEST_TIMED_OUT if one of them does not start.
@@ -227,7 +227,7 @@ def start_node(spec: NodeSpec) -> Node:
     )
     started = {f"the start of gateway {index}": gateway.ready.remote() for index, gateway in enumerate(gateways)}
     answers({"the start of the partition actors": controller.ready.remote(), **started})
-    return Node(spec, controller, gateways)
+    return RunningNode(spec, controller, gateways)
 
 
 def _known_cluster_id(spec: NodeSpec) -> str:

@@ -19,7 +19,7 @@ from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
 from rayka.share.acquire import AcquiredRecords, AcquireParams
 from rayka.share.config import ShareGroupConfig
 from rayka.share.isolation import visible_batches
-from rayka.share.persister import Persister, SharePartitionKey, ShareState, StateUpdate, persister_error
+from rayka.share.persister import PersistedState, Persister, StateUpdate, persister_error
 from rayka.share.requests import InFlightRecords, ShareDepth
 from rayka.share.share_partition import DeadLetters, SharePartition, Transition, Write
 from rayka.types import (
@@ -31,6 +31,7 @@ from rayka.types import (
     OffsetAnswer,
     OffsetQuery,
     OffsetSpec,
+    SharePartitionKey,
 )
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ _FENCED = frozenset(
 """Errors of a write after which the state here is not that of the group any more."""
 
 
-class Readable(NamedTuple):
+class ReadableRecords(NamedTuple):
     """What can be read at the next fetch offset."""
 
     fetch_offset: int
@@ -141,11 +142,11 @@ class LeadSharePartition:
         self._schedule()
         self._write_dead_letters()
 
-    async def _begin(self, state: ShareState, config: ShareGroupConfig) -> ShareState:
+    async def _begin(self, state: PersistedState, config: ShareGroupConfig) -> PersistedState:
         """The group has not read this partition yet: choose where, and persist that before anything is delivered."""
         start_offset = await self._first_offset(config)
         await self._persister.write(self._key, self.leader_epoch, StateUpdate(state.state_epoch, start_offset, 0, ()))
-        return ShareState(state.state_epoch, start_offset)
+        return PersistedState(state.state_epoch, start_offset)
 
     async def _first_offset(self, config: ShareGroupConfig) -> int:
         """The offset that `share.auto.offset.reset` stands for now."""
@@ -177,7 +178,7 @@ class LeadSharePartition:
 
     # Fetching.
 
-    def readable(self, max_bytes: int) -> Readable | None:
+    def readable(self, max_bytes: int) -> ReadableRecords | None:
         """What can be acquired now, without acquiring it. Raises RaykaError."""
         core = self.core
         fetch_offset = core.next_fetch_offset()
@@ -185,7 +186,7 @@ class LeadSharePartition:
             return None
         result = self._read(fetch_offset, max_bytes, core.config.isolation_level)
         is_read = result is not None and isinstance(result.records, FileSlice)
-        return Readable(fetch_offset, result) if is_read and result is not None else None
+        return ReadableRecords(fetch_offset, result) if is_read and result is not None else None
 
     def _read(self, offset: int, max_bytes: int, isolation_level: IsolationLevel) -> FetchResult | None:
         """The records from `offset` on; None while the remote store is asked for them."""

@@ -8,15 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.coordinator.request import Request
-from rayka.coordinator.shares.requests import (
-    ReadShareGroupStateRequest,
-    WriteShareGroupStateRequest,
-)
-from rayka.coordinator.shares.requests import (
-    StateBatch as DurableBatch,
-)
+from rayka.coordinator.shares.requests import ReadShareGroupStateRequest, StateBatch, WriteShareGroupStateRequest
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.persister import SharePartitionKey, ShareState, StateBatch, StateUpdate
+from rayka.share.persister import PersistedBatch, PersistedState, StateUpdate
+from rayka.types import SharePartitionKey
 
 R = TypeVar("R")
 
@@ -43,21 +38,21 @@ class CoordinatorPersister:
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
 
-    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> PersistedState:
         """As `Persister.read`."""
         answer = await self._ask(ReadShareGroupStateRequest(*key, leader_epoch))
         ahead_ms = _ahead_ms()
         batches = tuple(
-            StateBatch(*batch)._replace(available_ms=_local_ms(batch.available_at, ahead_ms))
+            PersistedBatch(*batch)._replace(available_ms=_local_ms(batch.available_at, ahead_ms))
             for batch in answer.state_batches
         )
-        return ShareState(answer.state_epoch, answer.start_offset, batches)
+        return PersistedState(answer.state_epoch, answer.start_offset, batches)
 
     async def write(self, key: SharePartitionKey, leader_epoch: int, update: StateUpdate) -> None:
         """As `Persister.write`."""
         ahead_ms = _ahead_ms()
         batches = tuple(
-            DurableBatch(*batch)._replace(available_at=batch.available_ms + ahead_ms if batch.available_ms else 0)
+            StateBatch(*batch)._replace(available_at=batch.available_ms + ahead_ms if batch.available_ms else 0)
             for batch in update.state_batches
         )
         await self._ask(

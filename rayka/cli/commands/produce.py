@@ -119,7 +119,7 @@ def _producer(bootstrap_servers: str, codec: str) -> Producer:
 
 def _send_all(producer: Producer, topic: str, file: BinaryIO, shape: Shape) -> int:
     """Send every line and wait for the last acknowledgement; return how many. Raises CliError at the first failure."""
-    from rayka.cli.progress import Progress
+    from rayka.cli.progress import ProgressBar
 
     failures: list[Any] = []
     count = 0
@@ -129,7 +129,7 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, shape: Shape) -> i
             failures.append(error)
 
     size = os.fstat(file.fileno()).st_size
-    with Progress("writing", size or None, "bytes") as progress:
+    with ProgressBar("writing", size or None, "bytes") as progress:
         for record, line_bytes in _records(file, shape):
             _send(producer, topic, record, shape.partition, delivered)
             count += 1

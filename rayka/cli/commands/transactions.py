@@ -34,7 +34,7 @@ from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
     from rayka.client.kafka.cluster import KafkaCluster
-    from rayka.client.kafka.transactions import ActiveProducer, KafkaTransactionAdmin, TransactionDescription
+    from rayka.client.kafka.transactions import KafkaTransactionAdmin, ProducerDescription, TransactionDescription
 
 EXAMPLES = """\
 examples:
@@ -227,7 +227,7 @@ def _described(admin: KafkaTransactionAdmin, transactional_id: str) -> Transacti
         raise CliError(text, Exit.NOT_FOUND) from None
 
 
-def _open_at(admin: KafkaTransactionAdmin, at: TopicPartition, start_offset: int) -> ActiveProducer:
+def _open_at(admin: KafkaTransactionAdmin, at: TopicPartition, start_offset: int) -> ProducerDescription:
     for one in admin.active_producers([at])[at]:
         if one.start_offset == start_offset:
             return one
@@ -241,7 +241,7 @@ def _partitions(cluster: KafkaCluster, topics: Mapping[str, Iterable[int] | None
     return [at for topic, numbers in topics.items() for at in partitions_of(cluster, topic, tuple(numbers or ()))]
 
 
-def _print_producers(producers: Sequence[ActiveProducer], as_json: bool) -> None:
+def _print_producers(producers: Sequence[ProducerDescription], as_json: bool) -> None:
     if as_json:
         for one in producers:
             print(json.dumps(producer_fields(one)))

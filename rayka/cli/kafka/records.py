@@ -58,7 +58,7 @@ class RecordPrinter:
     """Prints what a consumer receives, until every partition has reached its end or enough is printed."""
 
     def __init__(self, form: Callable[[Readable], bytes], wanted: ReadOptions, total: int | None = None) -> None:
-        from rayka.cli.progress import Progress
+        from rayka.cli.progress import ProgressBar
 
         self._form = form
         self._out = sys.stdout.buffer
@@ -66,7 +66,7 @@ class RecordPrinter:
         self.left = sys.maxsize if wanted.max_messages is None else wanted.max_messages
         self.ends: dict[TopicPartition, int] = {}
         self.at_end: set[TopicPartition] = set()
-        self.progress = Progress("reading", None if total is None else min(self.left, total))
+        self.progress = ProgressBar("reading", None if total is None else min(self.left, total))
 
     def take(self, consumer: Consumer) -> int:
         """Print what has arrived; return how many records."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rayka.cli.tables import table
 
 if TYPE_CHECKING:
-    from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset
+    from rayka.client.admin.group_offsets import GroupDescription, GroupOffset, MemberDescription
     from rayka.client.kafka.values import GroupListing
     from rayka.types import TopicPartition
 
@@ -96,7 +96,7 @@ def group_fields(group: GroupDescription) -> dict[str, Any]:
     }
 
 
-def _member_fields(member: GroupMember) -> dict[str, Any]:
+def _member_fields(member: MemberDescription) -> dict[str, Any]:
     return {
         "consumer_id": member.member_id,
         **_fields(member, "group_instance_id", "host", "client_id", "epoch", "is_upgraded"),

@@ -10,7 +10,7 @@ from rayka.cli.text.group_tables import assignment_text
 from rayka.cli.text.record_text import time_text
 
 if TYPE_CHECKING:
-    from rayka.client.kafka.transactions import ActiveProducer, TransactionDescription, TransactionListing
+    from rayka.client.kafka.transactions import ProducerDescription, TransactionDescription, TransactionListing
 
 
 def list_text(transactions: Sequence[TransactionListing]) -> str:
@@ -35,7 +35,7 @@ def describe_text(one: TransactionDescription, now_ms: int) -> str:
     return "\n".join(f"{name + ':':<18}{value}" for name, value in lines.items())
 
 
-def producers_text(producers: Iterable[ActiveProducer]) -> str:
+def producers_text(producers: Iterable[ProducerDescription]) -> str:
     """One row for each producer of each partition."""
     columns = (
         "TOPIC", "PARTITION", "PRODUCER-ID", "PRODUCER-EPOCH", "COORDINATOR-EPOCH", "LAST-SEQUENCE", "LAST-WRITE",
@@ -57,7 +57,7 @@ def description_fields(one: TransactionDescription) -> dict[str, Any]:
     return one._asdict() | {"partitions": [list(at) for at in one.partitions]}
 
 
-def producer_fields(one: ActiveProducer) -> dict[str, Any]:
+def producer_fields(one: ProducerDescription) -> dict[str, Any]:
     """For JSON."""
     fields = one._asdict()
     return {**fields.pop("topic_partition")._asdict(), **fields}

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from rayka.types import OffsetSpec, TopicPartition
 
 
-class Node(Protocol):
+class BrokerAddress(Protocol):
     """A broker with its advertised address."""
 
     @property
@@ -21,7 +21,7 @@ class Node(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class MemberDescription:
     """A member of a group. What it is assigned is known while the group is settled.
 
     In consumer groups (KIP-848) `epoch` is the member's, `target` what it is to have, and `is_upgraded` tells
@@ -48,7 +48,7 @@ class GroupOffset:
     topic_partition: TopicPartition
     current_offset: int | None = None
     log_end_offset: int | None = None
-    member: GroupMember | None = None
+    member: MemberDescription | None = None
     leader_epoch: int | None = None
 
     @property
@@ -70,15 +70,15 @@ class GroupDescription:
     group_type: str
     state: str
     assignor: str
-    coordinator: Node
-    members: tuple[GroupMember, ...]
+    coordinator: BrokerAddress
+    members: tuple[MemberDescription, ...]
     offsets: tuple[GroupOffset, ...] = ()
     group_epoch: int | None = None
     assignment_epoch: int | None = None
 
 
 def offsets_of(
-    members: Iterable[GroupMember],
+    members: Iterable[MemberDescription],
     committed: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     leader_epochs: Mapping[TopicPartition, int] | None = None,
@@ -86,7 +86,7 @@ def offsets_of(
     """What is committed or assigned, in order of topic and partition. A partition that two members hold, while
     one is giving it up, is there for each."""
     epochs = leader_epochs or {}
-    owners: dict[TopicPartition, list[GroupMember]] = {}
+    owners: dict[TopicPartition, list[MemberDescription]] = {}
     for member in members:
         for topic_partition in member.assignment:
             owners.setdefault(topic_partition, []).append(member)

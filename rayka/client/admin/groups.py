@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rayka.client.admin.group_offsets import Bounds, GroupDescription, GroupMember, OffsetReset, offsets_of
+from rayka.client.admin.group_offsets import Bounds, GroupDescription, MemberDescription, OffsetReset, offsets_of
 from rayka.client.consumer.offsets import look_up
 from rayka.client.loop import at_home
 from rayka.coordinator.groups.classic.requests import DescribedMember, DescribeGroupsRequest
@@ -292,8 +292,8 @@ def _listed(group: ListedGroup) -> ListedGroup:
     return group._replace(group_type=group.group_type.capitalize())
 
 
-def _consumer(member: DescribedModernMember) -> GroupMember:
-    return GroupMember(
+def _consumer(member: DescribedModernMember) -> MemberDescription:
+    return MemberDescription(
         member.member_id, member.instance_id, member.client_id, member.client_host, _flat(member.assignment),
         epoch=member.member_epoch, target=_flat(member.target_assignment), is_upgraded=bool(member.member_type),
     )  # fmt: skip
@@ -303,14 +303,14 @@ def _flat(parts: Iterable[NamedPartitions]) -> tuple[TopicPartition, ...]:
     return tuple(sorted(TopicPartition(part.topic_name, number) for part in parts for number in part.partitions))
 
 
-def _member(member: DescribedMember, protocol_type: str) -> GroupMember:
+def _member(member: DescribedMember, protocol_type: str) -> MemberDescription:
     """Assignments of other protocol types, and ones that cannot be read, are not known."""
     try:
         parts = read_assignment(member.assignment).assigned_partitions if protocol_type == PROTOCOL_TYPE else ()
     except ValueError:
         parts = ()
     held = (TopicPartition(part.topic, number) for part in parts for number in part.partitions)
-    return GroupMember(
+    return MemberDescription(
         member.member_id, member.group_instance_id, member.client_id, member.client_host, tuple(sorted(held))
     )
 

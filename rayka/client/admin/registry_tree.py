@@ -12,7 +12,7 @@ from rayka.client.admin import group_offsets
 from rayka.client.admin.group_offsets import GroupDescription
 
 
-class Partition(Protocol):
+class RegistryPartition(Protocol):
     """A partition in the tree."""
 
     @property
@@ -27,16 +27,16 @@ class Partition(Protocol):
     def isr(self) -> Sequence[int]: ...
 
 
-class Topic(Protocol):
+class RegistryTopic(Protocol):
     """A topic in the tree."""
 
     @property
     def name(self) -> str: ...
     @property
-    def partitions(self) -> Sequence[Partition]: ...
+    def partitions(self) -> Sequence[RegistryPartition]: ...
 
 
-class Node(NamedTuple):
+class RegistryNode(NamedTuple):
     """A path with data: JSON's types."""
 
     path: str
@@ -44,12 +44,12 @@ class Node(NamedTuple):
 
 
 def registry(
-    brokers: Iterable[group_offsets.Node], topics: Iterable[Topic], groups: Iterable[GroupDescription]
-) -> Iterator[Node]:
+    brokers: Iterable[group_offsets.BrokerAddress], topics: Iterable[RegistryTopic], groups: Iterable[GroupDescription]
+) -> Iterator[RegistryNode]:
     """All paths that hold something, below /brokers and /consumers."""
     for broker in brokers:
         data = {"version": 1, "host": broker.host, "port": broker.port, "jmx_port": -1}
-        yield Node(f"/brokers/ids/{broker.broker_id}", data)
+        yield RegistryNode(f"/brokers/ids/{broker.broker_id}", data)
     for topic in topics:
         yield from _topic(topic)
     for group in groups:
@@ -62,27 +62,27 @@ def is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(root + "/")
 
 
-def _topic(topic: Topic) -> Iterator[Node]:
+def _topic(topic: RegistryTopic) -> Iterator[RegistryNode]:
     path = f"/brokers/topics/{topic.name}"
     replicas = {str(one.partition): list(one.replicas) for one in topic.partitions}
-    yield Node(path, {"version": 1, "partitions": replicas})
+    yield RegistryNode(path, {"version": 1, "partitions": replicas})
     for one in topic.partitions:
         state = {"version": 1, "leader": one.leader, "leader_epoch": one.leader_epoch, "isr": list(one.isr)}
-        yield Node(f"{path}/partitions/{one.partition}/state", state)
+        yield RegistryNode(f"{path}/partitions/{one.partition}/state", state)
 
 
-def _group(group: GroupDescription) -> Iterator[Node]:
+def _group(group: GroupDescription) -> Iterator[RegistryNode]:
     path = f"/consumers/{_name(group.group_id)}"
     for member in group.members:
         data = {"version": 1, "client_id": member.client_id, "host": member.host}
-        yield Node(f"{path}/ids/{_name(member.member_id)}", data)
+        yield RegistryNode(f"{path}/ids/{_name(member.member_id)}", data)
     by_place = {"{}/{}".format(*one.topic_partition): one for one in group.offsets}  # one node, even with two holders
     for place, one in by_place.items():
         if one.current_offset is not None:
-            yield Node(f"{path}/offsets/{place}", one.current_offset)
+            yield RegistryNode(f"{path}/offsets/{place}", one.current_offset)
     for place, one in by_place.items():
         if one.member is not None:
-            yield Node(f"{path}/owners/{place}", one.member.member_id)
+            yield RegistryNode(f"{path}/owners/{place}", one.member.member_id)
 
 
 def _name(name: str) -> str:

@@ -43,7 +43,7 @@ class TopicRecreated(RaykaError):
     """The topic of a range was deleted, and another one has its name."""
 
 
-class Records(NamedTuple):
+class RangeRecords(NamedTuple):
     """The records of a range up to `end_offset`, from where those before them ended."""
 
     end_offset: int
@@ -118,7 +118,7 @@ class RangeReader:
         self._sleep = sleep
         self._failing_since_s: float | None = None
 
-    def read(self, offsets: OffsetRange) -> Iterator[Records]:
+    def read(self, offsets: OffsetRange) -> Iterator[RangeRecords]:
         """The records of the range, in order, in batches of up to some tens of MB.
 
         While one is in use the next is being fetched. Raises RaykaError: OFFSET_OUT_OF_RANGE where the records are
@@ -136,7 +136,7 @@ class RangeReader:
                     batch = self._leaders.get(each.ref, self._timeout_s)
                     position = each.end_offset
                     self._failing_since_s = None
-                    yield Records(position, batch)
+                    yield RangeRecords(position, batch)
                 if not published:
                     self._wait(offsets, position, "nothing to read")
             except (*_LOST, RaykaError) as error:

@@ -16,7 +16,7 @@ from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.wire.codec import entity_reader, entity_writer
-from rayka.gateway.wire.reader import Frame, MalformedFrame, Reader
+from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
 
 CLIENT_ID = b"rayka"
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
@@ -47,7 +47,7 @@ def _import_kio() -> None:
 _import_kio()
 
 
-class _ResponseReader(Reader):
+class _ResponseReader(FrameReader):
     """A reader without the gateway's bound on array elements: the response of a large cluster has more."""
 
     __slots__ = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rayka.client.admin.group_offsets import Bounds, GroupDescription, GroupMember, OffsetReset, offsets_of
+from rayka.client.admin.group_offsets import Bounds, GroupDescription, MemberDescription, OffsetReset, offsets_of
 from rayka.client.kafka.admin import KafkaAdmin, by_topic, nested
 from rayka.client.kafka.cluster import KafkaCluster, existing, raise_for
 from rayka.client.kafka.connection import entity
@@ -261,8 +261,8 @@ class KafkaGroupAdmin:
         return wanted
 
 
-def _consumer(member: Any) -> GroupMember:
-    return GroupMember(
+def _consumer(member: Any) -> MemberDescription:
+    return MemberDescription(
         member.member_id, member.instance_id, member.client_id, member.client_host, _flat(member.assignment),
         epoch=member.member_epoch, target=_flat(member.target_assignment),
         is_upgraded=bool(getattr(member, "member_type", True)),
@@ -274,7 +274,7 @@ def _flat(assignment: Any) -> tuple[TopicPartition, ...]:
     return tuple(sorted(TopicPartition(part.topic_name, number) for part in parts for number in part.partitions))
 
 
-def _classic_member(member: Any, protocol_type: str) -> GroupMember:
+def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
     """Assignments of other protocol types, and ones that cannot be read, are not known."""
     from rayka.coordinator.groups.consumer.protocol import PROTOCOL_TYPE, read_assignment
 
@@ -284,6 +284,6 @@ def _classic_member(member: Any, protocol_type: str) -> GroupMember:
     except ValueError:
         parts = ()
     assigned = (TopicPartition(part.topic, number) for part in parts for number in part.partitions)
-    return GroupMember(
+    return MemberDescription(
         member.member_id, member.group_instance_id, member.client_id, member.client_host, tuple(sorted(assigned))
     )

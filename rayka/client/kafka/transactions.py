@@ -37,7 +37,7 @@ class TransactionDescription(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class ActiveProducer(NamedTuple):
+class ProducerDescription(NamedTuple):
     """What a partition remembers of a producer. `start_offset`: of its open transaction, None if there is none."""
 
     topic_partition: TopicPartition
@@ -104,11 +104,11 @@ class KafkaTransactionAdmin:
 
         return self._cluster.patiently(describe)
 
-    def active_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer]]:
+    def active_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerDescription]]:
         """What each partition's leader remembers of its producers."""
         from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
 
-        def ask(leader: BrokerConnection, led: list[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer]]:
+        def ask(leader: BrokerConnection, led: list[TopicPartition]) -> dict[TopicPartition, list[ProducerDescription]]:
             wanted = tuple(entity(TopicRequest, topic, tuple(numbers)) for topic, numbers in by_topic(led).items())
             found = {}
             for topic in leader.request(entity(DescribeProducersRequest, wanted)).topics:
@@ -122,7 +122,7 @@ class KafkaTransactionAdmin:
 
     def hanging_transactions(
         self, partitions: Iterable[TopicPartition], longest_timeout_ms: int
-    ) -> list[ActiveProducer]:
+    ) -> list[ProducerDescription]:
         """Transactions that are open in a partition and unknown to their coordinator, so that nothing ends them.
 
         Only those are looked at whose producer has written nothing for `longest_timeout_ms`: a coordinator has aborted
@@ -152,7 +152,7 @@ class KafkaTransactionAdmin:
                 known[found.producer_id] = found.partitions
         return known
 
-    def abort(self, opened: ActiveProducer) -> None:
+    def abort(self, opened: ProducerDescription) -> None:
         """Write the marker of an abort to the partition, whatever the coordinator knows."""
         from kio.schema.write_txn_markers.v1.request import (
             WritableTxnMarker,
@@ -189,8 +189,8 @@ def _description(found: Any, coordinator: BrokerNode) -> TransactionDescription:
     )
 
 
-def _producer(at: TopicPartition, one: Any) -> ActiveProducer:
-    return ActiveProducer(
+def _producer(at: TopicPartition, one: Any) -> ProducerDescription:
+    return ProducerDescription(
         at,
         one.producer_id,
         one.producer_epoch,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rayka.client.compiled import Compiled
-from rayka.client.producer.future import BatchMetadata, Completion, ProduceFuture, RecordMetadata
+from rayka.client.producer.future import BatchCompletion, BatchMetadata, ProduceFuture, RecordMetadata
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
@@ -35,7 +35,7 @@ _compiled = Compiled(
 )
 
 
-class ProducerBatch(Completion):
+class ProducerBatch(BatchCompletion):
     """A batch that is filling, then waits, is sent, maybe several times, and is done.
 
     `size` is the most that its records can take, and it is closed before that is more than `limit`. `reserved` is what
@@ -110,7 +110,7 @@ class ProducerBatch(Completion):
         )
 
     def wait(self, timeout_s: float | None) -> bool:
-        """As `Completion.wait`; if a thread has sent the batch, this one reads the answer."""
+        """As `BatchCompletion.wait`; if a thread has sent the batch, this one reads the answer."""
         self.is_waited = True
         began_s = time.monotonic()
         if self.direct is not None and not self.done:
@@ -120,7 +120,7 @@ class ProducerBatch(Completion):
         return super().wait(None if timeout_s is None else max(timeout_s - (time.monotonic() - began_s), 0))
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """As `Completion.when_done`; the event loop sees to it."""
+        """As `BatchCompletion.when_done`; the event loop sees to it."""
         super().when_done(callback)
         if self.direct is not None and not self.done:
             self.direct.hand_over()

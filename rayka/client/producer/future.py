@@ -46,7 +46,7 @@ class BatchMetadata(NamedTuple):
     record_count: int
 
 
-class Completion:
+class BatchCompletion:
     """Done or failed, once; from any thread. `done` may be read without a lock."""
 
     __slots__ = ("_callbacks", "_event", "_lock", "base_offset", "done", "error", "log_append_time_ms")
@@ -121,7 +121,7 @@ class ProduceFuture(msgspec.Struct, Generic[T], eq=False, gc=False):
     block.
     """
 
-    _completion: Completion
+    _completion: BatchCompletion
 
     def _value(self) -> T:
         raise TypeError(f"{type(self).__name__} has no value of its own")

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from rayka.client.group.subscription import subscription_of
-from rayka.client.share.member import ShareMember
+from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
     RecordAcknowledgement,
@@ -74,7 +74,7 @@ class AsyncShareConsumer:
         self._is_implicit = acknowledgement_mode == "implicit"
         self._max_poll_records = max_poll_records
         self._acquire_mode = AcquireMode[acquire_mode.upper()]
-        self._member = ShareMember(broker, group_id, subscription_of(topics, None).topics)
+        self._member = ShareConsumerMember(broker, group_id, subscription_of(topics, None).topics)
         self._loop = asyncio.get_running_loop()
         self._reader = SegmentReader()
         self._held: set[tuple[TopicPartition, int]] = set()

@@ -22,7 +22,7 @@ _RETRY_S: Final = 0.2
 _REMOVED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 
 
-class ShareMember:
+class ShareConsumerMember:
     """One member. `changed` is set when there is another assignment, or `error`, which ends the membership."""
 
     def __init__(self, broker: Broker, group_id: str, topics: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ from rayka.coordinator.groups.consumer.requests import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from rayka.coordinator.groups.deadlines import Timer, TimerKey
+from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey
 from rayka.coordinator.groups.expiry import expired_records
 from rayka.coordinator.groups.offsets import NO_PRODUCER_ID
 from rayka.coordinator.groups.records import CoordinatorRecord
@@ -82,7 +82,7 @@ class GroupCoordinator:
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
         self.state = GroupState(settings)
-        self._timers: TimerQueue[TimerKey] = TimerQueue()
+        self._timers: TimerQueue[GroupTimerKey] = TimerQueue()
         self._own = ConsumerSettings(settings.consumer)
         self._rebalance = Rebalance(settings)
         self._join = ClassicJoin(self._rebalance)
@@ -371,8 +371,8 @@ class GroupCoordinator:
                 return result
         return None
 
-    def _expire(self, key: TimerKey, argument: Any, now: Now) -> Result[None] | None:
-        if key.timer is Timer.OFFSETS:
+    def _expire(self, key: GroupTimerKey, argument: Any, now: Now) -> Result[None] | None:
+        if key.timer is GroupTimer.OFFSETS:
             return self._expire_offsets(now)
         group: Group | None = self.state.groups.get(key.group_id)
         if isinstance(group, ClassicGroup):
@@ -383,7 +383,7 @@ class GroupCoordinator:
 
     def _schedule_offset_expiry(self, now: Now) -> None:
         interval_ms = self.settings.offsets_retention_check_interval_ms
-        self._timers.schedule(TimerKey(Timer.OFFSETS), now.ms + interval_ms)
+        self._timers.schedule(GroupTimerKey(GroupTimer.OFFSETS), now.ms + interval_ms)
 
     def _expire_offsets(self, now: Now) -> Result[None] | None:
         """Delete what has expired, in as many batches as that needs."""

@@ -6,7 +6,7 @@ import enum
 from typing import NamedTuple
 
 
-class Timer(enum.Enum):
+class GroupTimer(enum.Enum):
     """What becomes due."""
 
     SESSION = "session"
@@ -19,10 +19,10 @@ class Timer(enum.Enum):
     OFFSETS = "offsets"
 
 
-class TimerKey(NamedTuple):
+class GroupTimerKey(NamedTuple):
     """A deadline of a group, or of a member in it."""
 
-    timer: Timer
+    timer: GroupTimer
     group_id: str = ""
     member_id: str = ""
 

@@ -166,7 +166,7 @@ def classic_assignment(member: ConsumerMember, topics: Topics) -> bytes:
         if topic_id in topics.by_id
     )
     version = consumer_protocol.version_of(protocols_of(member)[0].metadata)
-    return consumer_protocol.write_assignment(consumer_protocol.Assignment(assigned), min(version, 3))
+    return consumer_protocol.write_assignment(consumer_protocol.ConsumerProtocolAssignment(assigned), min(version, 3))
 
 
 def restore_protocols(group: ClassicGroup, member: ConsumerMember) -> ClassicMember:

@@ -12,7 +12,7 @@ from typing import Any
 from rayka.coordinator.groups.classic.group import ClassicGroup
 from rayka.coordinator.groups.classic.requests import JoinGroupRequest
 from rayka.coordinator.groups.consumer.member import ConsumerMember
-from rayka.coordinator.groups.deadlines import TimerKey
+from rayka.coordinator.groups.deadlines import GroupTimerKey
 from rayka.coordinator.timers import TimerChange
 from rayka.errors import ErrorCode
 
@@ -81,7 +81,7 @@ class RemoveMembers:
     group_id: str
     member_ids: tuple[str, ...]
     response_type: type[Any] | None = None
-    retry: tuple[TimerKey, Any] | None = None
+    retry: tuple[GroupTimerKey, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from typing import Any
 
 from rayka.coordinator.clock import Now
 from rayka.coordinator.result import Completion, Result, append_error
-from rayka.coordinator.shares.keys import SharePartitionKey
-from rayka.coordinator.shares.records import ShareRecord, ShareSnapshotValue, ShareUpdateValue
+from rayka.coordinator.shares.records import ShareSnapshotValue, ShareStateRecord, ShareUpdateValue
 from rayka.coordinator.shares.requests import (
     UNINITIALIZED_COUNT,
     UNINITIALIZED_OFFSET,
@@ -43,14 +42,14 @@ from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
-from rayka.types import NO_PRODUCER_ID
+from rayka.types import NO_PRODUCER_ID, SharePartitionKey
 
 _RETRY_BACKOFF_MS = 500
 _DELIVERY_STATES = frozenset({0, 2, 3, 4})
 """Available, acknowledged, archiving, archived: a record that is only acquired is not stored as such."""
 
 
-class Timer(enum.Enum):
+class ShareTimer(enum.Enum):
     """What becomes due."""
 
     COLD_SNAPSHOTS = "cold snapshots"
@@ -65,9 +64,9 @@ class ShareCoordinator:
         self.states: dict[SharePartitionKey, ShareState] = {}
         self._topics = Topics()
         self._unknown: frozenset[uuid.UUID] = frozenset()
-        self._timers: TimerQueue[Timer] = TimerQueue()
+        self._timers: TimerQueue[ShareTimer] = TimerQueue()
 
-    def replay(self, record: ShareRecord, record_offset: int = 0, producer_id: int = NO_PRODUCER_ID) -> None:
+    def replay(self, record: ShareStateRecord, record_offset: int = 0, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply a record of the log. An update of a share-partition that was deleted is ignored."""
         key = record.share_partition
         match record.value:
@@ -83,8 +82,8 @@ class ShareCoordinator:
 
     def on_loaded(self, now: Now) -> None:
         """Start the regular work."""
-        self._timers.schedule(Timer.COLD_SNAPSHOTS, now.ms + self.settings.cold_snapshot_interval_ms)
-        self._timers.schedule(Timer.PRUNE, now.ms + self.settings.prune_interval_ms)
+        self._timers.schedule(ShareTimer.COLD_SNAPSHOTS, now.ms + self.settings.cold_snapshot_interval_ms)
+        self._timers.schedule(ShareTimer.PRUNE, now.ms + self.settings.prune_interval_ms)
 
     def on_new_metadata_image(self, topics: Topics) -> Result[None]:
         """Delete the state of topics that are gone."""
@@ -107,7 +106,7 @@ class ShareCoordinator:
 
     def rollback(self, step: Any, error: ErrorCode, now: Now) -> Result[Any] | None:
         """The records could not be appended; the step is the type of the response, or the deadline to come back."""
-        if isinstance(step, Timer):
+        if isinstance(step, ShareTimer):
             self._timers.schedule(step, now.ms + _RETRY_BACKOFF_MS)
             return None
         return None if step is None else Result(step(append_error(error)))
@@ -205,7 +204,7 @@ class ShareCoordinator:
             delivery_complete_count=state.delivery_complete_count,
         )
 
-    def _record(self, key: SharePartitionKey, state: ShareState, value: ShareUpdateValue, now: Now) -> ShareRecord:
+    def _record(self, key: SharePartitionKey, state: ShareState, value: ShareUpdateValue, now: Now) -> ShareStateRecord:
         """An update, or the snapshot that is due with the update in it."""
         if state.updates < self.settings.updates_per_snapshot:
             return update_record(key, value)
@@ -239,18 +238,18 @@ class ShareCoordinator:
     def expire(self, now: Now) -> Result[None] | None:
         """Write snapshots that are due, and delete state of topics that are gone. The shell prunes the log itself."""
         while (due := self._timers.pop(now.ms)) is not None:
-            if due[0] is Timer.PRUNE:
-                self._timers.schedule(Timer.PRUNE, now.ms + self.settings.prune_interval_ms)
+            if due[0] is ShareTimer.PRUNE:
+                self._timers.schedule(ShareTimer.PRUNE, now.ms + self.settings.prune_interval_ms)
                 if tombstones := tuple(self._of_missing_topics()):
                     return Result(None, tombstones, is_atomic=False)
                 continue
-            self._timers.schedule(Timer.COLD_SNAPSHOTS, now.ms + self.settings.cold_snapshot_interval_ms)
+            self._timers.schedule(ShareTimer.COLD_SNAPSHOTS, now.ms + self.settings.cold_snapshot_interval_ms)
             records = tuple(self._cold_snapshots(now.wall_ms))
             if records:
-                return Result(None, records, step=Timer.COLD_SNAPSHOTS, is_atomic=False)
+                return Result(None, records, step=ShareTimer.COLD_SNAPSHOTS, is_atomic=False)
         return None
 
-    def _of_missing_topics(self) -> Iterator[ShareRecord]:
+    def _of_missing_topics(self) -> Iterator[ShareStateRecord]:
         """The state of topics that were deleted while no coordinator had this partition.
 
         A topic must be missing twice: the first time its creation may not be known here yet.
@@ -261,7 +260,7 @@ class ShareCoordinator:
             if key.topic_id in gone:
                 yield tombstone(key)
 
-    def _cold_snapshots(self, now_ms: int) -> Iterator[ShareRecord]:
+    def _cold_snapshots(self, now_ms: int) -> Iterator[ShareStateRecord]:
         """New snapshots in place of old ones; none while nothing happens at all, since then they would gain nothing."""
         if all(state.is_cold for state in self.states.values()):
             return

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import base64
 import uuid
-from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import SharePartitionKey
 
 _SEPARATOR = ":"
 _PARTS = 3
-
-
-class SharePartitionKey(NamedTuple):
-    """One partition of a topic as one share group sees it."""
-
-    group_id: str
-    topic_id: uuid.UUID
-    partition: int
 
 
 def coordinator_key(group_id: str, topic_id: uuid.UUID, partition: int) -> str:

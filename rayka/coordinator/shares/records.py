@@ -13,8 +13,8 @@ import uuid
 from typing import Any, NamedTuple, TypeAlias
 
 from rayka.coordinator.codec import INT8, INT16, INT32, INT64, STRING, UUID, Array, ByteReader, Field, Schema
-from rayka.coordinator.shares.keys import SharePartitionKey
 from rayka.coordinator.shares.requests import UNINITIALIZED_COUNT, StateBatch
+from rayka.types import SharePartitionKey
 
 _INT16 = struct.Struct(">h")
 _SNAPSHOT = 0
@@ -67,7 +67,7 @@ class ShareUpdateValue(NamedTuple):
     delivery_complete_count: int = UNINITIALIZED_COUNT
 
 
-class ShareRecord(NamedTuple):
+class ShareStateRecord(NamedTuple):
     """One record. A snapshot without a value deletes the share-partition."""
 
     key: ShareSnapshotKey | ShareUpdateKey
@@ -123,7 +123,7 @@ _FORMATS: dict[int, tuple[_Key, Schema[Any], Schema[Any]]] = {
 _TYPES: dict[_Key, int] = {cls: number for number, (cls, _, _) in _FORMATS.items()}
 
 
-def encode(record: ShareRecord) -> tuple[bytes, bytes | None]:
+def encode(record: ShareStateRecord) -> tuple[bytes, bytes | None]:
     """The key and value bytes of a record; the value of a tombstone is None."""
     key = _encode_key(record.key)
     if record.value is None:
@@ -142,7 +142,7 @@ def _encode_key(key: ShareSnapshotKey | ShareUpdateKey) -> bytes:
     return bytes(encoded)
 
 
-def decode(key: bytes, value: bytes | None) -> ShareRecord | None:
+def decode(key: bytes, value: bytes | None) -> ShareStateRecord | None:
     """The record of these bytes; None for a type of record that is not known.
 
     Raises ValueError for bytes that are not a record of share state, or of a version from the future.
@@ -153,7 +153,7 @@ def decode(key: bytes, value: bytes | None) -> ShareRecord | None:
         return None
     _, keys, values = form
     decoded = keys.read(reader, 0, flexible=False)
-    return ShareRecord(decoded, None if value is None else _decode_value(values, value))
+    return ShareStateRecord(decoded, None if value is None else _decode_value(values, value))
 
 
 def _decode_value(schema: Schema[Any], value: bytes) -> Any:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rayka.coordinator.shares.batches import Batches, combine, join_terminal
-from rayka.coordinator.shares.keys import SharePartitionKey
 from rayka.coordinator.shares.records import (
-    ShareRecord,
     ShareSnapshotKey,
     ShareSnapshotValue,
+    ShareStateRecord,
     ShareUpdateKey,
     ShareUpdateValue,
 )
 from rayka.coordinator.shares.requests import WriteShareGroupStateRequest
+from rayka.types import SharePartitionKey
 
 _MOST_BATCHES = 5000
 """More than these come together only behind a delayed record. A snapshot must fit into one record of the log."""
@@ -104,16 +104,16 @@ class ShareState:
         return self.delivery_complete_count if is_behind else request.delivery_complete_count
 
 
-def snapshot_record(key: SharePartitionKey, value: ShareSnapshotValue) -> ShareRecord:
+def snapshot_record(key: SharePartitionKey, value: ShareSnapshotValue) -> ShareStateRecord:
     """The record of a whole state."""
-    return ShareRecord(ShareSnapshotKey(*key), value)
+    return ShareStateRecord(ShareSnapshotKey(*key), value)
 
 
-def update_record(key: SharePartitionKey, value: ShareUpdateValue) -> ShareRecord:
+def update_record(key: SharePartitionKey, value: ShareUpdateValue) -> ShareStateRecord:
     """The record of a change."""
-    return ShareRecord(ShareUpdateKey(*key), value)
+    return ShareStateRecord(ShareUpdateKey(*key), value)
 
 
-def tombstone(key: SharePartitionKey) -> ShareRecord:
+def tombstone(key: SharePartitionKey) -> ShareStateRecord:
     """The record that deletes a share-partition."""
-    return ShareRecord(ShareSnapshotKey(*key))
+    return ShareStateRecord(ShareSnapshotKey(*key))

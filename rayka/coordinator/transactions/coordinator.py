@@ -46,7 +46,14 @@ from rayka.coordinator.transactions.requests import (
 )
 from rayka.coordinator.transactions.settings import TransactionSettings
 from rayka.coordinator.transactions.state import ONGOING, PREPARE_COMMIT
-from rayka.coordinator.transactions.steps import Move, MovePartitions, Timer, TimerKey, TransactionMarkers, Wait
+from rayka.coordinator.transactions.steps import (
+    Move,
+    MovePartitions,
+    TransactionMarkers,
+    TransactionTimer,
+    TransactionTimerKey,
+    Wait,
+)
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
@@ -62,7 +69,7 @@ class TransactionCoordinator:
     def __init__(self, settings: TransactionSettings) -> None:
         self.settings = settings
         self.transactions: dict[str, TransactionMetadata] = {}
-        self._timers: TimerQueue[TimerKey] = TimerQueue()
+        self._timers: TimerQueue[TransactionTimerKey] = TimerQueue()
         self._waiting: dict[str, dict[int, Any]] = {}
         self._markers: dict[str, None] = {}
         self._request_ids = itertools.count(1)
@@ -108,7 +115,7 @@ class TransactionCoordinator:
         """The records that belong to the step have been replayed."""
         if isinstance(step, Wait):
             self._waiting.setdefault(step.transactional_id, {})[step.request_id] = step.response
-            key = TimerKey(Timer.WAIT, step.transactional_id, step.request_id)
+            key = TransactionTimerKey(TransactionTimer.WAIT, step.transactional_id, step.request_id)
             self._timers.schedule(key, now.ms + step.max_wait_ms)
             return ()
         return self._moved(step.transactional_id, now)
@@ -116,10 +123,10 @@ class TransactionCoordinator:
     def _moved(self, transactional_id: str, now: Now) -> tuple[Completion, ...]:
         metadata = self.transactions.get(transactional_id)
         if metadata is not None and metadata.state is ONGOING:
-            if self._timers.deadline(TimerKey(Timer.TRANSACTION, transactional_id)) is None:
+            if self._timers.deadline(TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id)) is None:
                 self._set_timeout(transactional_id, now.ms + metadata.timeout_ms)
             return ()
-        self._timers.cancel(TimerKey(Timer.TRANSACTION, transactional_id))
+        self._timers.cancel(TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id))
         if metadata is not None and metadata.state.is_prepared:
             self._markers[transactional_id] = None
             return ()
@@ -128,7 +135,7 @@ class TransactionCoordinator:
     def _answer_waiting(self, transactional_id: str) -> tuple[Completion, ...]:
         waiting = self._waiting.pop(transactional_id, {})
         for request_id in waiting:
-            self._timers.cancel(TimerKey(Timer.WAIT, transactional_id, request_id))
+            self._timers.cancel(TransactionTimerKey(TransactionTimer.WAIT, transactional_id, request_id))
         return tuple(Completion(request_id, response) for request_id, response in waiting.items())
 
     def rollback(self, step: Any, error: ErrorCode, now: Now) -> Result[Any] | None:
@@ -152,7 +159,9 @@ class TransactionCoordinator:
         """Check what must always hold. Raises AssertionError."""
         for transactional_id, metadata in self.transactions.items():
             is_open = metadata.state is ONGOING
-            assert (TimerKey(Timer.TRANSACTION, transactional_id) in self._timers) == is_open, transactional_id
+            assert (TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id) in self._timers) == is_open, (
+                transactional_id
+            )
             assert not metadata.state.is_idle or not metadata.partitions, transactional_id
             assert metadata.state.is_prepared or metadata.next_producer_id == NO_PRODUCER_ID, transactional_id
 
@@ -173,20 +182,20 @@ class TransactionCoordinator:
         while (due := self._timers.pop(now.ms)) is not None:
             key, _ = due
             match key.timer:
-                case Timer.TRANSACTION:
+                case TransactionTimer.TRANSACTION:
                     metadata = self.transactions[key.transactional_id].fence(now.wall_ms)
                     record = TransactionRecord(key.transactional_id, metadata)
                     return Result(None, (record,), step=Move(key.transactional_id))
-                case Timer.WAIT:
+                case TransactionTimer.WAIT:
                     return Result(None, completions=(self._stop_waiting(key),))
-                case Timer.EXPIRY:
+                case TransactionTimer.EXPIRY:
                     records = tuple(self._expired(now))
                     self._schedule_expiry(now, goes_on=len(records) == _EXPIRED_IN_ONE_STEP)
                     if records:
                         return Result(None, records, is_atomic=False)
         return None
 
-    def _stop_waiting(self, key: TimerKey) -> Completion:
+    def _stop_waiting(self, key: TransactionTimerKey) -> Completion:
         waiting = self._waiting[key.transactional_id]
         response = waiting.pop(key.request_id)
         if not waiting:
@@ -194,12 +203,12 @@ class TransactionCoordinator:
         return Completion(key.request_id, response)
 
     def _set_timeout(self, transactional_id: str, deadline_ms: int) -> None:
-        self._timers.schedule(TimerKey(Timer.TRANSACTION, transactional_id), deadline_ms)
+        self._timers.schedule(TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id), deadline_ms)
 
     def _schedule_expiry(self, now: Now, *, goes_on: bool = False) -> None:
         """Look for expired ids again after the interval, or soon if some are left."""
         pause_ms = _RETRY_BACKOFF_MS if goes_on else self.settings.remove_expired_interval_ms
-        self._timers.schedule(TimerKey(Timer.EXPIRY), now.ms + pause_ms)
+        self._timers.schedule(TransactionTimerKey(TransactionTimer.EXPIRY), now.ms + pause_ms)
 
     def _expired(self, now: Now) -> Iterator[TransactionRecord]:
         before_ms = now.wall_ms - self.settings.expiration_ms

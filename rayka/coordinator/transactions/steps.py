@@ -20,7 +20,7 @@ class TransactionMarkers(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class Timer(enum.Enum):
+class TransactionTimer(enum.Enum):
     """What a deadline is for."""
 
     TRANSACTION = enum.auto()
@@ -28,10 +28,10 @@ class Timer(enum.Enum):
     EXPIRY = enum.auto()
 
 
-class TimerKey(NamedTuple):
+class TransactionTimerKey(NamedTuple):
     """A deadline of the coordinator, of a transactional id, or of a request that waits."""
 
-    timer: Timer
+    timer: TransactionTimer
     transactional_id: str = ""
     request_id: int = 0
 

@@ -14,7 +14,7 @@ from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.request import Api, PendingRequest, finish_frame, response_head
-from rayka.gateway.wire.reader import Reader
+from rayka.gateway.wire.reader import FrameReader
 from rayka.gateway.wire.schema import ApiKey, ResponseTypes, schema
 from rayka.metadata.features import SUPPORTED_FEATURES
 from rayka.metadata.image import MetadataImage
@@ -33,7 +33,7 @@ def handle(context: Context, pending: PendingRequest) -> None:
     messages = schema(ApiKey.API_VERSIONS, version)
     error, rows = ErrorCode.UNSUPPORTED_VERSION, [api]
     if served:
-        request = messages.read(Reader(pending.frame, pending.position))
+        request = messages.read(FrameReader(pending.frame, pending.position))
         error = _fault(request, context.broker)
         rows = list(context.apis.values()) if error == ErrorCode.NONE else []
     out = response_head(pending.correlation_id, flexible=False)

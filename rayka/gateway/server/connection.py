@@ -27,7 +27,7 @@ from rayka.gateway.server.limits import logger
 from rayka.gateway.server.request import Call, PendingRequest
 from rayka.gateway.server.response_writer import Part, ResponseWriter
 from rayka.gateway.wire.header import parse_header
-from rayka.gateway.wire.reader import Frame, MalformedFrame, Reader
+from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
 from rayka.gateway.wire.schema import schema
 
 
@@ -40,7 +40,7 @@ class ConnectionState(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The protocol of one TCP connection, which has changed its process `moves` times."""
 
     def __init__(self, context: Context, moves: int = 0) -> None:
@@ -272,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
     def decode(self, request: PendingRequest) -> Call:
         """The request for its handler. Raises MalformedFrame."""
         messages = schema(request.api.key, request.version)
-        return Call(self._context, request, messages.read(Reader(request.frame, request.position)), messages)
+        return Call(self._context, request, messages.read(FrameReader(request.frame, request.position)), messages)
 
     def serve(self, request: PendingRequest, response: Coroutine[Any, Any, bytearray]) -> None:
         """Answer with the frame that the coroutine returns, in a task if it waits."""

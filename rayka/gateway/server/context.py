@@ -21,7 +21,7 @@ from rayka.gateway.server.segment_files import SegmentFiles
 from rayka.share.session import ShareSessions
 
 if TYPE_CHECKING:
-    from rayka.gateway.server.connection import Connection
+    from rayka.gateway.server.connection import ClientConnection
 
 # What one read from a socket takes at most; a larger frame is then received where it will stay.
 SCRATCH_BYTES = 256 * 1024
@@ -50,7 +50,7 @@ class Context:
         self.request_bytes = RequestBytes(self.limits.queued_bytes, self.usage, loop.call_later)
         self.handover = HandoverSender()
         self.connection_counts = ConnectionCounts(self.usage)
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -72,7 +72,7 @@ class Context:
             self.limits = Limits.of(config)
             self.fetch_max_bytes = config["fetch.max.bytes"]
 
-    def add(self, connection: Connection) -> str | None:
+    def add(self, connection: ClientConnection) -> str | None:
         """A connection has begun; returns why it may not go on, None if it may."""
         has_moved = connection.affinity.moves > 0
         refusal = self.connection_counts.add(connection.client_host, self.limits, has_moved=has_moved)
@@ -81,7 +81,7 @@ class Context:
             self._all_closed.clear()
         return refusal
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """A connection has ended; one that was refused was never added."""
         if connection not in self.connections:
             return
@@ -92,7 +92,7 @@ class Context:
         if not self.connections:
             self._all_closed.set()
 
-    def _end_share_sessions(self, connection: Connection) -> None:
+    def _end_share_sessions(self, connection: ClientConnection) -> None:
         """Give back the records that members hold whose connection has ended."""
         for session in self.share_sessions.disconnected(connection):
             ending = self.broker.share_leaders.end_session(

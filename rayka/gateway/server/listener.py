@@ -8,7 +8,7 @@ import socket
 from rayka.config import BrokerConfig
 from rayka.gateway.api import APIS
 from rayka.gateway.ports import Broker
-from rayka.gateway.server.connection import Connection
+from rayka.gateway.server.connection import ClientConnection
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.handover import HandoverListener
 from rayka.gateway.server.limits import logger, raise_descriptor_limit
@@ -63,7 +63,7 @@ class Listener:
         raise_descriptor_limit()
         context = self._context = Context(self._broker, APIS, loop, NodeUsage(self._usage_dir))
         self._server = await loop.create_server(
-            lambda: Connection(context),
+            lambda: ClientConnection(context),
             self._host,
             self._port,
             family=socket.AF_UNSPEC,
@@ -86,7 +86,7 @@ class Listener:
 
         async def connect() -> None:
             try:
-                await context.loop.connect_accepted_socket(lambda: Connection(context, moves), accepted)
+                await context.loop.connect_accepted_socket(lambda: ClientConnection(context, moves), accepted)
             except OSError as error:
                 logger.info("a connection ended while it was handed over: %s", error)
                 accepted.close()

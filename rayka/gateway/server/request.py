@@ -12,7 +12,7 @@ from rayka.gateway.wire.schema import ApiKey, MessageSchema, ResponseTypes
 
 if TYPE_CHECKING:
     from rayka.gateway.ports import Broker
-    from rayka.gateway.server.connection import Connection
+    from rayka.gateway.server.connection import ClientConnection
     from rayka.gateway.server.context import Context
     from rayka.gateway.server.response_writer import Part
 
@@ -39,7 +39,13 @@ class PendingRequest:
     )
 
     def __init__(
-        self, connection: Connection, api: Api, version: int, correlation_id: int, client_id: str | None, frame: Frame
+        self,
+        connection: ClientConnection,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        frame: Frame,
     ) -> None:
         self.connection = connection
         self.api = api

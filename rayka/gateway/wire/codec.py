@@ -18,10 +18,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rayka.gateway.wire.reader import INT32, MalformedFrame, Reader
+from rayka.gateway.wire.reader import INT32, FrameReader, MalformedFrame
 from rayka.varint import encode_uvarint
 
-ReadField = Callable[[Reader], Any]
+ReadField = Callable[[FrameReader], Any]
 WriteField = Callable[[bytearray, Any], None]
 
 _FIXED = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "bool": "?"}
@@ -121,7 +121,7 @@ def _compiled(parameters: str, lines: list[str], names: dict[str, Any]) -> Calla
     return function
 
 
-def _refuse_null(reader: Reader) -> None:
+def _refuse_null(reader: FrameReader) -> None:
     raise MalformedFrame(f"null string before {reader.position}")
 
 
@@ -147,7 +147,9 @@ def _layout(run: list[_Shape]) -> struct.Struct:
     return struct.Struct(">" + "".join(shape.struct_code or "" for shape in run))
 
 
-def _read_tags(reader: Reader, tagged: dict[int, tuple[str, ReadField]], defaults: dict[str, Any]) -> dict[str, Any]:
+def _read_tags(
+    reader: FrameReader, tagged: dict[int, tuple[str, ReadField]], defaults: dict[str, Any]
+) -> dict[str, Any]:
     """The values of the tagged fields, `defaults` where the tag is absent."""
     values = defaults
     for _ in range(reader.tag_count()):
@@ -167,7 +169,7 @@ def _field_reader(shape: _Shape, flexible: bool) -> ReadField:
         return _value_reader(shape, flexible, shape.nullable)
     read_item, nullable = _value_reader(shape, flexible, False), shape.nullable
 
-    def read_array(reader: Reader) -> tuple[Any, ...] | None:
+    def read_array(reader: FrameReader) -> tuple[Any, ...] | None:
         size = reader.array_size(flexible)
         if size < 0 and not nullable:
             raise MalformedFrame(f"null array before {reader.position}")
@@ -186,7 +188,7 @@ def _value_reader(shape: _Shape, flexible: bool, nullable: bool) -> ReadField:
     if kind in ("bytes", "records"):
         return _blob_reader(flexible, nullable)
     if kind == "uuid":
-        return Reader.topic_id
+        return FrameReader.topic_id
     if kind == "datetime_i64":
         return _read_time
     layout = struct.Struct(_DURATIONS.get(kind) or ">" + _FIXED[kind])
@@ -202,20 +204,20 @@ def _string_reader(flexible: bool, nullable: bool) -> ReadField:
 
 
 def _duration_reader(layout: struct.Struct) -> ReadField:
-    def read_duration(reader: Reader) -> datetime.timedelta:
+    def read_duration(reader: FrameReader) -> datetime.timedelta:
         ms: int = layout.unpack_from(reader.buffer, reader.take(layout.size))[0]
         return _MILLISECOND * max(-_LONGEST_MS, min(ms, _LONGEST_MS))
 
     return read_duration
 
 
-def _read_time(reader: Reader) -> datetime.datetime:
+def _read_time(reader: FrameReader) -> datetime.datetime:
     ms: int = _INT64.unpack_from(reader.buffer, reader.take(_INT64.size))[0]
     return EPOCH + _MILLISECOND * max(-_LAST_TIME_MS, min(ms, _LAST_TIME_MS))
 
 
 def _blob_reader(flexible: bool, nullable: bool) -> ReadField:
-    def read_blob(reader: Reader) -> bytes | None:
+    def read_blob(reader: FrameReader) -> bytes | None:
         value = reader.blob(flexible)
         if value is None and not nullable:
             raise MalformedFrame(f"null bytes before {reader.position}")

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rayka.gateway.server.request import Api, PendingRequest
-from rayka.gateway.wire.reader import Frame, MalformedFrame, Reader
+from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
 from rayka.gateway.wire.schema import ApiKey
 
 if TYPE_CHECKING:
-    from rayka.gateway.server.connection import Connection
+    from rayka.gateway.server.connection import ClientConnection
 
 _FIXED = struct.Struct(">hhih")
 
 
-def parse_header(connection: Connection, apis: Mapping[int, Api], frame: Frame) -> PendingRequest | None:
+def parse_header(connection: ClientConnection, apis: Mapping[int, Api], frame: Frame) -> PendingRequest | None:
     """Return the request with its body still to be read; None after refusing the connection.
 
     An API or a version that is not served closes the connection, as in Kafka, except for ApiVersions: it
@@ -42,7 +42,7 @@ def parse_header(connection: Connection, apis: Mapping[int, Api], frame: Frame) 
 
 
 def _finish(
-    connection: Connection,
+    connection: ClientConnection,
     api: Api,
     version: int,
     correlation_id: int,
@@ -65,7 +65,7 @@ def _finish(
         if position < len(frame) and frame[position] == 0:
             position += 1
         else:
-            reader = Reader(frame, position)
+            reader = FrameReader(frame, position)
             reader.skip_tags()
             position = reader.position
     request.position = position

@@ -1,6 +1,6 @@
 """Reads the bytes of a request, with a bound on everything that a hostile frame could inflate.
 
-A `Reader` walks one frame. Bytes that do not follow the schema raise `MalformedFrame`; no memory is reserved for a
+A `FrameReader` walks one frame. Bytes that do not follow the schema raise `MalformedFrame`; no memory is reserved for a
 length before it is compared with the bytes that are left.
 """
 
@@ -28,7 +28,7 @@ class MalformedFrame(Exception):
     """The bytes of a request do not follow its schema."""
 
 
-class Reader:
+class FrameReader:
     """A position in a frame. `flexible` versions have compact lengths and tagged fields (KIP-482)."""
 
     __slots__ = ("_elements_left", "buffer", "end", "position")

@@ -37,7 +37,7 @@ _FINAL = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 T = TypeVar("T")
 
 
-class TopicPartitions:
+class TopicPartitioner:
     """The partitions of a topic, and the choice of one for each record. `max_batch_size` is max.message.bytes."""
 
     def __init__(self, topic: str, partition_count: int, max_batch_size: int) -> None:
@@ -58,7 +58,7 @@ class TopicPartitions:
         return self._sticky.next(size, range(self.partition_count))
 
 
-class Sender(AbstractContextManager["Sender"]):
+class RowSender(AbstractContextManager["RowSender"]):
     """Sends rows over connections of its own, until it is left. `timeout_s` is how long one batch may take."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Sender(AbstractContextManager["Sender"]):
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._cluster: KafkaCluster | None = None
-        self._topics: dict[str, TopicPartitions] = {}
+        self._topics: dict[str, TopicPartitioner] = {}
         self._leaders: dict[TopicPartition, BrokerConnection] = {}
 
     def __exit__(self, *raised: object) -> None:
@@ -121,13 +121,13 @@ class Sender(AbstractContextManager["Sender"]):
         raise_for(answer.error_code, "no producer id is given")
         return answer.producer_id, answer.producer_epoch
 
-    def _partitions(self, topic: str) -> TopicPartitions:
+    def _partitions(self, topic: str) -> TopicPartitioner:
         if topic not in self._topics:
             cluster = self._connected()
             count = len(cluster.metadata([topic]).topics[topic].partitions)
             configs = KafkaAdmin(cluster).describe_configs(Resource(TOPIC, topic))
             limit = next(int(each.value or 0) for each in configs if each.name == "max.message.bytes")
-            self._topics[topic] = TopicPartitions(topic, count, limit)
+            self._topics[topic] = TopicPartitioner(topic, count, limit)
         return self._topics[topic]
 
     def _leader(self, at: TopicPartition) -> BrokerConnection:

@@ -50,7 +50,7 @@ def ask(bootstrap_servers: str, options: SourceOptions, question: Callable[[Sour
 
 
 class SourceTopics:
-    """`ranges.batches.TopicOffsets` of a query, over one connection to the cluster until `close`."""
+    """`ranges.batches.StreamOffsets` of a query, over one connection to the cluster until `close`."""
 
     def __init__(self, bootstrap_servers: str, options: SourceOptions) -> None:
         self._choice = options.choice

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rayka.spark.source.options import invalid
-from rayka.spark.source.sender import Sender
+from rayka.spark.source.sender import RowSender
 from rayka.spark.source.topics import bootstrap_servers_of
 from rayka.spark.source.write_options import SinkOptions, require_columns
 
@@ -36,7 +36,7 @@ class RowWriter:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Send the rows of a task, and wait until all are acknowledged."""
         options = self._options
-        with Sender(self._bootstrap_servers, options.compression_type, options.timeout_ms / 1000) as sender:
+        with RowSender(self._bootstrap_servers, options.compression_type, options.timeout_ms / 1000) as sender:
             return Written(sum(sender.send(topic, rows) for batch in iterator for topic, rows in self._by_topic(batch)))
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

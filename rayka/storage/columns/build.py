@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rayka.storage.columns.chunks import FieldPositions, Records, locate_all_headers
+from rayka.storage.columns.chunks import ChunkRecords, FieldPositions, locate_all_headers
 from rayka.storage.columns.decode import Bytes, gather
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
@@ -31,7 +31,7 @@ class Column(Protocol):
     def size(self) -> int:
         """Bytes of the column so far, or nearly."""
 
-    def append(self, records: Records) -> None:
+    def append(self, records: ChunkRecords) -> None:
         """Copy the column's part of a chunk, whose memory is reused afterwards."""
 
     def finish(self) -> pa.Array:
@@ -111,7 +111,7 @@ class KeyColumn:
         """See `Column`."""
         return self._binary.nbytes
 
-    def append(self, records: Records) -> None:
+    def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
         self._binary.append(records.data, records.keys, records.progress)
 
@@ -123,7 +123,7 @@ class KeyColumn:
 class ValueColumn(KeyColumn):
     """The values, as binary or large_binary."""
 
-    def append(self, records: Records) -> None:
+    def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
         self._binary.append(records.data, records.values, records.progress)
 
@@ -150,7 +150,7 @@ class OffsetColumn(_NumberColumn):
     def __init__(self) -> None:
         super().__init__(np.int64)
 
-    def append(self, records: Records) -> None:
+    def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
         self._numbers.extend(len(records.offsets), records.progress)[:] = records.offsets
 
@@ -161,7 +161,7 @@ class TimestampColumn(_NumberColumn):
     def __init__(self) -> None:
         super().__init__(np.int64)
 
-    def append(self, records: Records) -> None:
+    def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
         timestamps = records.timestamps
         np.multiply(timestamps, _MICROSECONDS, out=self._numbers.extend(len(timestamps), records.progress))
@@ -177,7 +177,7 @@ class TimestampTypeColumn(_NumberColumn):
     def __init__(self) -> None:
         super().__init__(np.int32)
 
-    def append(self, records: Records) -> None:
+    def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
         self._numbers.extend(len(records.timestamp_types), records.progress)[:] = records.timestamp_types
 
@@ -195,7 +195,7 @@ class ConstantColumn:
         """See `Column`."""
         return self._rows * self._value_size
 
-    def append(self, records: Records) -> None:
+    def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
         self.extend(len(records.offsets))
 
@@ -223,7 +223,7 @@ class HeadersColumn:
         """See `Column`."""
         return self._keys.nbytes + self._values.nbytes + self._ends.nbytes
 
-    def append(self, records: Records) -> None:
+    def append(self, records: ChunkRecords) -> None:
         """See `Column`; raises CORRUPT_MESSAGE."""
         rows, keys, values = locate_all_headers(records)
         count = len(keys.lengths)

@@ -48,7 +48,7 @@ class FieldPositions(NamedTuple):
         return FieldPositions(self.positions[:rows], self.lengths[:rows])
 
 
-class Records(NamedTuple):
+class ChunkRecords(NamedTuple):
     """The records of one chunk. `progress`: the part of all input that ends with it, above 0 and up to 1."""
 
     data: Bytes
@@ -70,7 +70,7 @@ class LocatedHeaders(NamedTuple):
     values: FieldPositions
 
 
-class Chunk(NamedTuple):
+class RecordChunk(NamedTuple):
     """Batches whose records lie in one array: for each its header, and the start and end of its records."""
 
     data: Bytes
@@ -96,23 +96,23 @@ class Room:
             )
 
 
-def chunks(buffer: Buffer, batches: Sequence[PositionedHeader]) -> Iterator[Chunk]:
+def chunks(buffer: Buffer, batches: Sequence[PositionedHeader]) -> Iterator[RecordChunk]:
     """The batches in chunks: slices of the buffer itself if none is compressed."""
     if any(header.attributes & CODEC_MASK for _, header in batches):
         return _joined(buffer, batches)
     return _sliced(buffer, batches)
 
 
-def _sliced(buffer: Buffer, batches: Sequence[PositionedHeader]) -> Iterator[Chunk]:
+def _sliced(buffer: Buffer, batches: Sequence[PositionedHeader]) -> Iterator[RecordChunk]:
     return (sliced(buffer, run) for run in _runs(batches, lambda batch: batch[1].size_in_bytes, _MAX_PLAIN_CHUNK))
 
 
-def _joined(buffer: Buffer, batches: Sequence[PositionedHeader]) -> Iterator[Chunk]:
+def _joined(buffer: Buffer, batches: Sequence[PositionedHeader]) -> Iterator[RecordChunk]:
     decompressed = ((header, record_bytes(buffer, position, header)) for position, header in batches)
     return (joined(run) for run in _runs(decompressed, lambda batch: len(batch[1]), _MAX_JOINED_CHUNK))
 
 
-def sliced(buffer: Buffer, batches: Sequence[PositionedHeader]) -> Chunk:
+def sliced(buffer: Buffer, batches: Sequence[PositionedHeader]) -> RecordChunk:
     """Batches that are not compressed as one chunk, where they lie."""
     (first, _), (last, last_header) = batches[0], batches[-1]
     spans = [
@@ -120,16 +120,16 @@ def sliced(buffer: Buffer, batches: Sequence[PositionedHeader]) -> Chunk:
         for position, header in batches
     ]
     data = _bytes(buffer, first, last - first + last_header.size_in_bytes)
-    return Chunk(data, [header for _, header in batches], spans)
+    return RecordChunk(data, [header for _, header in batches], spans)
 
 
-def joined(batches: Sequence[tuple[BatchHeader, bytes]]) -> Chunk:
+def joined(batches: Sequence[tuple[BatchHeader, bytes]]) -> RecordChunk:
     """Decompressed batches as one chunk."""
     parts = [part for _, part in batches]
     ends = list(accumulate(map(len, parts)))
     data = parts[0] if len(parts) == 1 else b"".join(parts)
     spans = list(zip([0, *ends[:-1]], ends, strict=True))
-    return Chunk(_bytes(data, 0, len(data)), [header for header, _ in batches], spans)
+    return RecordChunk(_bytes(data, 0, len(data)), [header for header, _ in batches], spans)
 
 
 def _runs(batches: Iterable[_Batch], size_of: Callable[[_Batch], int], max_size: int) -> Iterator[list[_Batch]]:
@@ -154,7 +154,7 @@ def _bytes(buffer: Buffer, start: int, size: int) -> Bytes:
     return array
 
 
-def locate_records(chunk: Chunk, start_offset: int, end_offset: int, room: Room, progress: float) -> Records:
+def locate_records(chunk: RecordChunk, start_offset: int, end_offset: int, room: Room, progress: float) -> ChunkRecords:
     table = _batch_table(chunk)
     room.reserve(int(table[:, 2].sum()))
     batch_rows = np.empty(len(table), np.int64)
@@ -173,7 +173,7 @@ def locate_records(chunk: Chunk, start_offset: int, end_offset: int, room: Room,
     if broken != SOUND:
         raise _corrupt(chunk.headers[broken])
     types = np.array([header.timestamp_type for header in chunk.headers], np.int32)
-    return Records(
+    return ChunkRecords(
         chunk.data,
         progress,
         room.offsets[:rows],
@@ -185,7 +185,7 @@ def locate_records(chunk: Chunk, start_offset: int, end_offset: int, room: Room,
     )
 
 
-def _batch_table(chunk: Chunk) -> Longs:
+def _batch_table(chunk: RecordChunk) -> Longs:
     rows = [_batch_row(span, header) for span, header in zip(chunk.spans, chunk.headers, strict=True)]
     return np.array(rows, np.int64)
 
@@ -205,7 +205,7 @@ def _corrupt(header: BatchHeader) -> RaykaError:
     )
 
 
-def locate_all_headers(records: Records) -> LocatedHeaders:
+def locate_all_headers(records: ChunkRecords) -> LocatedHeaders:
     """Where the headers of all records lie; once for each chunk. Raises CORRUPT_MESSAGE."""
     data, positions, ends = records.data, records.header_positions, records.record_ends
     rows = np.empty(len(positions) + 1, np.int64)
@@ -216,7 +216,7 @@ def locate_all_headers(records: Records) -> LocatedHeaders:
     return LocatedHeaders(rows, keys, values)
 
 
-def _check(records: Records, broken: int) -> None:
+def _check(records: ChunkRecords, broken: int) -> None:
     if broken != SOUND:
         offset = int(records.offsets[broken])
         raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The headers of the record at offset {offset} are broken")

@@ -15,7 +15,7 @@ MAX_SEQUENCE = 0x7FFF_FFFF
 NO_COORDINATOR_EPOCH = -1
 
 
-class BatchMetadata(NamedTuple):
+class AppendedBatch(NamedTuple):
     """A batch that was appended: `offset_delta` is its last offset less its first."""
 
     last_sequence: int
@@ -48,7 +48,7 @@ class ProducerEntry:
     def __init__(self, producer_id: int, producer_epoch: int = NO_PRODUCER_EPOCH) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
-        self.batches: deque[BatchMetadata] = deque(maxlen=RETAINED_BATCHES)
+        self.batches: deque[AppendedBatch] = deque(maxlen=RETAINED_BATCHES)
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.last_seen_ms = NO_TIMESTAMP
         """When the broker appended the last batch, by the broker's clock: old records do not make an old producer."""
@@ -73,7 +73,7 @@ class ProducerEntry:
         """Offset of the last record, -1 when no batch is remembered."""
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
-    def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
+    def find_duplicate(self, header: BatchHeader) -> AppendedBatch | None:
         """The remembered batch with the same sequences, if the producer sent this one before."""
         if header.producer_epoch != self.producer_epoch:
             return None
@@ -118,7 +118,7 @@ class ProducerEntry:
         """Remember a batch that was appended at `seen_ms`."""
         self.move_to_epoch(header.producer_epoch)
         delta, timestamp = header.last_offset_delta, header.max_timestamp
-        self.batches.append(BatchMetadata(header.last_sequence, last_offset, delta, timestamp))
+        self.batches.append(AppendedBatch(header.last_sequence, last_offset, delta, timestamp))
         self.last_seen_ms = seen_ms
 
     def move_to_epoch(self, producer_epoch: int) -> None:

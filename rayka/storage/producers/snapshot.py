@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator
 from crc32c import crc32c
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.producers.entry import BatchMetadata, ProducerEntry
+from rayka.storage.producers.entry import AppendedBatch, ProducerEntry
 from rayka.types import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 
 VERSION = 1
 _HEADER = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
-_NO_BATCH = BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+_NO_BATCH = AppendedBatch(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
 _ENTRY = struct.Struct(">qhiqiqiq")
 
 
@@ -62,7 +62,7 @@ def _unpack(fields: tuple[int, ...], entries: dict[int, ProducerEntry]) -> None:
     producer_id, producer_epoch, *batch, coordinator_epoch, txn_first_offset = fields
     entry = entries.setdefault(producer_id, ProducerEntry(producer_id, producer_epoch))
     entry.move_to_epoch(producer_epoch)
-    metadata = BatchMetadata._make(batch)
+    metadata = AppendedBatch._make(batch)
     if metadata.last_offset != NO_OFFSET:
         entry.batches.append(metadata)
     entry.last_seen_ms = metadata.timestamp

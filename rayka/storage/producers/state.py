@@ -16,7 +16,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, Buffer
 from rayka.storage.format.control import ControlType, read_control_type, read_coordinator_epoch
 from rayka.storage.producers import snapshot as producer_snapshot
-from rayka.storage.producers.entry import BatchMetadata, ProducerEntry
+from rayka.storage.producers.entry import AppendedBatch, ProducerEntry
 from rayka.storage.producers.verification import Verification
 from rayka.storage.segments.segment import SNAPSHOT_SUFFIX, file_name
 from rayka.storage.segments.transaction_index import AbortedTxn
@@ -70,7 +70,7 @@ class ProducerState:
 
     def check(
         self, headers: Sequence[BatchHeader], *, from_client: bool, verification: Verification | None = None
-    ) -> BatchMetadata | None:
+    ) -> AppendedBatch | None:
         """Whether the batches may be appended; the batch of before if one was appended already.
 
         `verification`: the coordinator has confirmed that the transaction is open and has this partition.

@@ -19,7 +19,7 @@ from rayka.storage.remote.store import RemoteStore
 from rayka.storage.segments.scan import iter_batches
 
 
-class Chunk(NamedTuple):
+class CachedChunk(NamedTuple):
     """A file with the bytes of a segment from `start` up to `end`."""
 
     path: str
@@ -41,25 +41,25 @@ class ChunkCache:
         self._max_bytes = max_bytes
         self._throttle = throttle
         self._lock = threading.Lock()
-        self._chunks: OrderedDict[tuple[str, int], Chunk] = OrderedDict()
-        self._loads: SharedLoads[Chunk] = SharedLoads()
+        self._chunks: OrderedDict[tuple[str, int], CachedChunk] = OrderedDict()
+        self._loads: SharedLoads[CachedChunk] = SharedLoads()
         if files.exists(path):
             files.remove_directory(path)
         files.make_directory(path)
 
-    def load(self, name: str, start: int, end: int) -> Chunk:
+    def load(self, name: str, start: int, end: int) -> CachedChunk:
         """The chunk of an object, fetched if it is not here; who wants the same one waits for it. Raises OSError."""
         key = (name, start)
         return self._cached(key) or self._loads.load(key, lambda: self._cached(key) or self._fetch(key, end))
 
-    def _cached(self, key: tuple[str, int]) -> Chunk | None:
+    def _cached(self, key: tuple[str, int]) -> CachedChunk | None:
         with self._lock:
             chunk = self._chunks.get(key)
             if chunk is not None:
                 self._chunks.move_to_end(key)
             return chunk
 
-    def _fetch(self, key: tuple[str, int], end: int) -> Chunk:
+    def _fetch(self, key: tuple[str, int], end: int) -> CachedChunk:
         chunk = self._write(key, end)
         with self._lock:
             self._chunks[key] = chunk
@@ -69,7 +69,7 @@ class ChunkCache:
             self._files.remove_if_present(oldest.path)
         return chunk
 
-    def _surplus(self) -> list[Chunk]:
+    def _surplus(self) -> list[CachedChunk]:
         removed = []
         while self.size > self._max_bytes and len(self._chunks) > 1:
             _, oldest = self._chunks.popitem(last=False)
@@ -77,7 +77,7 @@ class ChunkCache:
             removed.append(oldest)
         return removed
 
-    def _write(self, key: tuple[str, int], end: int) -> Chunk:
+    def _write(self, key: tuple[str, int], end: int) -> CachedChunk:
         name, start = key
         self._throttle(end - start)
         data = self._store.get(name, start, end - start)
@@ -87,7 +87,7 @@ class ChunkCache:
             raise OSError(f"{name} is damaged in the remote store, between {start} and {end}")
         path = os.path.join(self._path, f"{name.replace('/', '_')[-200:]}.{start:020d}")
         self._files.write_file(path, data)
-        return Chunk(path, self._files.status(path).inode, start, end)
+        return CachedChunk(path, self._files.status(path).inode, start, end)
 
 
 def _is_intact(data: bytes) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
-from rayka.storage.remote.chunk_cache import Chunk, ChunkCache
+from rayka.storage.remote.chunk_cache import CachedChunk, ChunkCache
 from rayka.storage.remote.remote_segment import RemoteSegment
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.shared_loads import SharedLoads
@@ -167,7 +167,7 @@ class RemoteLogReader:
         return gone
 
 
-def _size(found: BatchPosition, chunk: Chunk, max_bytes: int, min_one_message: bool) -> int:
+def _size(found: BatchPosition, chunk: CachedChunk, max_bytes: int, min_one_message: bool) -> int:
     first = found.header.size_in_bytes
     size = min(max(max_bytes, 0), chunk.end - found.position)
     if size >= first:
@@ -175,7 +175,7 @@ def _size(found: BatchPosition, chunk: Chunk, max_bytes: int, min_one_message: b
     return first if min_one_message else 0
 
 
-def _next_chunk(segments: Sequence[RemoteLogSegmentMetadata], chunk: Chunk) -> NextChunk | None:
+def _next_chunk(segments: Sequence[RemoteLogSegmentMetadata], chunk: CachedChunk) -> NextChunk | None:
     """What comes after a chunk of the first of these segments."""
     if chunk.end < segments[0].size:
         return NextChunk(segments[0], chunk.end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayka.storage.files import RealFiles
-from rayka.storage.remote.chunk_cache import Chunk, ChunkCache
+from rayka.storage.remote.chunk_cache import CachedChunk, ChunkCache
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.store import RemoteStore, SegmentObject, object_name
 from rayka.storage.segments.segment import Segment
@@ -57,7 +57,7 @@ class RemoteSegment(Segment):
         size = self._files.size(self.transaction_index.path)
         return size > 0 and size % self.transaction_index.ENTRY_BYTES == 0
 
-    def chunk_at(self, position: int) -> Chunk:
+    def chunk_at(self, position: int) -> CachedChunk:
         """The chunk with the batch that begins at `position`. Raises OSError."""
         number = position // self._chunk_bytes
         while (start := self._boundary(number)) > position:

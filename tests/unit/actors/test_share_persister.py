@@ -12,7 +12,7 @@ import pytest
 from rayka.actors.share.persister import CoordinatorPersister
 from rayka.config.shares import MAX_RETRY_DELAY_MS
 from rayka.coordinator.shares.requests import ReadShareGroupStateResponse, StateBatch
-from rayka.share.persister import SharePartitionKey
+from rayka.types import SharePartitionKey
 
 
 class Stored:

@@ -12,7 +12,7 @@ from rayka.cli.commands.groups import STATES, chosen, remark_on
 from rayka.cli.commands.offset_reset import parse_duration, reset_of, topics_of
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.text.group_tables import assignment_text, group_fields, list_text, members_text, offsets_text, state_text
-from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset, OffsetReset
+from rayka.client.admin.group_offsets import GroupDescription, GroupOffset, MemberDescription, OffsetReset
 from rayka.coordinator.groups.requests import ListedGroup
 from rayka.metadata.image import BrokerImage
 from rayka.types import TopicPartition
@@ -20,7 +20,7 @@ from rayka.types import TopicPartition
 WHERE = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration")
 NODE = BrokerImage(broker_id=1, host="127.0.0.1", port=9092, rack=None, fenced=False, node_id="n", epoch=1)
 PLACES = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 0))
-MEMBER = GroupMember("c-1", None, "client", "/127.0.0.1", PLACES[:2])
+MEMBER = MemberDescription("c-1", None, "client", "/127.0.0.1", PLACES[:2])
 OFFSETS = (
     GroupOffset(PLACES[0], 4, 10, MEMBER),
     GroupOffset(PLACES[1], None, 5, MEMBER),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rayka.client.admin.group_offsets import Bounds, GroupMember, GroupOffset, OffsetReset, offsets_of
+from rayka.client.admin.group_offsets import Bounds, GroupOffset, MemberDescription, OffsetReset, offsets_of
 from rayka.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-def member(name: str, *assignment: TopicPartition) -> GroupMember:
-    return GroupMember(name, None, "client", "/127.0.0.1", assignment)
+def member(name: str, *assignment: TopicPartition) -> MemberDescription:
+    return MemberDescription(name, None, "client", "/127.0.0.1", assignment)
 
 
 def test_every_partition_that_is_committed_or_assigned_has_a_row() -> None:

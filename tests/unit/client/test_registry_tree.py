@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from rayka.client.admin.group_offsets import GroupDescription, GroupMember, GroupOffset
+from rayka.client.admin.group_offsets import GroupDescription, GroupOffset, MemberDescription
 from rayka.client.admin.registry_tree import is_below, registry
 from rayka.metadata.image import BrokerImage, PartitionImage, TopicImage
 from rayka.types import TopicPartition
@@ -20,7 +20,10 @@ def test_the_tree_has_the_paths_that_kafka_had_in_zookeeper() -> None:
     )
     topic = TopicImage(name="t", topic_id=uuid.UUID(int=1), partitions=(partition,), is_internal=False)
     place = TopicPartition("t", 0)
-    old, new = GroupMember("old/1", None, "c", "/h", (place,)), GroupMember("new", None, "c", "/h", (place,))
+    old, new = (
+        MemberDescription("old/1", None, "c", "/h", (place,)),
+        MemberDescription("new", None, "c", "/h", (place,)),
+    )
     offsets = (GroupOffset(place, 4, 9, old), GroupOffset(place, 4, 9, new), GroupOffset(TopicPartition("gone", 1), 7))
     group = GroupDescription("a/b", "Classic", "Stable", "range", NODE, (old, new), offsets)
     member = {"version": 1, "client_id": "c", "host": "/h"}

@@ -8,8 +8,8 @@ from typing import Any
 from rayka.coordinator.groups.classic.requests import Protocol
 from rayka.coordinator.groups.consumer.member import assignment_of, topic_partitions
 from rayka.coordinator.groups.consumer.protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     TopicPartitions,
     read_assignment,
     read_subscription,
@@ -182,7 +182,7 @@ class ClassicClient:
 
     def _join(self) -> None:
         self.owned, self._seen_version = set(), self.shell.topics.version
-        subscription = write_subscription(Subscription(self.names), version=1)
+        subscription = write_subscription(ConsumerProtocolSubscription(self.names), version=1)
         fields = {"member_id": self.member_id, "protocols": (Protocol(self.assignor, subscription),)}
         self._handle("join", self.shell.join(self.group_id, **fields | self.fields))
 
@@ -243,7 +243,8 @@ class ClassicClient:
                 dealt[owner].setdefault(topic.name, []).append(partition)
         return {
             member_id: write_assignment(
-                Assignment(tuple(TopicPartitions(topic, tuple(ps)) for topic, ps in parts.items())), version=1
+                ConsumerProtocolAssignment(tuple(TopicPartitions(topic, tuple(ps)) for topic, ps in parts.items())),
+                version=1,
             )
             for member_id, parts in dealt.items()
         }

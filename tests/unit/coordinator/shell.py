@@ -25,7 +25,7 @@ from rayka.coordinator.groups.classic.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from rayka.coordinator.groups.consumer.protocol import Subscription, write_subscription
+from rayka.coordinator.groups.consumer.protocol import ConsumerProtocolSubscription, write_subscription
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupDescribeRequest
 from rayka.coordinator.groups.coordinator import GroupCoordinator
 from rayka.coordinator.groups.record_formats import decode, encode
@@ -290,4 +290,4 @@ def join_request(group_id: str, member_id: str, new_id: str, **changes: Any) -> 
 
 def protocols(*names: str, topics: tuple[str, ...] = ("t",)) -> tuple[Protocol, ...]:
     """Protocols that subscribe to topics."""
-    return tuple(Protocol(name, write_subscription(Subscription(topics))) for name in names)
+    return tuple(Protocol(name, write_subscription(ConsumerProtocolSubscription(topics))) for name in names)

@@ -6,7 +6,7 @@ import datetime
 import uuid
 from typing import Any
 
-from rayka.coordinator.groups.consumer.protocol import Subscription, write_subscription
+from rayka.coordinator.groups.consumer.protocol import ConsumerProtocolSubscription, write_subscription
 from rayka.errors import ErrorCode
 from rayka.gateway.api import APIS
 from rayka.gateway.wire.schema import ApiKey
@@ -16,7 +16,7 @@ from tests.unit.gateway.wire_client import WireClient
 SESSION = datetime.timedelta(seconds=10)
 AT_ONCE = {"group_initial_rebalance_delay_ms": "0"}
 ALL_OPERATIONS = 0b110101001000
-SUBSCRIPTION = write_subscription(Subscription(("a",)))
+SUBSCRIPTION = write_subscription(ConsumerProtocolSubscription(("a",)))
 
 
 async def ask(client: WireClient, key: ApiKey, version: int, /, **values: Any) -> Any:

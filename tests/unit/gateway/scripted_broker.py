@@ -9,7 +9,7 @@ from typing import Any
 
 from rayka.config import BrokerConfig
 from rayka.gateway.api import APIS
-from rayka.gateway.server.connection import Connection
+from rayka.gateway.server.connection import ClientConnection
 from rayka.gateway.server.context import Context
 from rayka.metadata.image import MetadataImage
 from rayka.types import (
@@ -77,7 +77,7 @@ class MemoryTransport(asyncio.Transport):
         self.written = bytearray()
         self.reading = True
         self.ended: str | None = None
-        self.protocol: Connection | None = None
+        self.protocol: ClientConnection | None = None
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -138,23 +138,25 @@ def new_context(broker: Any) -> Context:
     return Context(broker, APIS, asyncio.get_running_loop())
 
 
-def connect(context: Context, address: tuple[str, int] = ("10.0.0.1", 5555)) -> tuple[Connection, MemoryTransport]:
+def connect(
+    context: Context, address: tuple[str, int] = ("10.0.0.1", 5555)
+) -> tuple[ClientConnection, MemoryTransport]:
     """A connection over a transport in memory."""
-    connection = Connection(context)
+    connection = ClientConnection(context)
     transport = MemoryTransport(address)
     transport.protocol = connection
     connection.connection_made(transport)
     return connection, transport
 
 
-def transport_of(connection: Connection) -> MemoryTransport:
+def transport_of(connection: ClientConnection) -> MemoryTransport:
     """What the connection writes to."""
     transport = connection._transport
     assert isinstance(transport, MemoryTransport)
     return transport
 
 
-def feed(connection: Connection, data: bytes, piece: int = 1 << 30) -> int:
+def feed(connection: ClientConnection, data: bytes, piece: int = 1 << 30) -> int:
     """Hand bytes over in pieces of this size, as the event loop does, while the connection reads. Returns how
     many it took."""
     position = 0

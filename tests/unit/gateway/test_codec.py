@@ -19,7 +19,7 @@ from kio.serial import entity_writer as kio_writer
 
 from rayka.gateway.api import APIS
 from rayka.gateway.wire.codec import EPOCH, entity_reader, entity_writer
-from rayka.gateway.wire.reader import MalformedFrame, Reader
+from rayka.gateway.wire.reader import FrameReader, MalformedFrame
 from rayka.gateway.wire.schema import ApiKey, schema
 
 ENTITY_APIS = [api for api in APIS.values() if api.handle is not None or api.key == ApiKey.API_VERSIONS]
@@ -82,7 +82,7 @@ def test_writes_and_reads_what_kio_writes_and_reads(key: ApiKey, version: int) -
             out = bytearray()
             entity_writer(cls)(out, entity)
             assert bytes(out) == expected.getvalue()
-            reader = Reader(bytearray(out))
+            reader = FrameReader(bytearray(out))
             assert entity_reader(cls)(reader) == entity
             assert reader.position == len(out)
             assert kio_reader(cls)(bytes(out), 0) == (entity, len(out))
@@ -95,7 +95,7 @@ def test_every_cut_of_a_request_is_refused(key: ApiKey, version: int) -> None:
     entity_writer(messages.request)(out, sample(messages.request, 5))
     for size in range(len(out)):
         with pytest.raises(MalformedFrame):
-            messages.read(Reader(out[:size]))
+            messages.read(FrameReader(out[:size]))
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
@@ -106,13 +106,13 @@ def test_the_table_knows_which_versions_are_flexible(key: ApiKey, version: int) 
 @given(st.sampled_from(CASES), st.binary(max_size=200))
 def test_random_bytes_are_read_or_refused(case: tuple[ApiKey, int], body: bytes) -> None:
     with contextlib.suppress(MalformedFrame):
-        schema(*case).read(Reader(bytearray(body)))
+        schema(*case).read(FrameReader(bytearray(body)))
 
 
 @pytest.mark.parametrize("length", [b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xfe", b"\x00\x0f\xff\xff"])
 def test_absurd_lengths_allocate_nothing(length: bytes) -> None:
     with pytest.raises(MalformedFrame):
-        schema(ApiKey.METADATA, 1).read(Reader(length + bytes(20)))
+        schema(ApiKey.METADATA, 1).read(FrameReader(length + bytes(20)))
 
 
 def test_absurd_compact_lengths_allocate_nothing() -> None:
@@ -123,24 +123,24 @@ def test_absurd_compact_lengths_allocate_nothing() -> None:
         b"\x80\x80\x80\x80\x80\x01",
     ):
         with pytest.raises(MalformedFrame):
-            schema(ApiKey.METADATA, 12).read(Reader(bytearray(length + bytes(20))))
+            schema(ApiKey.METADATA, 12).read(FrameReader(bytearray(length + bytes(20))))
 
 
 def test_a_frame_of_empty_strings_does_not_become_millions_of_objects() -> None:
     count = 300_000
     with pytest.raises(MalformedFrame, match="array elements"):
-        schema(ApiKey.METADATA, 1).read(Reader(count.to_bytes(4, "big") + bytes(2 * count)))
+        schema(ApiKey.METADATA, 1).read(FrameReader(count.to_bytes(4, "big") + bytes(2 * count)))
 
 
 def test_the_longest_duration_is_read() -> None:
     body = b"\0\1g" + bytes(4) + b"\0\0" + b"\x7f" + b"\xff" * 7 + bytes(4)
-    request = schema(ApiKey.OFFSET_COMMIT, 2).read(Reader(bytearray(body)))
+    request = schema(ApiKey.OFFSET_COMMIT, 2).read(FrameReader(bytearray(body)))
     assert request.retention_time > datetime.timedelta(days=365 * 1_000_000)
 
 
 def test_unknown_tagged_fields_are_stepped_over() -> None:
     body = bytearray(b"\x01\x00\x00\x01\x63\x02ab")
-    request = schema(ApiKey.METADATA, 12).read(Reader(body))
+    request = schema(ApiKey.METADATA, 12).read(FrameReader(body))
     assert request.topics == ()
 
 
@@ -150,4 +150,4 @@ def test_tagged_field_with_the_wrong_size_is_refused() -> None:
     messages.write(out, sample(messages.response, 2))
     body = bytearray(b"\x00\x00\x01" + bytes(4) + b"\x01\x01\x05" + bytes(5))
     with pytest.raises(MalformedFrame):
-        entity_reader(messages.response)(Reader(body))
+        entity_reader(messages.response)(FrameReader(body))

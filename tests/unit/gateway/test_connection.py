@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rayka.config import BrokerConfig
-from rayka.gateway.server.connection import Connection
+from rayka.gateway.server.connection import ClientConnection
 from rayka.gateway.server.context import Context
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.image import MetadataImage
@@ -29,7 +29,7 @@ from tests.unit.gateway.scripted_broker import (
 )
 from tests.unit.gateway.wire_client import request_frame
 
-Check = Callable[[ScriptedBroker, Context, Connection, MemoryTransport], Coroutine[Any, Any, None]]
+Check = Callable[[ScriptedBroker, Context, ClientConnection, MemoryTransport], Coroutine[Any, Any, None]]
 
 
 def run(check: Check, **configs: str) -> None:
@@ -67,7 +67,7 @@ def list_offsets(correlation_id: int) -> bytes:
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 64, 1 << 20])
 def test_frames_arrive_in_any_pieces(piece: int) -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, b"".join(api_versions(i) for i in range(5)), piece)
         await settle()
@@ -80,7 +80,7 @@ def test_frames_arrive_in_any_pieces(piece: int) -> None:
 @pytest.mark.parametrize("piece", [999, 1 << 16, 1 << 30])
 def test_large_frames_keep_every_byte_and_are_writable(size: int, piece: int) -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, produce(1, size=size) + produce(2, size=size) + produce(3, size=50), piece)
         assert len(broker.partitions.appends) == 3
@@ -96,7 +96,7 @@ def test_large_frames_keep_every_byte_and_are_writable(size: int, piece: int) ->
 
 def test_produces_overlap_and_are_answered_in_request_order() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, b"".join(produce(i) for i in range(4)))
         assert len(broker.partitions.appends) == 4
@@ -113,7 +113,7 @@ def test_produces_overlap_and_are_answered_in_request_order() -> None:
 
 def test_requests_other_than_produce_are_answered_one_at_a_time() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, produce(1) + list_offsets(2) + produce(3) + fetch(4))
         partitions = broker.partitions
@@ -137,7 +137,7 @@ def test_requests_other_than_produce_are_answered_one_at_a_time() -> None:
 
 def test_a_request_without_a_response_leaves_no_gap() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, produce(1, acks=0) + produce(2))
         broker.partitions.appends[1][1].set_result([AppendResult(0, 1)])
@@ -152,7 +152,7 @@ def test_a_request_without_a_response_leaves_no_gap() -> None:
 
 def test_an_error_of_an_append_without_acks_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, produce(1, acks=0))
         broker.partitions.appends[0][1].set_result([AppendResult(3)])
@@ -166,7 +166,7 @@ def test_an_error_of_an_append_without_acks_closes_the_connection(caplog: pytest
 
 def test_requests_under_way_are_bounded() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         context.limits = context.limits._replace(connection_requests=3)
         taken = feed(connection, b"".join(produce(i) for i in range(10)), len(produce(0)))
@@ -183,7 +183,7 @@ def test_requests_under_way_are_bounded() -> None:
 
 def test_bytes_under_way_are_bounded_for_a_connection_and_for_the_process() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         size = len(produce(0, size=10_000))
         context.limits = context.limits._replace(connection_bytes=3 * size)
@@ -211,7 +211,7 @@ def test_bytes_under_way_are_bounded_for_a_connection_and_for_the_process() -> N
 
 def test_limits_follow_the_settings() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         broker.config = BrokerConfig.parse({"log.dirs": "/nowhere", "max.connections": "1", "fetch.max.bytes": "2048"})
         _, refused = connect(context)
@@ -223,7 +223,7 @@ def test_limits_follow_the_settings() -> None:
 
 def test_one_request_larger_than_the_process_may_hold_still_gets_its_turn() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         context.request_bytes._limit = 10
         feed(connection, produce(1))
@@ -234,7 +234,7 @@ def test_one_request_larger_than_the_process_may_hold_still_gets_its_turn() -> N
 
 def test_nothing_is_started_for_a_client_that_does_not_read() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         connection.pause_writing()
         feed(connection, produce(1) + produce(2))
@@ -249,7 +249,7 @@ def test_nothing_is_started_for_a_client_that_does_not_read() -> None:
 
 def test_a_lost_connection_ends_its_long_poll_and_gives_its_bytes_back() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, fetch(1))
         assert context.request_bytes.used > 0
@@ -266,7 +266,7 @@ def test_an_append_is_answered_after_the_client_closed_its_sending_end() -> None
     """The records are in the log: without the response the client would send them again. Kafka answers too."""
 
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, produce(1) + produce(2))
         assert connection.eof_received() is True
@@ -282,7 +282,7 @@ def test_an_append_is_answered_after_the_client_closed_its_sending_end() -> None
 
 def test_an_answer_after_the_connection_was_lost_is_dropped() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, produce(1))
         connection.connection_lost(None)
@@ -322,7 +322,7 @@ BAD_FRAMES = {
 @pytest.mark.parametrize("name", BAD_FRAMES)
 def test_a_bad_frame_closes_its_connection_with_a_line_in_the_log(name: str, caplog: pytest.LogCaptureFixture) -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         neighbour, neighbour_transport = connect(context, ("10.0.0.2", 6666))
         feed(connection, BAD_FRAMES[name])
@@ -341,7 +341,7 @@ def test_a_bad_frame_closes_its_connection_with_a_line_in_the_log(name: str, cap
 
 def test_a_string_of_32767_bytes_is_read() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         topic = b"\x80\x80\x02" + b"t" * 32_767
         feed(connection, request_frame(ApiKey.METADATA, 9, b"\x02" + topic + b"\0" + bytes(4), correlation_id=3))
@@ -353,7 +353,7 @@ def test_a_string_of_32767_bytes_is_read() -> None:
 
 def test_bytes_after_a_request_within_its_frame_are_ignored() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, request_frame(ApiKey.METADATA, 1, struct.pack(">i", 0) + b"garbage", correlation_id=3))
         await settle()
@@ -364,7 +364,7 @@ def test_bytes_after_a_request_within_its_frame_are_ignored() -> None:
 
 def test_the_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         for number in range(500):
             bad, _ = connect(context, ("10.0.0.3", number))
@@ -377,7 +377,7 @@ def test_the_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_connections_are_bounded_in_all_and_by_address() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         _, same_transport = connect(context)
         assert same_transport.ended is None
@@ -405,7 +405,7 @@ def test_connections_are_bounded_in_all_and_by_address() -> None:
 
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         connection.expire(connection.last_progress - 1)
         assert transport.ended is None
@@ -425,7 +425,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
 
 def test_finishing_answers_requests_under_way_and_takes_no_more() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, produce(1) + list_offsets(2))
         connection.finish()
@@ -440,7 +440,7 @@ def test_finishing_answers_requests_under_way_and_takes_no_more() -> None:
 
 def test_finishing_does_not_wait_for_a_long_poll() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         feed(connection, fetch(1))
         connection.finish()
@@ -452,7 +452,7 @@ def test_finishing_does_not_wait_for_a_long_poll() -> None:
 
 def test_a_failing_handler_closes_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         broker.image = None  # type: ignore[assignment]
         feed(connection, request_frame(ApiKey.METADATA, 1, struct.pack(">i", -1)))
@@ -469,7 +469,7 @@ def test_a_failing_handler_closes_only_its_connection(caplog: pytest.LogCaptureF
 
 def test_a_version_of_api_versions_above_ours_gets_error_35_in_version_0() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         head = struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 8, 1) + b"x" + b"\x00\x01\x02garbage"
         feed(connection, struct.pack(">i", len(head)) + head)
@@ -483,7 +483,7 @@ def test_a_connection_whose_requests_cannot_be_processed_is_closed_and_not_count
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         def fail() -> None:
             raise MemoryError
@@ -502,9 +502,9 @@ def test_a_connection_whose_requests_cannot_be_processed_is_closed_and_not_count
 
 def test_a_connection_that_cannot_be_accepted_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
-        def fail(connection: Connection) -> str | None:
+        def fail(connection: ClientConnection) -> str | None:
             raise OSError(errno.EIO, "Input/output error")
 
         context.add = fail  # type: ignore[method-assign]
@@ -519,7 +519,7 @@ def test_a_connection_that_cannot_be_accepted_is_closed(caplog: pytest.LogCaptur
 
 def test_requests_behind_a_waiting_one_are_counted_and_still_answered_when_they_use_up_the_room() -> None:
     async def check(
-        broker: ScriptedBroker, context: Context, connection: Connection, transport: MemoryTransport
+        broker: ScriptedBroker, context: Context, connection: ClientConnection, transport: MemoryTransport
     ) -> None:
         context.request_bytes._limit = 1000
         behind = b"".join(api_versions(number) for number in range(100))

@@ -8,7 +8,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
 from rayka.share.acquire import AcquiredRecords, AcquireParams, LogBatch
 from rayka.share.config import AcquireMode, ShareGroupConfig
-from rayka.share.persister import ShareState, StateBatch
+from rayka.share.persister import PersistedBatch, PersistedState
 from rayka.share.record_state import AcknowledgeType
 from rayka.share.share_partition import SharePartition, Transition, Write
 
@@ -29,7 +29,7 @@ class Group:
         locks: int = 2000,
     ) -> None:
         config = ShareGroupConfig(LOCK_MS, limit, locks)
-        state = ShareState(7, start, tuple(StateBatch(*batch) for batch in persisted))
+        state = PersistedState(7, start, tuple(PersistedBatch(*batch) for batch in persisted))
         self.partition = SharePartition(state, config)
         self.log = [LogBatch(*batch) for batch in batches]
         self.now_ms = 0

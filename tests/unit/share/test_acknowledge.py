@@ -6,7 +6,7 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
-from rayka.share.persister import StateBatch, persister_error
+from rayka.share.persister import PersistedBatch, persister_error
 from rayka.share.record_state import AcknowledgeType
 from tests.unit.share.group import LOCK_MS, Group
 
@@ -31,7 +31,7 @@ def test_an_acknowledgement_counts_when_it_is_persisted() -> None:
     assert group.partition.start_offset == 0
     write = group.persist()
     assert write is not None
-    assert write.update.state_batches == (StateBatch(0, 9, 2, 1),)
+    assert write.update.state_batches == (PersistedBatch(0, 9, 2, 1),)
     assert (write.update.state_epoch, write.update.start_offset, write.update.delivery_complete_count) == (7, 0, 10)
     assert group.partition.start_offset == 10
 
@@ -93,7 +93,7 @@ def test_changes_that_come_during_a_write_go_together_with_the_next() -> None:
     group.partition.end_write(None, 0)
     second = group.partition.begin_write()
     assert second is not None
-    assert second.update.state_batches == (StateBatch(1, 1, 2, 1), StateBatch(2, 2, 4, 1))
+    assert second.update.state_batches == (PersistedBatch(1, 1, 2, 1), PersistedBatch(2, 2, 4, 1))
     assert second.update.start_offset == 1
 
 
@@ -145,7 +145,7 @@ def test_a_lock_ends_at_its_time_and_the_records_are_delivered_again() -> None:
     assert group.partition.next_deadline() is None
     write = group.persist()
     assert write is not None
-    assert write.update.state_batches == (StateBatch(0, 9, 0, 1),)
+    assert write.update.state_batches == (PersistedBatch(0, 9, 0, 1),)
     assert group.acquire("other", max_records=10)[0] == (0, 9, 2)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rayka.coordinator.clock import Now
 from rayka.coordinator.groups.classic.group import ClassicGroup, ClassicMember
-from rayka.coordinator.groups.deadlines import Timer, TimerKey
+from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey
 from rayka.coordinator.groups.records import CoordinatorRecord
 from rayka.coordinator.groups.steps import UpdateClassicGroup
 from rayka.coordinator.result import Completion, Pending, Result
@@ -40,22 +40,22 @@ class ClassicChanges:
         if request_id is not None:
             self.completions.append(Completion(request_id, response))
 
-    def schedule(self, timer: Timer, delay_ms: int, argument: Any = None, member_id: str = "") -> None:
+    def schedule(self, timer: GroupTimer, delay_ms: int, argument: Any = None, member_id: str = "") -> None:
         """Set a deadline, `delay_ms` from now."""
-        key = TimerKey(timer, self.group.group_id, member_id)
+        key = GroupTimerKey(timer, self.group.group_id, member_id)
         self._timers.append(TimerChange(key, self.now.ms + delay_ms, argument))
 
-    def cancel(self, timer: Timer, member_id: str = "") -> None:
+    def cancel(self, timer: GroupTimer, member_id: str = "") -> None:
         """Cancel a deadline."""
-        self._timers.append(TimerChange(TimerKey(timer, self.group.group_id, member_id)))
+        self._timers.append(TimerChange(GroupTimerKey(timer, self.group.group_id, member_id)))
 
     def renew_session(self, member: ClassicMember) -> None:
         """Restart the session timer of a member."""
-        self.schedule(Timer.SESSION, member.session_timeout_ms, member_id=member.member_id)
+        self.schedule(GroupTimer.SESSION, member.session_timeout_ms, member_id=member.member_id)
 
     def cancel_session(self, member_id: str) -> None:
         """The session of a member does not expire."""
-        self.cancel(Timer.SESSION, member_id)
+        self.cancel(GroupTimer.SESSION, member_id)
 
     def update_step(self) -> UpdateClassicGroup:
         """The step that makes the draft the group."""

@@ -20,7 +20,7 @@ from rayka.coordinator.groups.classic.group import (
 )
 from rayka.coordinator.groups.classic.rebalance import Rebalance, answer_waiting, joined
 from rayka.coordinator.groups.classic.requests import UNKNOWN_MEMBER_ID, JoinGroupRequest, JoinGroupResponse
-from rayka.coordinator.groups.deadlines import Timer
+from rayka.coordinator.groups.deadlines import GroupTimer
 from rayka.coordinator.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from rayka.coordinator.groups.steps import ReplaceStaticMember
 from rayka.coordinator.result import Result
@@ -68,7 +68,7 @@ class ClassicJoin:
             return self._replace_static(changes, member_id, request, request_id)
         if instance_id is None and request.require_known_member_id:
             changes.group.pending_join_members[member_id] = None
-            changes.schedule(Timer.SESSION, request.session_timeout_ms, member_id=member_id)
+            changes.schedule(GroupTimer.SESSION, request.session_timeout_ms, member_id=member_id)
             changes.complete(request_id, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(changes, member_id, request, request_id)
@@ -92,7 +92,7 @@ class ClassicJoin:
             is_new=True,
         )
         group.add(member)
-        changes.schedule(Timer.SESSION, NEW_MEMBER_JOIN_TIMEOUT_MS, member_id=member_id)
+        changes.schedule(GroupTimer.SESSION, NEW_MEMBER_JOIN_TIMEOUT_MS, member_id=member_id)
         self._rebalance.prepare_or_complete(changes)
 
     def _join_again(self, changes: ClassicChanges, request: JoinGroupRequest, request_id: int) -> None:

@@ -19,7 +19,7 @@ from rayka.coordinator.groups.classic.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from rayka.coordinator.groups.deadlines import Timer, TimerKey
+from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey
 from rayka.coordinator.groups.steps import StoreAssignment
 from rayka.coordinator.result import Result
 from rayka.coordinator.timers import TimerQueue
@@ -31,7 +31,7 @@ NONE = ErrorCode.NONE
 class ClassicMembers:
     """Serves the members of classic groups."""
 
-    def __init__(self, rebalance: Rebalance, timers: TimerQueue[TimerKey]) -> None:
+    def __init__(self, rebalance: Rebalance, timers: TimerQueue[GroupTimerKey]) -> None:
         self._rebalance = rebalance
         self._timers = timers
 
@@ -80,7 +80,7 @@ class ClassicMembers:
             self._renew_session(group, member_id, now)
 
     def _renew_session(self, group: ClassicGroup, member_id: str, now: Now) -> None:
-        key = TimerKey(Timer.SESSION, group.group_id, member_id)
+        key = GroupTimerKey(GroupTimer.SESSION, group.group_id, member_id)
         self._timers.schedule(key, now.ms + group.members[member_id].session_timeout_ms)
 
     def leave(self, changes: ClassicChanges, request: LeaveGroupRequest) -> Result[LeaveGroupResponse]:
@@ -111,14 +111,14 @@ class ClassicMembers:
             self._rebalance.remove(changes, group.members[member_id])
         return LeftMember(identity.member_id, instance_id, error)
 
-    def expire(self, changes: ClassicChanges, key: TimerKey, argument: Any) -> Result[None]:
+    def expire(self, changes: ClassicChanges, key: GroupTimerKey, argument: Any) -> Result[None]:
         """A deadline of the group or of a member has come."""
         match key.timer:
-            case Timer.SESSION:
+            case GroupTimer.SESSION:
                 self._rebalance.expire_session(changes, key.member_id)
-            case Timer.JOIN:
+            case GroupTimer.JOIN:
                 self._rebalance.expire_join(changes, argument)
-            case Timer.SYNC:
+            case GroupTimer.SYNC:
                 self._rebalance.expire_sync(changes, argument)
         return changes.result()
 

@@ -18,7 +18,7 @@ from rayka.coordinator.groups.classic.group import (
     ClassicMember,
 )
 from rayka.coordinator.groups.classic.requests import UNKNOWN_MEMBER_ID, JoinGroupResponse, SyncGroupResponse
-from rayka.coordinator.groups.deadlines import InitialDelay, Timer
+from rayka.coordinator.groups.deadlines import GroupTimer, InitialDelay
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.errors import ErrorCode
 
@@ -42,7 +42,7 @@ class Rebalance:
         if group.state is COMPLETING_REBALANCE:
             self.abandon_assignment(changes, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_sync_members = {}
-        changes.cancel(Timer.SYNC)
+        changes.cancel(GroupTimer.SYNC)
         is_initial = group.is_empty
         group.move_to(PREPARING_REBALANCE, changes.now.wall_ms)
         if is_initial:
@@ -50,12 +50,12 @@ class Rebalance:
         elif group.has_all_members_joined:
             self.complete(changes)
         else:
-            changes.schedule(Timer.JOIN, group.rebalance_timeout_ms)
+            changes.schedule(GroupTimer.JOIN, group.rebalance_timeout_ms)
 
     def _delay_initially(self, changes: ClassicChanges) -> None:
         delay_ms = max(self.settings.initial_rebalance_delay_ms, self.settings.initial_rebalance_quiet_ms)
         remaining_ms = max(changes.group.rebalance_timeout_ms - delay_ms, 0)
-        changes.schedule(Timer.JOIN, delay_ms, InitialDelay(delay_ms, remaining_ms))
+        changes.schedule(GroupTimer.JOIN, delay_ms, InitialDelay(delay_ms, remaining_ms))
 
     def complete_if_all_joined(self, changes: ClassicChanges) -> None:
         """End the join phase if nobody is missing. The first one ends by its timer, so that more can come."""
@@ -66,13 +66,13 @@ class Rebalance:
     def complete(self, changes: ClassicChanges) -> None:
         """End the join phase. Dynamic members that did not join are removed, static ones stay (KIP-345)."""
         group = changes.group
-        changes.cancel(Timer.JOIN)
+        changes.cancel(GroupTimer.JOIN)
         for member in list(group.members.values()):
             if member.awaiting_join is None and member.group_instance_id is None:
                 group.remove(member.member_id)
                 changes.cancel_session(member.member_id)
         if group.members and not group.elect_joined_leader():
-            changes.schedule(Timer.JOIN, group.rebalance_timeout_ms)
+            changes.schedule(GroupTimer.JOIN, group.rebalance_timeout_ms)
             return
         group.begin_generation(changes.now.wall_ms)
         if group.is_empty:
@@ -86,7 +86,7 @@ class Rebalance:
             changes.complete(member.awaiting_join, joined(group, member))
             changes.renew_session(changes.update(member, awaiting_join=None, is_new=False))
             group.pending_sync_members[member.member_id] = None
-        changes.schedule(Timer.SYNC, group.rebalance_timeout_ms, group.generation_id)
+        changes.schedule(GroupTimer.SYNC, group.rebalance_timeout_ms, group.generation_id)
 
     def expire_join(self, changes: ClassicChanges, delay: InitialDelay | None) -> None:
         """The time to join is over, or one step of the first delay, which continues while members keep coming."""
@@ -100,7 +100,7 @@ class Rebalance:
             min(self.settings.initial_rebalance_delay_ms, delay.remaining_ms), self.settings.initial_rebalance_quiet_ms
         )
         following = InitialDelay(step_ms, max(delay.remaining_ms - delay.delay_ms, 0))
-        changes.schedule(Timer.JOIN, step_ms, following)
+        changes.schedule(GroupTimer.JOIN, step_ms, following)
 
     def expire_sync(self, changes: ClassicChanges, generation_id: int) -> None:
         """Remove members that joined the generation and never asked for their assignment."""
@@ -117,7 +117,7 @@ class Rebalance:
         """A member asked for its assignment."""
         changes.group.pending_sync_members.pop(member_id, None)
         if not changes.group.pending_sync_members:
-            changes.cancel(Timer.SYNC)
+            changes.cancel(GroupTimer.SYNC)
 
     def expire_session(self, changes: ClassicChanges, member_id: str) -> None:
         """Remove a member whose session is over."""

@@ -30,7 +30,7 @@ from rayka.coordinator.groups.consumer.heartbeat import (
 from rayka.coordinator.groups.consumer.member import Assignment, ConsumerMember, MemberState
 from rayka.coordinator.groups.consumer.target_assignment import is_due
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
-from rayka.coordinator.groups.deadlines import Timer, TimerKey
+from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey
 from rayka.coordinator.groups.migration import classic_assignment, classic_metadata, protocols_of
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, MigrationPolicy
 from rayka.coordinator.timers import TimerQueue
@@ -41,7 +41,7 @@ from rayka.errors import ErrorCode, RaykaError
 class ClassicConsumer:
     """Serves classic members of consumer groups. Raises the error that a member gets if its request is refused."""
 
-    def __init__(self, heartbeats: ConsumerHeartbeat, timers: TimerQueue[TimerKey]) -> None:
+    def __init__(self, heartbeats: ConsumerHeartbeat, timers: TimerQueue[GroupTimerKey]) -> None:
         self._heartbeats = heartbeats
         self._timers = timers
 
@@ -96,10 +96,10 @@ class ClassicConsumer:
 
     def joined(self, group_id: str, member: ConsumerMember, now: Now) -> None:
         """The join is in the log: wait for the sync."""
-        self._timers.cancel(TimerKey(Timer.MEMBER_JOIN, group_id, member.member_id))
-        self._timers.cancel(TimerKey(Timer.REBALANCE, group_id, member.member_id))
+        self._timers.cancel(GroupTimerKey(GroupTimer.MEMBER_JOIN, group_id, member.member_id))
+        self._timers.cancel(GroupTimerKey(GroupTimer.REBALANCE, group_id, member.member_id))
         self._heartbeats.renew_classic_session(group_id, member, now)
-        key = TimerKey(Timer.MEMBER_SYNC, group_id, member.member_id)
+        key = GroupTimerKey(GroupTimer.MEMBER_SYNC, group_id, member.member_id)
         self._timers.schedule(key, now.ms + member.rebalance_timeout_ms)
 
     def answer(self, member: ConsumerMember) -> JoinGroupResponse:
@@ -131,7 +131,7 @@ class ClassicConsumer:
             self._call_to_join(group, member, now)
             reason = f"A new rebalance is triggered in group {group.group_id}."
             raise RaykaError(ErrorCode.REBALANCE_IN_PROGRESS, reason)
-        self._timers.cancel(TimerKey(Timer.MEMBER_SYNC, group.group_id, member.member_id))
+        self._timers.cancel(GroupTimerKey(GroupTimer.MEMBER_SYNC, group.group_id, member.member_id))
         self._heartbeats.renew_classic_session(group.group_id, member, now)
         return SyncGroupResponse(
             protocol_type=asked[0], protocol_name=asked[1], assignment=classic_assignment(member, topics)
@@ -170,7 +170,7 @@ class ClassicConsumer:
         return _classic_member(group, member_id, instance_id)
 
     def _call_to_join(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
-        key = TimerKey(Timer.MEMBER_JOIN, group.group_id, member.member_id)
+        key = GroupTimerKey(GroupTimer.MEMBER_JOIN, group.group_id, member.member_id)
         if key not in self._timers:
             self._timers.schedule(key, now.ms + member.rebalance_timeout_ms)
 
@@ -199,7 +199,7 @@ def _can_get_more(group: ConsumerGroup, member: ConsumerMember) -> bool:
     )
 
 
-def _subscription(request: JoinGroupRequest) -> consumer_protocol.Subscription:
+def _subscription(request: JoinGroupRequest) -> consumer_protocol.ConsumerProtocolSubscription:
     try:
         return consumer_protocol.read_subscription(request.protocols[0].metadata)
     except ValueError as error:
@@ -207,7 +207,7 @@ def _subscription(request: JoinGroupRequest) -> consumer_protocol.Subscription:
         raise RaykaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, reason) from None
 
 
-def _owned(subscription: consumer_protocol.Subscription, topics: Topics) -> Assignment:
+def _owned(subscription: consumer_protocol.ConsumerProtocolSubscription, topics: Topics) -> Assignment:
     return {
         topics.by_name[topic].topic_id: frozenset(partitions)
         for topic, partitions in subscription.owned_partitions

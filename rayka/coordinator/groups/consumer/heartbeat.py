@@ -18,13 +18,13 @@ from rayka.coordinator.groups.consumer.member import (
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.consumer.target_assignment import has_passed
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
-from rayka.coordinator.groups.deadlines import SessionWarning, Timer, TimerKey
+from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey, SessionWarning
 from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
 
-MEMBER_TIMERS = (Timer.SESSION, Timer.REBALANCE, Timer.MEMBER_JOIN, Timer.MEMBER_SYNC)
+MEMBER_TIMERS = (GroupTimer.SESSION, GroupTimer.REBALANCE, GroupTimer.MEMBER_JOIN, GroupTimer.MEMBER_SYNC)
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
@@ -61,7 +61,7 @@ def _invalid(reason: str) -> RaykaError:
 class ConsumerHeartbeat:
     """Serves the members of consumer groups that speak the consumer protocol."""
 
-    def __init__(self, settings: GroupSettings, timers: TimerQueue[TimerKey]) -> None:
+    def __init__(self, settings: GroupSettings, timers: TimerQueue[GroupTimerKey]) -> None:
         self.settings = settings
         self._timers = timers
         self._overdue: dict[str, set[str]] = {}
@@ -199,7 +199,7 @@ class ConsumerHeartbeat:
     def renew_classic_session(self, group_id: str, member: ConsumerMember, now: Now) -> None:
         """Restart the session timer of a member that speaks the classic protocol."""
         assert member.classic is not None
-        key = TimerKey(Timer.SESSION, group_id, member.member_id)
+        key = GroupTimerKey(GroupTimer.SESSION, group_id, member.member_id)
         self._timers.schedule(key, now.ms + member.classic.session_timeout_ms)
 
     def renew_session(self, group_id: str, member_id: str, own: ConsumerGroupSettings, now: Now) -> None:
@@ -212,10 +212,10 @@ class ConsumerHeartbeat:
         longest_ms = max(own.session_timeout_ms - interval_ms, interval_ms + 2 * short_ms) - short_ms
         warning_ms = min(longest_ms, own.session_timeout_ms)
         grace_ms = own.session_timeout_ms - warning_ms
-        key = TimerKey(Timer.SESSION, group_id, member_id)
+        key = GroupTimerKey(GroupTimer.SESSION, group_id, member_id)
         self._timers.schedule(key, now.ms + warning_ms, SessionWarning(grace_ms) if grace_ms else None)
 
-    def warn(self, key: TimerKey, warning: SessionWarning, now: Now) -> None:
+    def warn(self, key: GroupTimerKey, warning: SessionWarning, now: Now) -> None:
         """The session of a member is nearly over."""
         self._overdue.setdefault(key.group_id, set()).add(key.member_id)
         self._timers.schedule(key, now.ms + warning.grace_ms)
@@ -229,7 +229,7 @@ class ConsumerHeartbeat:
 
     def watch_revocation(self, group_id: str, member: ConsumerMember, now: Now) -> None:
         """A member that has to revoke partitions has its rebalance timeout for it; then it is removed."""
-        key = TimerKey(Timer.REBALANCE, group_id, member.member_id)
+        key = GroupTimerKey(GroupTimer.REBALANCE, group_id, member.member_id)
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._timers.cancel(key)
         elif key not in self._timers:
@@ -239,7 +239,7 @@ class ConsumerHeartbeat:
         """Cancel all deadlines of a member."""
         self._clear_overdue(group_id, member_id)
         for timer in MEMBER_TIMERS:
-            self._timers.cancel(TimerKey(timer, group_id, member_id))
+            self._timers.cancel(GroupTimerKey(timer, group_id, member_id))
 
 
 def replace_static_member(changes: ConsumerGroupUpdate, current: ConsumerMember, member_id: str) -> ConsumerMember:

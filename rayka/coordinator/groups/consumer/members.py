@@ -34,7 +34,7 @@ from rayka.coordinator.groups.consumer.heartbeat import ConsumerHeartbeat, check
 from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember, MemberState
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
-from rayka.coordinator.groups.deadlines import SessionWarning, Timer, TimerKey
+from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey, SessionWarning
 from rayka.coordinator.groups.records import CoordinatorRecord, GroupMetadataKey
 from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings
 from rayka.coordinator.groups.share.group import ShareGroup
@@ -57,7 +57,7 @@ class ConsumerMembers:
     """Serves the members of consumer groups. A request that is refused raises the error that the member gets."""
 
     def __init__(
-        self, settings: GroupSettings, own: ConsumerSettings, state: GroupState, timers: TimerQueue[TimerKey]
+        self, settings: GroupSettings, own: ConsumerSettings, state: GroupState, timers: TimerQueue[GroupTimerKey]
     ) -> None:
         self._settings = settings
         self._own = own
@@ -132,17 +132,17 @@ class ConsumerMembers:
         group.checked_version = self._state.topics.version
         self._heartbeats.renew_session(step.group_id, step.member_id, self._own.of(step.group_id), now)
         self._heartbeats.watch_revocation(step.group_id, group.members[step.member_id], now)
-        for timer in (Timer.MEMBER_JOIN, Timer.MEMBER_SYNC):
-            self._timers.cancel(TimerKey(timer, step.group_id, step.member_id))
+        for timer in (GroupTimer.MEMBER_JOIN, GroupTimer.MEMBER_SYNC):
+            self._timers.cancel(GroupTimerKey(timer, step.group_id, step.member_id))
 
     def _upgraded(self, classic: ClassicGroup, now: Now) -> None:
         """The sessions of a classic group's members continue in the consumer group."""
-        for timer in (Timer.JOIN, Timer.SYNC):
-            self._timers.cancel(TimerKey(timer, classic.group_id))
+        for timer in (GroupTimer.JOIN, GroupTimer.SYNC):
+            self._timers.cancel(GroupTimerKey(timer, classic.group_id))
         for member_id in classic.pending_join_members:
-            self._timers.cancel(TimerKey(Timer.SESSION, classic.group_id, member_id))
+            self._timers.cancel(GroupTimerKey(GroupTimer.SESSION, classic.group_id, member_id))
         for member in classic.members.values():
-            key = TimerKey(Timer.SESSION, classic.group_id, member.member_id)
+            key = GroupTimerKey(GroupTimer.SESSION, classic.group_id, member.member_id)
             self._timers.schedule(key, now.ms + member.session_timeout_ms)
 
     def _forget_replaced(self, group_id: str, replaced_id: str | None, member_id: str) -> None:
@@ -249,7 +249,7 @@ class ConsumerMembers:
             return LeftMember(identity.member_id, identity.group_instance_id, refused.code)
         return LeftMember(member.member_id, identity.group_instance_id)
 
-    def expire(self, group: ConsumerGroup, key: TimerKey, argument: Any, now: Now) -> Result[None] | None:
+    def expire(self, group: ConsumerGroup, key: GroupTimerKey, argument: Any, now: Now) -> Result[None] | None:
         """Remove a member whose deadline has come, unless it has done since what the deadline was for."""
         if not _is_overdue(group, key, argument):
             return None
@@ -273,15 +273,15 @@ class ConsumerMembers:
         return ConsumerGroupUpdate(draft, self._state.topics, self._settings.consumer_assignors, now.wall_ms)
 
 
-def _is_overdue(group: ConsumerGroup, key: TimerKey, argument: Any) -> bool:
+def _is_overdue(group: ConsumerGroup, key: GroupTimerKey, argument: Any) -> bool:
     """Whether the member is still in the state whose deadline has come."""
     member: ConsumerMember | None = group.members.get(key.member_id)
     if member is None:
         return False
     match key.timer:
-        case Timer.REBALANCE:
+        case GroupTimer.REBALANCE:
             return member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch == argument
-        case Timer.MEMBER_JOIN | Timer.MEMBER_SYNC:
+        case GroupTimer.MEMBER_JOIN | GroupTimer.MEMBER_SYNC:
             return member.classic is not None
         case timer:
-            return timer is Timer.SESSION
+            return timer is GroupTimer.SESSION

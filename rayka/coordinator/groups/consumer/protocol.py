@@ -23,7 +23,7 @@ class TopicPartitions(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class Subscription(NamedTuple):
+class ConsumerProtocolSubscription(NamedTuple):
     """What a member subscribes to and, since version 1, what it owns (KIP-429, KIP-792, KIP-881)."""
 
     topics: tuple[str, ...]
@@ -33,7 +33,7 @@ class Subscription(NamedTuple):
     rack_id: str | None = None
 
 
-class Assignment(NamedTuple):
+class ConsumerProtocolAssignment(NamedTuple):
     """What a member is to read."""
 
     assigned_partitions: tuple[TopicPartitions, ...]
@@ -42,14 +42,16 @@ class Assignment(NamedTuple):
 
 _TOPIC_PARTITIONS = Schema(TopicPartitions, Field("topic", STRING), Field("partitions", Array(INT32)))
 _SUBSCRIPTION = Schema(
-    Subscription,
+    ConsumerProtocolSubscription,
     Field("topics", Array(STRING)),
     Field("user_data", BYTES),
     Field("owned_partitions", Array(_TOPIC_PARTITIONS), since=1),
     Field("generation_id", INT32, since=2),
     Field("rack_id", STRING, since=3),
 )
-_ASSIGNMENT = Schema(Assignment, Field("assigned_partitions", Array(_TOPIC_PARTITIONS)), Field("user_data", BYTES))
+_ASSIGNMENT = Schema(
+    ConsumerProtocolAssignment, Field("assigned_partitions", Array(_TOPIC_PARTITIONS)), Field("user_data", BYTES)
+)
 
 
 def version_of(data: bytes) -> int:
@@ -60,7 +62,7 @@ def version_of(data: bytes) -> int:
     return version
 
 
-def read_subscription(data: bytes) -> Subscription:
+def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
     """Raises ValueError if `data` is malformed. Unknown fields of later versions are ignored."""
     reader = ByteReader(data, 2)
     return _SUBSCRIPTION.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
@@ -73,22 +75,22 @@ def read_topics(data: bytes) -> tuple[str, ...]:
     return topics
 
 
-def read_assignment(data: bytes) -> Assignment:
+def read_assignment(data: bytes) -> ConsumerProtocolAssignment:
     """Empty data is an empty assignment. Raises ValueError if `data` is malformed."""
     if not data:
-        return Assignment(())
+        return ConsumerProtocolAssignment(())
     reader = ByteReader(data, 2)
     return _ASSIGNMENT.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
 
 
-def write_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
+def write_subscription(subscription: ConsumerProtocolSubscription, version: int = HIGHEST_VERSION) -> bytes:
     """The bytes of a subscription."""
     out = bytearray(_INT16.pack(version))
     _SUBSCRIPTION.write(out, subscription, version, flexible=False)
     return bytes(out)
 
 
-def write_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
+def write_assignment(assignment: ConsumerProtocolAssignment, version: int = HIGHEST_VERSION) -> bytes:
     """The bytes of an assignment."""
     out = bytearray(_INT16.pack(version))
     _ASSIGNMENT.write(out, assignment, version, flexible=False)

@@ -8,7 +8,7 @@ from typing import Any
 from rayka.coordinator.clock import Now
 from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, assignment_of, topic_partitions
 from rayka.coordinator.groups.consumer.target_assignment import has_passed
-from rayka.coordinator.groups.deadlines import Timer, TimerKey
+from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey
 from rayka.coordinator.groups.settings import GroupSettings, ShareGroupSettings, ShareSettings
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.share.member import ShareMember
@@ -40,7 +40,7 @@ class ShareMembers:
     """Serves the members of share groups. A request that is refused raises the error that the member gets."""
 
     def __init__(
-        self, settings: GroupSettings, own: ShareSettings, state: GroupState, timers: TimerQueue[TimerKey]
+        self, settings: GroupSettings, own: ShareSettings, state: GroupState, timers: TimerQueue[GroupTimerKey]
     ) -> None:
         self._settings = settings
         self._own = own
@@ -141,7 +141,7 @@ class ShareMembers:
 
     def _renew_session(self, group: ShareGroup, member_id: str, now: Now) -> None:
         timeout_ms = self._own.of(group.group_id).session_timeout_ms
-        self._timers.schedule(TimerKey(Timer.SESSION, group.group_id, member_id), now.ms + timeout_ms)
+        self._timers.schedule(GroupTimerKey(GroupTimer.SESSION, group.group_id, member_id), now.ms + timeout_ms)
 
     def _is_over(self, since_ms: int, now: Now) -> bool:
         """Whether what began then would have been reported by now; what another coordinator began counts as over."""
@@ -158,9 +158,9 @@ class ShareMembers:
         step = Respond(ShareGroupStateInitializedResponse)
         return Result(ShareGroupStateInitializedResponse(), tuple(changes.records), step=step)
 
-    def expire(self, group: ShareGroup, key: TimerKey, argument: Any, now: Now) -> Result[None] | None:
+    def expire(self, group: ShareGroup, key: GroupTimerKey, argument: Any, now: Now) -> Result[None] | None:
         """Remove a member whose session is over."""
-        if key.timer is not Timer.SESSION or key.member_id not in group.members:
+        if key.timer is not GroupTimer.SESSION or key.member_id not in group.members:
             return None
         return self._remove(group, None, RemoveMembers(group.group_id, (key.member_id,), retry=(key, argument)), now)
 

@@ -25,7 +25,7 @@ from rayka.coordinator.groups.share.requests import (
     ShareGroupStateDeletedRequest,
     ShareGroupStateDeletedResponse,
     SharePartitionToInitialize,
-    TopicOffsets,
+    TopicStartOffsets,
 )
 from rayka.coordinator.groups.share.update import ShareGroupUpdate
 from rayka.coordinator.groups.state import GroupState
@@ -92,7 +92,7 @@ class ShareOffsets:
         else:
             group.deleting_since_ms = now.ms
 
-    def _altered(self, topic: TopicOffsets) -> AlteredTopic:
+    def _altered(self, topic: TopicStartOffsets) -> AlteredTopic:
         metadata = self._state.topics.by_name.get(topic.topic_name)
         if metadata is None:
             return AlteredTopic(ZERO_UUID, topic.topic_name, (UNKNOWN,) * len(topic.partitions))

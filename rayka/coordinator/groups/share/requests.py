@@ -117,7 +117,7 @@ class ShareGroupPartitionsRequest(GroupRequest[ShareGroupPartitionsResponse]):
     group_id: str
 
 
-class TopicOffsets(NamedTuple):
+class TopicStartOffsets(NamedTuple):
     """New start offsets of partitions of one topic, as (partition, offset)."""
 
     topic_name: str
@@ -148,7 +148,7 @@ class AlterShareGroupOffsetsRequest(GroupRequest[AlterShareGroupOffsetsResponse]
     """New start offsets of a group without members."""
 
     group_id: str
-    topics: tuple[TopicOffsets, ...]
+    topics: tuple[TopicStartOffsets, ...]
 
 
 class DeletedTopic(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from rayka.errors import ErrorCode
 from rayka.gateway.handlers.fetch.down_conversion import FIRST_WITH_MAGIC_2, Converted, Fetched, convert
-from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FIRST_WITH_ZSTD, FetchRequest, parse
+from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FIRST_WITH_ZSTD, FetchRequestData, parse
 from rayka.gateway.handlers.fetch.response import Answered, FetchResponse
 from rayka.gateway.handlers.fetch.sessions import FetchContext, SessionPartition
 from rayka.gateway.server.context import Context
@@ -52,7 +52,9 @@ def handle(context: Context, pending: PendingRequest) -> None:
 class Fetch:
     """One fetch under way. `results` has the answers known, in the order of the context's partitions."""
 
-    def __init__(self, context: Context, pending: PendingRequest, request: FetchRequest, fetch: FetchContext) -> None:
+    def __init__(
+        self, context: Context, pending: PendingRequest, request: FetchRequestData, fetch: FetchContext
+    ) -> None:
         self._context = context
         self._pending = pending
         self._request = request

@@ -6,7 +6,7 @@ import struct
 from typing import Final
 
 from rayka.gateway.handlers.fetch.sessions import FINAL_EPOCH, NO_SESSION_ID, PartitionKey, SessionPartition, TopicKey
-from rayka.gateway.wire.reader import INT32, Frame, MalformedFrame, Reader
+from rayka.gateway.wire.reader import INT32, Frame, FrameReader, MalformedFrame
 from rayka.types import NO_LEADER_EPOCH
 
 FIRST_FLEXIBLE: Final = 12
@@ -27,7 +27,7 @@ _V9: Final = struct.Struct(">iiqqi")
 _V12: Final = struct.Struct(">iiqiqi")
 
 
-class FetchRequest:
+class FetchRequestData:
     """What a Fetch request asks."""
 
     __slots__ = (
@@ -59,11 +59,11 @@ class FetchRequest:
         return self.replica_id >= 0
 
 
-def parse(frame: Frame, position: int, version: int) -> FetchRequest:
+def parse(frame: Frame, position: int, version: int) -> FetchRequestData:
     """Read a request whose body begins at `position`. Raises MalformedFrame."""
     flexible = version >= FIRST_FLEXIBLE
-    reader = Reader(frame, position)
-    request = FetchRequest()
+    reader = FrameReader(frame, position)
+    request = FetchRequestData()
     if version < _FIRST_WITH_REPLICA_STATE:
         request.replica_id = reader.int32()
     request.max_wait_ms = reader.int32()
@@ -85,7 +85,7 @@ def parse(frame: Frame, position: int, version: int) -> FetchRequest:
     return request
 
 
-def _read_topics(reader: Reader, version: int, flexible: bool, partitions: list[SessionPartition]) -> None:
+def _read_topics(reader: FrameReader, version: int, flexible: bool, partitions: list[SessionPartition]) -> None:
     layout = _V12 if version >= 12 else _V9 if version >= 9 else _V5 if version >= 5 else _V0
     for _ in range(reader.required_array_size(flexible)):
         topic = _read_topic(reader, version, flexible)
@@ -108,11 +108,11 @@ def _partition(topic: TopicKey, version: int, fields: tuple[int, ...]) -> Sessio
     return SessionPartition(topic, fields[0], fields[1], fields[-1], NO_LEADER_EPOCH)
 
 
-def _read_topic(reader: Reader, version: int, flexible: bool) -> TopicKey:
+def _read_topic(reader: FrameReader, version: int, flexible: bool) -> TopicKey:
     return reader.topic_id() if version >= FIRST_WITH_TOPIC_ID else reader.required_string(flexible)
 
 
-def _read_forgotten(reader: Reader, version: int, flexible: bool, forgotten: list[PartitionKey]) -> None:
+def _read_forgotten(reader: FrameReader, version: int, flexible: bool, forgotten: list[PartitionKey]) -> None:
     for _ in range(reader.required_array_size(flexible)):
         topic = _read_topic(reader, version, flexible)
         for _ in range(reader.required_array_size(flexible, INT32.size)):
@@ -121,7 +121,7 @@ def _read_forgotten(reader: Reader, version: int, flexible: bool, forgotten: lis
             reader.skip_tags()
 
 
-def _read_tags(reader: Reader, version: int, request: FetchRequest) -> None:
+def _read_tags(reader: FrameReader, version: int, request: FetchRequestData) -> None:
     """The cluster id is for brokers; the replica's state says who asks (KIP-903)."""
     for _ in range(reader.tag_count()):
         tag = reader.uvarint()

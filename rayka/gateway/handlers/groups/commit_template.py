@@ -12,7 +12,7 @@ from typing import Final
 
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest
 from rayka.gateway.server.request import PendingRequest
-from rayka.gateway.wire.reader import INT32, Frame, Reader
+from rayka.gateway.wire.reader import INT32, Frame, FrameReader
 from rayka.metadata.image import MetadataImage
 
 FIRST_VERSION: Final = 8
@@ -84,7 +84,7 @@ class CommitTemplate:
 
 def _offset_positions(body: Frame, version: int) -> list[int]:
     """Where the offset of each partition is. The request was read before: it follows its schema."""
-    reader, positions = Reader(body), []
+    reader, positions = FrameReader(body), []
     reader.string(flexible=True)  # group
     reader.int32()  # generation or member epoch
     reader.string(flexible=True)  # member

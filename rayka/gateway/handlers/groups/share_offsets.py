@@ -12,7 +12,7 @@ from rayka.coordinator.groups.share.requests import (
     AlterShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
-    TopicOffsets,
+    TopicStartOffsets,
 )
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE, message_of
@@ -91,7 +91,9 @@ async def handle_alter(call: Call) -> Any:
     request = AlterShareGroupOffsetsRequest(
         call.request.group_id,
         tuple(
-            TopicOffsets(topic.topic_name, tuple((one.partition_index, one.start_offset) for one in topic.partitions))
+            TopicStartOffsets(
+                topic.topic_name, tuple((one.partition_index, one.start_offset) for one in topic.partitions)
+            )
             for topic in call.request.topics
         ),
     )

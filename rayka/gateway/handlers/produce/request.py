@@ -12,7 +12,7 @@ from typing import Final
 
 from rayka.errors import ErrorCode
 from rayka.gateway.server.request import PendingRequest
-from rayka.gateway.wire.reader import Reader
+from rayka.gateway.wire.reader import FrameReader
 from rayka.metadata.image import MetadataImage
 from rayka.storage.format.legacy.message import has_old_magic
 from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition, TransactionSupport
@@ -69,7 +69,7 @@ class ProduceRequest:
 def parse(pending: PendingRequest, image: MetadataImage) -> ProduceRequest:
     """Read the request. Raises MalformedFrame."""
     version, flexible = pending.version, pending.version >= FIRST_FLEXIBLE
-    reader = Reader(pending.frame, pending.position)
+    reader = FrameReader(pending.frame, pending.position)
     view = memoryview(pending.frame)
     transactional_id = reader.string(flexible) if version >= FIRST_WITH_MAGIC_2 else None
     params = AppendParams(
@@ -96,7 +96,7 @@ def parse(pending: PendingRequest, image: MetadataImage) -> ProduceRequest:
 
 
 def _topic(
-    reader: Reader, version: int, flexible: bool, image: MetadataImage
+    reader: FrameReader, version: int, flexible: bool, image: MetadataImage
 ) -> tuple[str | None, AppendResult | None]:
     """The topic's name, or the answer to every partition of a topic whose id is not known."""
     if version < _FIRST_WITH_TOPIC_ID:
@@ -108,7 +108,7 @@ def _topic(
 
 def _parse_partition(
     request: ProduceRequest,
-    reader: Reader,
+    reader: FrameReader,
     view: memoryview,
     version: int,
     flexible: bool,

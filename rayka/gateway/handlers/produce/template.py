@@ -12,7 +12,7 @@ from typing import Final
 from rayka.gateway.handlers.produce.request import FIRST_FLEXIBLE
 from rayka.gateway.handlers.produce.response import RESULT
 from rayka.gateway.server.request import PendingRequest
-from rayka.gateway.wire.reader import INT32, Reader
+from rayka.gateway.wire.reader import INT32, FrameReader
 from rayka.metadata.image import MetadataImage
 from rayka.types import AppendParams, AppendResult, TopicPartition
 
@@ -59,7 +59,7 @@ class ProduceTemplate:
         ):
             return None
         flexible = self._version >= FIRST_FLEXIBLE
-        reader = Reader(frame, records_position)
+        reader = FrameReader(frame, records_position)
         size = reader.blob_size(flexible)
         end = reader.position + size
         if size < 0 or frame[end:] != _ENDS[flexible]:

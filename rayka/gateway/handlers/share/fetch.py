@@ -24,7 +24,7 @@ from rayka.gateway.server.context import Context
 from rayka.gateway.server.eager_task import start_eagerly
 from rayka.gateway.server.limits import logger
 from rayka.gateway.server.request import PendingRequest
-from rayka.gateway.wire.reader import Reader
+from rayka.gateway.wire.reader import FrameReader
 from rayka.gateway.wire.schema import ApiKey, schema
 from rayka.share.config import AcquireMode
 from rayka.share.requests import ShareFetchParams, ShareFetchResult
@@ -35,7 +35,7 @@ _LONGEST_WAIT_MS = 60_000
 
 def handle(context: Context, pending: PendingRequest) -> None:
     """Ask the leaders; answer when they have."""
-    reader = Reader(pending.frame, pending.position)
+    reader = FrameReader(pending.frame, pending.position)
     request = schema(ApiKey.SHARE_FETCH, pending.version).read(reader)
     context.busy_poll.request_came(pending.size)
     pending.waiting = start_eagerly(_serve(context, pending, request), context.loop)

@@ -9,7 +9,7 @@ from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request
 from rayka.coordinator.result import Pending, Result
 from rayka.coordinator.shares.coordinator import ShareCoordinator
-from rayka.coordinator.shares.records import ShareRecord, decode, encode
+from rayka.coordinator.shares.records import ShareStateRecord, decode, encode
 from rayka.coordinator.shares.requests import (
     InitializeShareGroupStateRequest,
     ReadShareGroupStateRequest,
@@ -95,7 +95,7 @@ class ShareShell:
             self._next_offset += 1
         self.core.validate_state()
 
-    def records(self) -> list[ShareRecord]:
+    def records(self) -> list[ShareStateRecord]:
         """The log."""
         return [record for _, key, value in self.log if (record := decode(key, value)) is not None]
 

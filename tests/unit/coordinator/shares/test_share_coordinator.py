@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from rayka.coordinator.shares.batches import join_terminal
-from rayka.coordinator.shares.keys import SharePartitionKey, coordinator_key, parse_coordinator_key
+from rayka.coordinator.shares.keys import coordinator_key, parse_coordinator_key
 from rayka.coordinator.shares.records import ShareSnapshotKey, ShareUpdateKey
 from rayka.coordinator.shares.requests import (
     DeleteShareGroupStateRequest,
@@ -17,6 +17,7 @@ from rayka.coordinator.shares.requests import (
 from rayka.coordinator.shares.settings import ShareCoordinatorSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import SharePartitionKey
 from tests.unit.coordinator.shares.shell import TOPIC_ID, ShareShell
 
 NONE = ErrorCode.NONE

@@ -23,7 +23,7 @@ from rayka.coordinator.groups.share.requests import (
     ShareGroupStateDeletedRequest,
     ShareGroupStateInitializedRequest,
     SharePartitionToInitialize,
-    TopicOffsets,
+    TopicStartOffsets,
 )
 from rayka.coordinator.groups.spec import QUERIES
 from rayka.coordinator.topics import TopicMetadata, Topics
@@ -290,7 +290,12 @@ def test_start_offsets_of_a_group_without_members_can_be_altered() -> None:
     groups = ShareGroups()
     groups.join()
     request = AlterShareGroupOffsetsRequest(
-        "g", (TopicOffsets("t", ((1, 7), (9, 0))), TopicOffsets("u", ((0, 3),)), TopicOffsets("x", ((0, 3),)))
+        "g",
+        (
+            TopicStartOffsets("t", ((1, 7), (9, 0))),
+            TopicStartOffsets("u", ((0, 3),)),
+            TopicStartOffsets("x", ((0, 3),)),
+        ),
     )
     assert groups.shell.execute(request).error is ErrorCode.NON_EMPTY_GROUP
     groups.heartbeat(epoch=-1)
@@ -310,7 +315,9 @@ def test_a_member_that_joins_during_a_reset_does_not_send_the_group_back_to_the_
     groups.join()
     groups.heartbeat(epoch=-1)
     groups.shell.advance(60_000)
-    reset = AlterShareGroupOffsetsRequest("g", (TopicOffsets("t", ((0, 700),)), TopicOffsets("u", ((0, 300),))))
+    reset = AlterShareGroupOffsetsRequest(
+        "g", (TopicStartOffsets("t", ((0, 700),)), TopicStartOffsets("u", ((0, 300),)))
+    )
     assert groups.shell.execute(reset).to_initialize
     joined = groups.heartbeat("n", topics=("t", "u"))
     assert joined.to_initialize == (), "the reset is under way"
@@ -344,7 +351,7 @@ def test_a_start_offset_that_is_none_is_refused(offset: int) -> None:
     groups = ShareGroups()
     groups.join()
     groups.heartbeat(epoch=-1)
-    answer = groups.shell.execute(AlterShareGroupOffsetsRequest("g", (TopicOffsets("t", ((0, offset),)),)))
+    answer = groups.shell.execute(AlterShareGroupOffsetsRequest("g", (TopicStartOffsets("t", ((0, offset),)),)))
     assert [topic.errors for topic in answer.topics] == [(ErrorCode.INVALID_REQUEST,)]
     assert answer.to_initialize == ()
 

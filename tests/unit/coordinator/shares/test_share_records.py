@@ -13,7 +13,7 @@ import pytest
 
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.shares.coordinator import ShareCoordinator
-from rayka.coordinator.shares.records import ShareRecord, ShareUpdateKey, ShareUpdateValue, decode, encode
+from rayka.coordinator.shares.records import ShareStateRecord, ShareUpdateKey, ShareUpdateValue, decode, encode
 from rayka.coordinator.shares.requests import StateBatch
 from rayka.coordinator.shares.settings import ShareCoordinatorSettings
 
@@ -49,7 +49,7 @@ def test_a_reader_that_does_not_know_delays_reads_the_rest() -> None:
     """Kafka skips tagged fields that it does not know, and so does our codec."""
     delayed = StateBatch(5, 9, 0, 2, 1_700_000_000_000)
     value = ShareUpdateValue(1, 2, 5, (delayed, StateBatch(10, 10, 2, 1)), 1)
-    record = ShareRecord(ShareUpdateKey("g", ZERO_UUID, 0), value)
+    record = ShareStateRecord(ShareUpdateKey("g", ZERO_UUID, 0), value)
     key, encoded = encode(record)
     assert decode(key, encoded) == record
     assert encoded is not None
@@ -60,7 +60,7 @@ def test_a_reader_that_does_not_know_delays_reads_the_rest() -> None:
 
 
 def test_records_from_the_future_are_refused() -> None:
-    key, value = encode(ShareRecord(ShareUpdateKey("g", ZERO_UUID, 0), ShareUpdateValue(0, 0, 0)))
+    key, value = encode(ShareStateRecord(ShareUpdateKey("g", ZERO_UUID, 0), ShareUpdateValue(0, 0, 0)))
     assert value is not None
     with pytest.raises(ValueError, match="version 1"):
         decode(key, b"\0\1" + value[2:])
