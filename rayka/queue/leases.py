@@ -80,15 +80,14 @@ class Leases:
         ahead = self._window if waiting_count or (self._window > 1 and not self._is_dry) else 0
         return max(ahead, waiting_count) - len(self._ready)
 
-    def add(self, items: Iterable[Item], now_ms: int) -> None:
-        """Items were fetched; none, if there are none."""
-        before = len(self._ready)
+    def add(self, items: Sequence[Item], now_ms: int, wanted: int = 1) -> None:
+        """Items were fetched: fewer than wanted, if there are no more."""
         for item in items:
             self._ready.append(item)
             self._ready_bytes += len(item.value)
             self._lost.discard((item.partition, item.offset))
-        self._is_dry = len(self._ready) == before
-        if self._is_dry:
+        self._is_dry = len(items) < wanted
+        if not items:
             return
         if now_ms - self._fetched_ms < _QUICK_MS:
             self._window = min(self._window * _GROWTH, self._prefetch)

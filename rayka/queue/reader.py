@@ -205,7 +205,7 @@ class QueueReader:
         items = [item for partition, result in results.items() for item in self._items(partition, result)]
         with self._lock:
             self._fetched_s = _now_s()
-            self._leases.add(items, _now_ms())
+            self._leases.add(items, _now_ms(), count)
             for _ in range(min(len(items), len(self._waiters))):
                 _wake(self._waiters.popleft())
         self._start_ticking()

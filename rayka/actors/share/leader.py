@@ -13,6 +13,7 @@ from rayka.actors.replica.remote_tier import IN_REMOTE_STORE, RemoteTier
 from rayka.actors.share.batches import SlicedBatches
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.remote_records import RemoteRecords
+from rayka.actors.share.waiters import Place
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
@@ -22,6 +23,7 @@ from rayka.share.isolation import visible_batches
 from rayka.share.persister import PersistedState, Persister, StateUpdate, persister_error
 from rayka.share.requests import InFlightRecords, ShareDepth
 from rayka.share.share_partition import DeadLetters, SharePartition, Transition, Write
+from rayka.share.wake_pace import WakePace
 from rayka.types import (
     NO_OFFSET,
     FetchPartition,
@@ -82,6 +84,8 @@ class LeadSharePartition:
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
+        self.place = Place(group_id, partition.topic_partition)
+        self.pace = WakePace()
         self._key = SharePartitionKey(group_id, partition.topic_id, partition.topic_partition.partition)
         self._persister = persister
         self._group_config = group_config
@@ -177,6 +181,16 @@ class LeadSharePartition:
         return self._core
 
     # Fetching.
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it is worth fetching: there is something to acquire, or an error to tell of."""
+        try:
+            core = self.core
+        except RaykaError:
+            return True
+        fetch_offset = core.next_fetch_offset()
+        return fetch_offset is not None and fetch_offset < self._end_offset(core.config.isolation_level)
 
     def readable(self, max_bytes: int) -> ReadableRecords | None:
         """What can be acquired now, without acquiring it. Raises RaykaError."""

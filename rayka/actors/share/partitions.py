@@ -27,7 +27,7 @@ from rayka.actors.channel.requests import (
 from rayka.actors.replica.remote_tier import RemoteTier
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.leader import LeadSharePartition
-from rayka.actors.share.waiters import Waiters
+from rayka.actors.share.waiters import Place, Waiters
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.replicas import Replicas
 from rayka.share.acquire import AcquireParams
@@ -83,7 +83,7 @@ class SharePartitions:
         self._persister = persister
         self._group_config = group_config
         self._dead_letters = dead_letters
-        self._leaders: dict[tuple[str, TopicPartition], LeadSharePartition] = {}
+        self._leaders: dict[Place, LeadSharePartition] = {}
         self._members: dict[str, dict[str, Seen]] = {}
         self._waiters = Waiters()
         self._background = BackgroundTasks("share-partitions")
@@ -105,7 +105,7 @@ class SharePartitions:
                 self._background.start("share-partition", self._ask_one(request, done))
 
     def _describe(self, request: DescribeShareRecords) -> DescribedShareRecords | RaykaError:
-        leader = self._leaders.get((request.group_id, request.topic_partition))
+        leader = self._leaders.get(Place(request.group_id, request.topic_partition))
         if leader is None or not leader.is_loaded:
             return DescribedShareRecords(is_loaded=False)
         try:
@@ -115,13 +115,29 @@ class SharePartitions:
 
     def more_bytes(self, topic_partition: TopicPartition) -> None:
         """There is more to read."""
-        self._waiters.wake(topic_partition)
+        for place in self._waiters.places(topic_partition):
+            leader = self._leaders.get(place)
+            gather_s = 0.0 if leader is None else leader.pace.came(self._loop.time())
+            if leader is not None and gather_s:
+                self._loop.call_later(gather_s, self._gathered, place, leader)
+            elif gather_s is not None:
+                self._wake(place)
+
+    def _gathered(self, place: Place, leader: LeadSharePartition) -> None:
+        leader.pace.gathered(self._loop.time())
+        self._wake(place)
+
+    def _wake(self, place: Place) -> None:
+        """Records may have become available, or room for more: wake a fetch that waits, if it can have some."""
+        leader = self._leaders.get(place)
+        if self._waiters.is_waited_at(place) and (leader is None or leader.has_more):
+            self._waiters.wake(place)
 
     def released(self, topic_partition: TopicPartition) -> None:
         """The partition changed its role, left or failed: forget what its groups have in flight."""
         for key in [key for key in self._leaders if key[1] == topic_partition]:
             self._leaders.pop(key).close()
-        self._waiters.wake(topic_partition)
+        self._waiters.wake_all(topic_partition)
 
     def close(self) -> None:
         """Forget everything; requests under way get no answer."""
@@ -189,7 +205,7 @@ class SharePartitions:
         return found.leader
 
     def _open(self, group_id: str, request: ShareFetchPartition) -> Found:
-        key = group_id, request.topic_partition
+        key = Place(group_id, request.topic_partition)
         try:
             partition = self._replicas.get(request.topic_partition)
             if partition.leader_epoch == NO_LEADER_EPOCH:
@@ -214,7 +230,7 @@ class SharePartitions:
             leader.when_loaded(partial(self._loop.call_later, _KEPT_S, self._forget_unused, key, leader))
         return Found(request, leader)
 
-    def _forget_unused(self, key: tuple[str, TopicPartition], leader: LeadSharePartition) -> None:
+    def _forget_unused(self, key: Place, leader: LeadSharePartition) -> None:
         """A fetch that does not wait may begin to load the state for any group, also one that does not exist."""
         is_unused = leader.load_error is not None or key[0] not in self._members
         if is_unused and leader.is_idle and self._leaders.get(key) is leader:
@@ -229,18 +245,19 @@ class SharePartitions:
         if error is None:
             return found._replace(leader=None)
         logger.warning("%s of group %s was not loaded: %s", found.request.topic_partition, group_id, error)
-        if self._leaders.get((group_id, found.request.topic_partition)) is leader:
-            self._forget((group_id, found.request.topic_partition))
+        place = Place(group_id, found.request.topic_partition)
+        if self._leaders.get(place) is leader:
+            self._forget(place)
         return found._replace(leader=None, error=None if error.code in _NOT_YET else persister_error(error))
 
-    def _changed(self, key: tuple[str, TopicPartition]) -> None:
+    def _changed(self, key: Place) -> None:
         """Wake who waits for records. What was kept for its dead letters alone is forgotten when they are written."""
-        self._waiters.wake(key[1])
+        self._wake(key)
         leader = self._leaders.get(key)
         if key[0] not in self._members and leader is not None and leader.is_idle:
             self._forget(key)
 
-    def _forget(self, key: tuple[str, TopicPartition]) -> None:
+    def _forget(self, key: Place) -> None:
         leader = self._leaders.pop(key, None)
         if leader is not None:
             leader.close()
@@ -250,17 +267,34 @@ class SharePartitions:
         params = request.params
         until = self._loop.time() + params.max_wait_s
         member = params.group_id, params.member_id
-        fetched = [one.request.topic_partition for one in found if one.is_fetched]
+        places = [Place(params.group_id, one.request.topic_partition) for one in found if one.is_fetched]
         is_last = not params.has_room or not any(one.request.is_fetched for one in found)
+        was_woken = False
         while True:
             is_last = is_last or self._loop.time() >= until
             results = self._acquire(request, found, is_last=is_last)
+            if was_woken:
+                self._pass_on(found, results)
             if is_last or any(result.error or result.acquired for result in results):
                 return results, False
             if request.is_wait and self._has_enough(request, found):
                 return results, False
-            if not await self._waiters.wait(member, fetched, until):
+            if not await self._waiters.wait(member, places, until):
+                self._pass_on(found, results)
                 return results, True
+            was_woken = True
+
+    def _pass_on(self, found: Sequence[Found], results: Sequence[ShareFetchResult]) -> None:
+        """Wake the fetches that wait next, where this one has left something."""
+        for one, result in zip(found, results, strict=True):
+            if one.leader is None or not one.is_fetched:
+                continue
+            place = one.leader.place
+            if self._waiters.is_waited_at(place) and one.leader.has_more:
+                if result.acquired:
+                    self._waiters.wake(place)
+                else:
+                    self._waiters.pass_on(place)
 
     def _acquire(self, request: ShareFetch, found: Sequence[Found], *, is_last: bool) -> list[ShareFetchResult]:
         """One attempt, over the partitions in order."""
@@ -351,7 +385,7 @@ class SharePartitions:
         self._left(request.group_id, request.member_id)
         done(len(releases))
 
-    def _release(self, key: tuple[str, TopicPartition], request: EndShareSession) -> asyncio.Future[None] | None:
+    def _release(self, key: Place, request: EndShareSession) -> asyncio.Future[None] | None:
         try:
             return self._leaders[key].release(request.member_id, were_delivered=request.is_lost)
         except RaykaError:

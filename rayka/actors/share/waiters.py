@@ -1,18 +1,35 @@
-"""Share fetches that wait for records, by partition."""
+"""Share fetches that wait for records, by partition and group.
+
+Records that come are worth one fetch, so one is woken, the one that has waited longest. When it has looked, and some
+records are left, it passes the wake on to the next. A fetch that took nothing, say because it wants more bytes, passes
+it on only to those that have not looked since records last came or were taken.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rayka.types import TopicPartition
 
 
-class Waiter:
-    """One fetch that waits: `woken` is done when it should look again, or give up if it was `superseded`."""
+class Place(NamedTuple):
+    """Where a fetch waits."""
 
-    def __init__(self, partitions: Sequence[TopicPartition]) -> None:
-        self.partitions = partitions
+    group_id: str
+    topic_partition: TopicPartition
+
+
+class Waiter:
+    """One fetch that waits: `woken` is done when it should look again, or give up if it was `superseded`.
+
+    It has looked after `seen` changes.
+    """
+
+    def __init__(self, places: Sequence[Place], seen: int) -> None:
+        self.places = places
+        self.seen = seen
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.superseded = False
 
@@ -26,14 +43,42 @@ class Waiters:
     """At most one fetch of each member waits: a later one ends the wait of the one before."""
 
     def __init__(self) -> None:
-        self._by_partition: dict[TopicPartition, dict[Waiter, None]] = {}
+        self._by_partition: dict[TopicPartition, dict[str, dict[Waiter, None]]] = {}
         self._by_member: dict[tuple[str, str], Waiter] = {}
+        self._changes = 0
         self._loop = asyncio.get_running_loop()
 
-    def wake(self, topic_partition: TopicPartition) -> None:
-        """Something has changed in a partition."""
-        for waiter in list(self._by_partition.get(topic_partition, ())):
-            waiter.wake()
+    def places(self, topic_partition: TopicPartition) -> list[Place]:
+        """Where fetches wait for records of a partition."""
+        groups = self._by_partition.get(topic_partition)
+        return [Place(group_id, topic_partition) for group_id in groups] if groups else []
+
+    def is_waited_at(self, place: Place) -> bool:
+        """Whether a fetch waits there."""
+        return place.group_id in self._by_partition.get(place.topic_partition, ())
+
+    def wake_all(self, topic_partition: TopicPartition) -> None:
+        """Wake all fetches that wait for a partition: its leader is another one."""
+        for waiters in self._by_partition.get(topic_partition, {}).values():
+            for waiter in waiters:
+                waiter.wake()
+
+    def wake(self, place: Place) -> None:
+        """Records have come, have become available again, or were taken and some are left: wake one fetch."""
+        self._changes += 1
+        self.pass_on(place)
+
+    def pass_on(self, place: Place) -> None:
+        """Wake one fetch that has not looked since the last change, unless one is about to look."""
+        waiters = self._by_partition.get(place.topic_partition, {}).get(place.group_id, ())
+        following = None
+        for waiter in waiters:
+            if waiter.woken.done():
+                return
+            if following is None and waiter.seen < self._changes:
+                following = waiter
+        if following is not None:
+            following.wake()
 
     def supersede(self, member: tuple[str, str]) -> None:
         """A member no longer waits for the answer to its fetch."""
@@ -42,15 +87,15 @@ class Waiters:
             waiter.superseded = True
             waiter.wake()
 
-    async def wait(self, member: tuple[str, str], partitions: Sequence[TopicPartition], until: float) -> bool:
-        """Wait for a change in one of the partitions, at most until a time of the loop's clock.
+    async def wait(self, member: tuple[str, str], places: Sequence[Place], until: float) -> bool:
+        """Wait for a change in one of the places, at most until a time of the loop's clock.
 
         Tells whether it is worth looking again: not if the wait was superseded.
         """
         self.supersede(member)
-        waiter = self._by_member[member] = Waiter(partitions)
-        for topic_partition in partitions:
-            self._by_partition.setdefault(topic_partition, {})[waiter] = None
+        waiter = self._by_member[member] = Waiter(places, self._changes)
+        for group_id, topic_partition in places:
+            self._by_partition.setdefault(topic_partition, {}).setdefault(group_id, {})[waiter] = None
         timer = self._loop.call_at(until, waiter.wake)
         try:
             await waiter.woken
@@ -62,8 +107,10 @@ class Waiters:
     def _forget(self, member: tuple[str, str], waiter: Waiter) -> None:
         if self._by_member.get(member) is waiter:
             del self._by_member[member]
-        for topic_partition in waiter.partitions:
-            waiters = self._by_partition[topic_partition]
-            del waiters[waiter]
-            if not waiters:
+        for group_id, topic_partition in waiter.places:
+            groups = self._by_partition[topic_partition]
+            del groups[group_id][waiter]
+            if not groups[group_id]:
+                del groups[group_id]
+            if not groups:
                 del self._by_partition[topic_partition]

@@ -140,6 +140,26 @@ def test_a_fetch_waits_for_records(tmp_path: Path) -> None:
     check(tmp_path, body)
 
 
+def test_of_two_fetches_that_wait_the_one_that_can_use_the_records_gets_them(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        partition = ShareFetchPartition(TopicPartition("t", 0), broker.image.topics["t"].topic_id.bytes)
+        wants_more = ShareFetchParams("g", "many", 20.0, 1 << 20, 2 << 20, max_records=500)
+        wants_some = ShareFetchParams("g", "some", 20.0, 1, 1 << 20, max_records=1, acquire_mode=1)
+        waiting = [
+            asyncio.ensure_future(broker.share_leaders.fetch(params, [partition]))
+            for params in (wants_more, wants_some, wants_some._replace(member_id="others"))
+        ]
+        async with asyncio.timeout(30):
+            while len(broker.share_leaders.partitions._waiters._by_member) < len(waiting):
+                await asyncio.sleep(0)
+        append(broker, "t", 1, 2)
+        got = [(await waited)[1][0].acquired for waited in waiting[1:]]
+        assert [tuple(one) for (one,) in got] == [(0, 0, 1), (1, 1, 1)]
+        waiting[0].cancel()
+
+    check(tmp_path, body)
+
+
 def test_released_records_go_to_another_member_that_waits(tmp_path: Path) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         append(broker, "t", 1, 2)
