@@ -64,6 +64,12 @@ class Leases:
         return len(self._ready)
 
     @property
+    def count(self) -> int:
+        """Items whose leases have not ended, as far as is known here."""
+        leased = sum(map(len, self.held().values())) + sum(map(len, self._said.values()))
+        return self.ready_count + leased
+
+    @property
     def has_said(self) -> bool:
         """Whether there are acknowledgements to send."""
         return bool(self._said)

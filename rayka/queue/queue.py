@@ -139,8 +139,7 @@ class Queue:
 
     def size(self) -> int:
         """How many items can be got. Those that a program has got, or fetched ahead a moment ago, do not count."""
-        here = self._here
-        return here.loop.run(here.topic.count()).available + here.reader.ready_count
+        return self._here.loop.run(self._here.reader.size())
 
     def lag(self) -> int:
         """How many items are not done with: those that can be got, and those that programs have."""
@@ -212,17 +211,14 @@ class Queue:
 
     def _wait_for_room(self, count: int, deadline_s: float) -> None:
         pauses_s = itertools.chain(_FULL_PAUSES_S, itertools.repeat(_FULL_PAUSES_S[-1]))
-        while (size := self.size()) + count > self.maxsize:
+        while (size := self._here.loop.run(self._here.reader.estimate())) + count > self.maxsize:
             time.sleep(min(self._left_to_wait(size, count, deadline_s), next(pauses_s)))
 
     async def _wait_for_room_async(self, deadline_s: float) -> None:
         pauses_s = itertools.chain(_FULL_PAUSES_S, itertools.repeat(_FULL_PAUSES_S[-1]))
-        while (size := await self._size_async()) >= self.maxsize:
+        reader = self._here.reader
+        while (size := await asyncio.wrap_future(self._here.loop.submit(reader.estimate()))) >= self.maxsize:
             await asyncio.sleep(min(self._left_to_wait(size, 1, deadline_s), next(pauses_s)))
-
-    async def _size_async(self) -> int:
-        depth = await asyncio.wrap_future(self._here.loop.submit(self._here.topic.count()))
-        return depth.available + self._here.reader.ready_count
 
     def _left_to_wait(self, size: int, count: int, deadline_s: float) -> float:
         left_s = deadline_s - time.monotonic()

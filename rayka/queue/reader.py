@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 _LONGEST_WAIT_S: Final = 10.0
 _RETRY_S: Final = 0.05
 _FAILED_S: Final = 1.0
+_ARRIVAL_S: Final = 0.2
+"""How long what a leader has found takes at most to be here, on a machine that is not overloaded."""
 _TICK_S: Final = 0.02
 _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
@@ -71,7 +73,7 @@ class QueueReader:
         self._renewing: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._giving_back = asyncio.Lock()
-        self._fetch_count = 0
+        self._fetches: dict[asyncio.Future[None], float] = {}  # under way, and how long each waits at the leaders
         self._ticking = False
         self._error: RaykaError | None = None
         self._is_closed = False
@@ -194,14 +196,16 @@ class QueueReader:
     async def fetch(self, count: int, wait_s: float) -> bool:
         """Fetch up to so many items; tells whether there were any. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         await self._topic.wait_until_known()
+        ended: asyncio.Future[None] = self._loop.loop.create_future()
         async with self._giving_back:  # Else later items would come before those that go back.
-            self._fetch_count += 1
+            self._fetches[ended] = wait_s
         try:
             with self._lock:
                 said = self._leases.take_said()
             results = await self._ask(self._partitions(), said, count, wait_s)
         finally:
-            self._fetch_count -= 1
+            del self._fetches[ended]
+            ended.set_result(None)
         items = [item for partition, result in results.items() for item in self._items(partition, result)]
         with self._lock:
             self._fetched_s = _now_s()
@@ -213,6 +217,27 @@ class QueueReader:
         if not items and any(result.error for result in results.values()):
             await asyncio.sleep(_RETRY_S)
         return bool(items)
+
+    async def size(self) -> int:
+        """How many items can be got: those at the leaders, and those that are here.
+
+        An item on its way between them is in neither count. So nothing goes back and no fetch begins meanwhile, and a
+        fetch under way is waited for: to its end, or if it waits at a leader, a moment if it may have found something.
+        """
+        async with self._giving_back:
+            if short := [ended for ended, wait_s in self._fetches.items() if wait_s == 0]:
+                await asyncio.wait(short)
+            under_way = len(self._fetches)
+            depth = await self._topic.count()
+            if self._fetches and depth.acquired > self._leases.count:
+                await asyncio.wait(self._fetches, timeout=_ARRIVAL_S)
+            if len(self._fetches) < under_way:
+                depth = await self._topic.count()
+            return depth.available + self.ready_count
+
+    async def estimate(self) -> int:
+        """As `size`, without waiting for items on their way."""
+        return (await self._topic.count()).available + self.ready_count
 
     def _trim_after(self, items: Sequence[Item]) -> None:
         """Items stay in the log until they are done with, so the programs that get them see to it that they go then."""
@@ -334,7 +359,7 @@ class QueueReader:
                 said = self._leases.take_said() if self._leases.has_said else {}
             if said:
                 await self._ask((), said)
-            if self._fetch_count == 0:
+            if not self._fetches:
                 await self._give_back(lambda: self._leases.take_idle(_now_ms()))
         except Exception:
             logger.exception("the leases of the queue %s could not be settled", self._topic.name)

@@ -119,6 +119,48 @@ def test_the_size_counts_what_can_be_got(queue: Queue) -> None:
         assert queue.size() == number
 
 
+def test_the_size_counts_items_on_their_way_here(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaders = queue._here.broker.share_leaders
+    fetch = leaders.fetch
+
+    async def late(*arguments: Any) -> Any:
+        answer = await fetch(*arguments)
+        await asyncio.sleep(0.05)
+        return answer
+
+    monkeypatch.setattr(leaders, "fetch", late)
+    with pytest.raises(Empty):
+        queue.get(timeout=0.01)  # a fetch goes on waiting
+    queue.put(0)
+    assert not queue.empty()
+    queue.put_nowait_batch(range(1, 40))
+    for number in range(40):
+        assert queue.qsize() == 40 - number
+        assert queue.get() == number
+    assert queue.empty()
+
+
+def test_the_size_counts_items_that_go_back(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.put_nowait_batch(range(300))
+    assert [queue.get() for _ in range(20)] == [*range(20)]
+    assert give_back_begins(queue, monkeypatch).wait(ENOUGH_S)
+    assert queue.qsize() == 280
+
+
+def give_back_begins(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when items go back, which takes a moment."""
+    leaders = queue._here.broker.share_leaders
+    give_back, begun = leaders.give_back, threading.Event()
+
+    async def late(*arguments: Any) -> None:
+        begun.set()
+        await asyncio.sleep(0.2)
+        await give_back(*arguments)
+
+    monkeypatch.setattr(leaders, "give_back", late)
+    return begun
+
+
 def test_an_item_that_can_t_be_pickled_is_not_put(queue: Queue) -> None:
     with pytest.raises(TypeError):
         queue.put(threading.Lock())
@@ -465,16 +507,7 @@ def test_an_item_is_done_soon_though_another_thread_waits_already(queue: Queue) 
 def test_what_goes_back_comes_before_what_was_put_after_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.put_nowait_batch(range(300))
     found = [queue.get() for _ in range(20)]
-    leaders = queue._here.broker.share_leaders
-    give_back, begun = leaders.give_back, threading.Event()
-
-    async def late(*arguments: Any) -> None:
-        begun.set()
-        await asyncio.sleep(0.2)
-        await give_back(*arguments)
-
-    monkeypatch.setattr(leaders, "give_back", late)
-    assert begun.wait(ENOUGH_S)
+    assert give_back_begins(queue, monkeypatch).wait(ENOUGH_S)
     found += [queue.get(timeout=ENOUGH_S) for _ in range(280)]
     assert found == [*range(300)]
 
