@@ -3,26 +3,42 @@
 Tests that share a broker run one after the other on one worker; every other test is handed out by itself. The
 longest come first, so that all workers end at the same time. A test that measures time, memory or processor time is
 marked `alone`: it runs afterwards, with the machine to itself.
+
+xdist's own groups travel in the ids of the tests. From pytest 9.2 on they are lost there, and every worker starts every
+broker (pytest-xdist issue 1386). Here the scheduler knows the groups by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 LONGEST_FIRST = (
     "tests/spark/",
-    "tests/ray_data/",
-    "tests/faults/",
-    "tests/examples/",
-    "tests/integration/",
     "tests/clients/",
+    "tests/integration/test_cluster_yaml.py",
+    "tests/faults/",
+    "tests/ray_data/",
+    "tests/examples/test_documents.py",
+    "tests/integration/",
+    "tests/examples/",
 )
-WITH_SPARK = ("tests/spark/", "tests/examples/test_examples.py")
+WITH_SPARK = (
+    "tests/spark/",
+    "tests/examples/test_examples.py::test_the_demo",
+    *(
+        f"tests/examples/test_examples.py::test_example[{path.stem}]"
+        for path in sorted(EXAMPLES.glob("*.py"))
+        if "rayka.spark" in path.read_text()
+    ),
+)
 """One worker for all that start Spark, which takes much memory; the tests of the folder share a broker and a Spark."""
 NOTHING_SHARED = (
-    "tests/examples/test_documents.py",
+    "tests/examples/",
     "tests/faults/test_failing_disk.py",
     "tests/faults/test_full_disk.py",
     "tests/faults/test_histories.py",
@@ -31,18 +47,24 @@ NOTHING_SHARED = (
 """Files of whose tests each starts what it needs."""
 
 
+class GroupScheduling(LoadScopeScheduling):
+    """Keeps the tests of a group on one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid) or nodeid
+
+
 def arrange(items: list[pytest.Item]) -> None:
-    """Sort the tests, and name for each the group that stays on one worker (`--dist loadgroup`)."""
+    """Sort the tests: those that take longest first."""
     items.sort(key=lambda item: _place(item.nodeid, LONGEST_FIRST))
-    for item in items:
-        if (group := group_of(item.nodeid)) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def group_of(nodeid: str) -> str | None:
-    """The tests with which a test shares a broker: those of its file or with Spark; None if it shares none."""
+    """The tests with which a test shares a broker: those of its file, its folder or with Spark; None if none."""
     if nodeid.startswith(WITH_SPARK):
-        return "spark"
+        return "Spark"
+    if nodeid.startswith("tests/clients/"):
+        return "clients"
     if nodeid.startswith(NOTHING_SHARED):
         return None
     return nodeid.partition("::")[0]
