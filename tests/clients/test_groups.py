@@ -24,7 +24,7 @@ from tests.clients.members.process import command as member_command
 from tests.faults.load import Writer
 
 PARTITIONS = 4
-TIMEOUT_S = 20.0
+TIMEOUT_S = 40.0
 PACE_S = 0.004
 ALL = (*CLASSIC, *CONSUMER)
 
@@ -60,6 +60,19 @@ class Stream:
         """Until this member has read a new record of any partition."""
         last = self.last()
         return self._wait(lambda: max(self.latest([reader])) > last, f"a new record read by {reader.kind}")
+
+    def wait_for_return(self, reader: Member, start_again: Callable[[], Member]) -> Member:
+        """As `wait_for_share`, after the reader was paused; returns it, or its successor (`Member.lost_its_race`)."""
+        last, current = self.last(), reader
+
+        def reads() -> bool:
+            nonlocal current
+            if current is reader and reader.lost_its_race:
+                current = start_again()
+            return max(self.latest([current])) > last
+
+        self._wait(reads, f"a new record read by {reader.kind}")
+        return current
 
     def finish(self) -> None:
         """Stop writing; everything must have been read soon after."""
@@ -135,7 +148,7 @@ def test_a_member_paused_beyond_its_session_rejoins(
     stream.wait_for_all_partitions(second)
     first.resume()
 
-    stream.wait_for_share(first)
+    first = stream.wait_for_return(first, lambda: group.start(kind, group_id, topic))
     stream.wait_for_all_partitions(first, second)
     stream.finish()
 

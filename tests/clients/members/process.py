@@ -24,6 +24,14 @@ LEAVE_TIMEOUT_S = 20.0
 LOG = tools.HERE / "java" / "log4j2.properties"
 STATIC_SESSION_MS = 20_000
 """An instance has that long to come back: a Java process that starts on a busy machine takes its time."""
+LOST_WHILE_COLLECTING = ("No current assignment for partition", "FetchCollector.fetchRecords")
+"""What Java's consumer of the consumer protocol says when it ends because of a race of its own (4.3.1).
+
+A member that is fenced loses its partitions in the background thread: without a listener `transitionToFenced` clears
+the assignment at once. The application's thread may be in `FetchCollector.fetchRecords` meanwhile, which asks
+`SubscriptionState` several times, each time under the lock, but not under one lock: `isAssigned` was true, and then
+`position` or `partitionLag` throws IllegalStateException out of `poll`.
+"""
 
 
 def _kcat(bootstrap: str, group: str, topic: str) -> list[str]:
@@ -90,6 +98,14 @@ class Member:
         # At an offset of its own: the process writes on where its file is.
         fd = self._errors.fileno()
         return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
+
+    @property
+    def lost_its_race(self) -> bool:
+        """Whether it has ended because its partitions were taken from it while it collected records of them."""
+        if self.kind != JAVA_CONSUMER or self.process.poll() is None:
+            return False
+        errors = self.errors()
+        return all(part in errors for part in LOST_WHILE_COLLECTING)
 
     def pause(self) -> None:
         """Stop it for longer than its session lasts, say."""

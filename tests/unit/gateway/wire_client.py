@@ -17,6 +17,8 @@ from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey, schema
 from tests.support.local_broker import LocalBroker
 
+ENOUGH_S = 30.0
+
 
 def request_frame(
     key: ApiKey, version: int, body: bytes, *, correlation_id: int = 7, client_id: bytes | None = b"test"
@@ -69,13 +71,13 @@ class WireClient:
 
     async def receive(self) -> bytes:
         """The next frame without its length."""
-        (size,) = struct.unpack(">i", await asyncio.wait_for(self.reader.readexactly(4), 10))
-        return await asyncio.wait_for(self.reader.readexactly(size), 10)
+        (size,) = struct.unpack(">i", await asyncio.wait_for(self.reader.readexactly(4), ENOUGH_S))
+        return await asyncio.wait_for(self.reader.readexactly(size), ENOUGH_S)
 
     async def is_closed(self) -> bool:
         """Wait until the other side closes; nothing more may come."""
         try:
-            return await asyncio.wait_for(self.reader.read(1), 10) == b""
+            return await asyncio.wait_for(self.reader.read(1), ENOUGH_S) == b""
         except ConnectionError:
             return True
 
