@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
-from rayka.ranges.losses import Bounds, DataLoss, lost_beginnings, survivors
+from rayka.ranges.losses import Bounds, DataLoss, logged, lost_beginnings, survivors
 from rayka.ranges.plan import OffsetRange, Places, TopicIds, log_bounds, plan_ranges
 from rayka.types import TopicPartition
 
@@ -29,6 +29,9 @@ class StreamOffsets(Protocol):
 
     def list_offsets(self, timestamps: Mapping[TopicPartition, int], /) -> Mapping[TopicPartition, int]:
         """See `plan.ListOffsets`."""
+
+    def high_watermarks(self, partitions: Sequence[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        """See `losses.HighWatermarks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class MicroBatches:
         """Whether `next` would find losses in `bounds` that are not certain: better look the bounds up again first."""
         last = self._last
         planned = self._positions() if last is None or self._checkpoint.is_done(last) else last.ranges
-        return not all(loss.is_certain for loss in survivors(planned, bounds)[1])
+        return not all(loss.is_certain for loss in self._survivors(planned, bounds)[1])
 
     def next(self, bounds: Bounds, fit: Callable[[Ranges], Ranges] = tuple) -> PlannedBatch | None:
         """The batch that was left undone, else a new one up to the end of `bounds`; None if there is nothing new.
@@ -129,11 +132,14 @@ class MicroBatches:
 
     def _surviving(self, ranges: Ranges, bounds: Bounds, others: Iterable[DataLoss] = ()) -> Ranges:
         """The ranges without offsets that are lost; sets `losses`, which include `others`."""
-        left, losses = survivors(ranges, bounds)
+        left, losses = self._survivors(ranges, bounds)
         self.losses = (*losses, *others)
         if self.losses and self._settings.on_data_loss == "fail":
             raise _failure(self.losses)
         return left
+
+    def _survivors(self, ranges: Ranges, bounds: Bounds) -> tuple[Ranges, list[DataLoss]]:
+        return survivors(ranges, logged(ranges, bounds, self._offsets.high_watermarks))
 
 
 def behind(batch: PlannedBatch, bounds: Bounds) -> int:

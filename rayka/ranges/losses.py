@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from rayka.errors import ErrorCode
@@ -11,6 +11,8 @@ from rayka.types import TopicPartition
 
 Bounds: TypeAlias = Mapping[TopicPartition, OffsetRange]
 """Every partition with all the offsets that it has."""
+HighWatermarks: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+"""Looks up where the logs end for readers of uncommitted records."""
 
 
 class DataLoss(NamedTuple):
@@ -33,6 +35,22 @@ def survivors(planned: Iterable[OffsetRange], bounds: Bounds) -> tuple[list[Offs
     """What is left of ranges, and what is lost of them. A position is an empty range."""
     pairs = [_survivor(each, bounds.get(each.topic_partition)) for each in planned]
     return [left for left, _ in pairs if left is not None], [loss for _, losses in pairs for loss in losses]
+
+
+def logged(planned: Iterable[OffsetRange], bounds: Bounds, high_watermarks: HighWatermarks) -> Bounds:
+    """The bounds, up to the high watermark where a range goes beyond them.
+
+    To a reader of committed records the log ends where an open transaction begins. A stream that read uncommitted
+    records before may have come further, and those records are not lost.
+    """
+    ends = {each.topic_partition: each.end_offset for each in planned}
+    beyond = [partition for partition, bound in bounds.items() if ends.get(partition, 0) > bound.end_offset]
+    found = high_watermarks(beyond) if beyond else {}
+    extended = {
+        partition: bounds[partition].between(bounds[partition].start_offset, max(bounds[partition].end_offset, end))
+        for partition, end in found.items()
+    }
+    return {**bounds, **extended}
 
 
 def lost_beginnings(known: Iterable[OffsetRange], bounds: Bounds) -> Iterator[DataLoss]:

@@ -61,6 +61,7 @@ class Partition:
         self.leader_epoch = NO_LEADER_EPOCH
         self._replica_count = 1
         self._in_sync_count = 1
+        self._epoch_start_offset = 0
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -75,6 +76,7 @@ class Partition:
         self._in_sync_count = in_sync_count
         if leader_epoch > self.leader_epoch:
             self.leader_epoch = leader_epoch
+            self._epoch_start_offset = self.log.log_end_offset
             self.advance_high_watermark()
 
     def resign(self) -> None:
@@ -207,6 +209,8 @@ class Partition:
     def find_offset(self, query: OffsetQuery, isolation: IsolationLevel, *, is_local: bool = False) -> OffsetAnswer:
         """Answer a ListOffsets query. Raises RaykaError.
 
+        OFFSET_NOT_AVAILABLE says that the high watermark has yet to reach what was there when the leader was elected,
+        so that an earlier leader may have answered with a later offset (KIP-207).
         OFFSET_MOVED_TO_TIERED_STORAGE says that the remote store is to be asked for a timestamp first; with `is_local`
         that was done.
         """
@@ -221,6 +225,7 @@ class Partition:
             case OffsetSpec.EARLIEST_LOCAL:
                 return self._offset_at(log.local_log_start_offset)
             case OffsetSpec.LATEST:
+                self._require_high_watermark()
                 return OffsetAnswer(0, end, NO_TIMESTAMP, self.leader_epoch)
             case OffsetSpec.LATEST_TIERED:
                 return self._offset_at(log.copied_offset) if log.config.remote_storage_enable else OffsetAnswer(0)
@@ -235,8 +240,18 @@ class Partition:
             case unknown:
                 raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, f"unsupported ListOffsets timestamp {unknown}")
         if found is None or found.offset >= end:
+            self._require_high_watermark()
             return OffsetAnswer(0)
         return OffsetAnswer(0, found.offset, found.timestamp, log.epoch_of(found.offset))
+
+    def _require_high_watermark(self) -> None:
+        """Raise OFFSET_NOT_AVAILABLE while the end of the log, as readers see it, may be lower than it was before."""
+        if self.log.high_watermark < self._epoch_start_offset:
+            raise RaykaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"The high watermark of {self.topic_partition} is {self.log.high_watermark}, and leader epoch "
+                f"{self.leader_epoch} began at {self._epoch_start_offset}",
+            )
 
     def _offset_at(self, offset: int) -> OffsetAnswer:
         return OffsetAnswer(0, offset, NO_TIMESTAMP, self.log.epoch_of(offset))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rayka.client.admin.admin import Admin
 from rayka.errors import ErrorCode, RaykaError
@@ -51,6 +51,11 @@ class TopicOffsets:
         if not timestamps:
             return {}
         found = self._admin.list_offsets(dict(timestamps.items()), isolation=self.isolation, timeout_ms=_TIMEOUT_MS)
+        return {partition: answer.offset for partition, answer in found.items()}
+
+    def high_watermarks(self, partitions: Sequence[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        """Where the logs end for readers of uncommitted records."""
+        found = self._admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), timeout_ms=_TIMEOUT_MS)
         return {partition: answer.offset for partition, answer in found.items()}
 
     def earliest(self, partition: TopicPartition) -> int:

@@ -83,12 +83,18 @@ def _refusal(version: int, query: OffsetQuery, times: int) -> OffsetAnswer | Non
 def _partition_response(call: Call, partition: int, answer: OffsetAnswer) -> Any:
     return call.types.ListOffsetsPartitionResponse(
         partition_index=partition,
-        error_code=answer.error,
+        error_code=_error(call.version, answer.error),
         old_style_offsets=answer.offsets,
         timestamp=answer.timestamp,
         offset=answer.offset,
         leader_epoch=answer.leader_epoch,
     )
+
+
+def _error(version: int, error: int) -> int:
+    """Clients before version 5 do not know OFFSET_NOT_AVAILABLE (KIP-207)."""
+    is_unknown = error == ErrorCode.OFFSET_NOT_AVAILABLE and version < 5
+    return int(ErrorCode.LEADER_NOT_AVAILABLE) if is_unknown else error
 
 
 async def handle_offset_for_leader_epoch(call: Call) -> Any:

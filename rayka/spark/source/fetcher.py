@@ -241,14 +241,14 @@ class _Connections:
         return _Gone(ErrorCode.OFFSET_OUT_OF_RANGE, message, end, is_certain=True)
 
     def log_end(self, settings: FetchSettings, offsets: OffsetRange) -> int:
-        """The offset after the last record that may be read."""
+        """The offset after the last record, committed or not."""
         return self._look_up(settings, offsets, OffsetSpec.LATEST)
 
     def _look_up(self, settings: FetchSettings, offsets: OffsetRange, spec: OffsetSpec) -> int:
         from rayka.client.kafka.admin import KafkaAdmin
 
         at = offsets.topic_partition
-        return KafkaAdmin(self._cluster(settings)).list_offsets([at], spec, settings.isolation)[at]
+        return KafkaAdmin(self._cluster(settings)).list_offsets([at], spec)[at]
 
 
 _connections = _Connections()

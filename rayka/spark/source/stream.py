@@ -8,7 +8,7 @@ be another one by then; and a topic that was deleted and created again is notice
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,6 +22,7 @@ from rayka.spark.source.columns import columns_of
 from rayka.spark.source.options import SourceOptions
 from rayka.spark.source.stream_offsets import from_offset, next_ranges, raise_or_log, to_offset
 from rayka.spark.source.topics import SourceTopics, ask
+from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,11 +106,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._latest = self._bounds()
         while True:
             self._require_topics(last, self._latest)
-            ranges, losses = next_ranges(last, self._latest, max_offsets)
+            ranges, losses = next_ranges(last, self._latest, max_offsets, self._high_watermarks)
             if all(loss.is_certain for loss in losses) or time.monotonic() >= deadline_s:
                 return ranges, losses
             time.sleep(_RETRY_S)
             self._latest = self._bounds()
+
+    def _high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._ask(lambda asked: asked.high_watermarks(partitions))
 
     def _require_topics(self, last: list[OffsetRange], bounds: Bounds) -> None:
         """Raise UNKNOWN_TOPIC_OR_PARTITION for a topic that the query asks for, and that it has never seen."""

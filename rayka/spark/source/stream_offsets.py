@@ -12,7 +12,7 @@ from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import limit, pending
-from rayka.ranges.losses import Bounds, DataLoss, lost_beginnings, survivors
+from rayka.ranges.losses import Bounds, DataLoss, HighWatermarks, logged, lost_beginnings, survivors
 from rayka.ranges.plan import OffsetRange
 
 logger = logging.getLogger(__name__)
@@ -42,12 +42,12 @@ def from_offset(offset: Mapping[str, Any]) -> list[OffsetRange]:
 
 
 def next_ranges(
-    last: Iterable[OffsetRange], bounds: Bounds, max_offsets: int | None
+    last: Iterable[OffsetRange], bounds: Bounds, max_offsets: int | None, high_watermarks: HighWatermarks
 ) -> tuple[list[OffsetRange], list[DataLoss]]:
     """The ranges of the batch after `last`, up to the end of `bounds`, of at most `max_offsets` offsets; and what is
     lost before them."""
     positions = [each.between(each.end_offset, each.end_offset) for each in last]
-    surviving, losses = survivors(positions, bounds)
+    surviving, losses = survivors(positions, logged(positions, bounds, high_watermarks))
     ranges = list(limit(list(pending(surviving, bounds)), max_offsets))
     return ranges, [*losses, *lost_beginnings(positions, bounds)]
 

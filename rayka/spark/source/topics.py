@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from rayka.client.kafka.values import TopicDescription
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import NO_TOPIC_ID, TopicIds
 from rayka.spark.source.options import SourceOptions, TopicChoice, invalid
-from rayka.types import TopicPartition
+from rayka.types import OffsetSpec, TopicPartition
 
 T = TypeVar("T")
 _RETRY_S = 0.1
@@ -80,6 +80,10 @@ class SourceTopics:
             partitions = [each for each, wanted in timestamps.items() if wanted == timestamp]
             found |= admin.list_offsets(partitions, timestamp, self._isolation)
         return found
+
+    def high_watermarks(self, partitions: Sequence[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        """Where the logs end for readers of uncommitted records."""
+        return KafkaAdmin(self._cluster).list_offsets(partitions, OffsetSpec.LATEST)
 
     def _names(self) -> Iterable[str] | None:
         """The topics to ask for, None for all."""

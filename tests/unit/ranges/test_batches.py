@@ -188,6 +188,29 @@ def test_a_log_that_ends_before_what_was_read_is_noticed_before_new_records_take
         assert stream.process() == [(0, 7, 12)]
 
 
+def test_a_stream_that_reads_only_committed_records_from_now_on_waits_for_the_open_transaction(tmp_path):
+    """Its records had been read, uncommitted: nothing is lost, and nothing is read twice."""
+    with Stream(tmp_path, Topic((0, 15))) as stream:
+        assert stream.process() == [(0, 0, 15)]
+    topic = stream.topic
+    topic.bounds, topic.uncommitted = [(0, 10)], 5
+    with Stream(tmp_path, topic) as stream:
+        assert not stream.batches.doubts(stream.batches.bounds())
+        assert stream.next() is None
+        topic.uncommitted = 4
+        assert stream.batches.doubts(stream.batches.bounds()), "the log was cut at 14"
+        topic.bounds, topic.uncommitted = [(0, 17)], 0
+        assert stream.process() == [(0, 15, 17)]
+
+
+def test_a_batch_with_records_of_an_open_transaction_comes_again_as_it_was_planned(tmp_path):
+    with Stream(tmp_path, Topic((0, 15))) as stream:
+        planned = stream.next()
+    stream.topic.bounds, stream.topic.uncommitted = [(0, 10)], 5
+    with Stream(tmp_path, stream.topic) as again:
+        assert again.next() == planned
+
+
 def test_a_planned_batch_ends_where_the_log_was_cut(tmp_path):
     topic = Topic((0, 10), (0, 10))
     with Stream(tmp_path, topic) as stream:

@@ -9,18 +9,25 @@ from rayka.types import OffsetSpec, TopicPartition
 
 
 class Topic:
-    """The topic `t`: for each partition the offsets that it has. `times` gives each partition's answer to a time."""
+    """The topic `t`: for each partition the offsets that it has. `times` gives each partition's answer to a time.
+
+    `uncommitted` is how many records each has after those, of transactions that are open.
+    """
 
     def __init__(self, *bounds):
         self.topic_id = uuid.uuid4()
         self.bounds = list(bounds)
         self.times = {}
+        self.uncommitted = 0
 
     def topic_ids(self):
         return {TopicPartition("t", partition): self.topic_id for partition in range(len(self.bounds))}
 
     def list_offsets(self, timestamps):
         return {each: self._offset(each.partition, timestamp) for each, timestamp in timestamps.items()}
+
+    def high_watermarks(self, partitions):
+        return {each: self.bounds[each.partition][1] + self.uncommitted for each in partitions}
 
     def recreate(self, *bounds):
         """Delete the topic and create it again."""

@@ -11,7 +11,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Appended, Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.format.records import Record, build_batch
-from rayka.types import AppendParams, AppendRequest, RecordError
+from rayka.types import AppendParams, AppendRequest, IsolationLevel, OffsetQuery, OffsetSpec, RecordError
 from tests.support.logs import NOW_MS, ORDERS, batch, open_log
 
 ACKS_ALL = AppendParams(-1, 1000)
@@ -67,6 +67,32 @@ def test_a_flush_makes_an_append_visible(tmp_path: Path) -> None:
     assert partition.advance_high_watermark()
     assert partition.log.high_watermark == appended.required_offset
     partition.validate_state()
+
+
+def test_a_new_leader_tells_no_end_below_the_one_that_readers_may_have_seen(tmp_path: Path) -> None:
+    """KIP-207. What the high watermark has passed is known all the while."""
+    partition = leader(tmp_path, flush_messages=1)
+
+    def flush() -> None:
+        job = partition.log.begin_flush()
+        job.run()
+        partition.log.finish_flush(job)
+        partition.advance_high_watermark()
+
+    def find(timestamp: int) -> int:
+        return partition.find_offset(OffsetQuery(ORDERS, timestamp), IsolationLevel.READ_UNCOMMITTED).offset
+
+    send(partition)
+    flush()
+    send(partition, records=bytes(batch(b"w", timestamp=NOW_MS + 1000)))
+    partition.become_leader(EPOCH + 1)
+    assert find(NOW_MS) == 0
+    for timestamp in (OffsetSpec.LATEST, NOW_MS + 1000, NOW_MS + 2000):
+        with pytest.raises(RaykaError) as refused:
+            find(timestamp)
+        assert refused.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+    flush()
+    assert [find(each) for each in (OffsetSpec.LATEST, NOW_MS + 1000, NOW_MS + 2000)] == [2, 1, -1]
 
 
 def test_a_duplicate_brings_readers_nothing(tmp_path: Path) -> None:

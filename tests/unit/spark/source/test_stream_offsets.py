@@ -41,14 +41,26 @@ def bounds_of(ranges):
     return [(each.partition, each.start_offset, each.end_offset) for each in ranges]
 
 
+def ends_there(partitions):
+    """No transaction is open."""
+    return dict.fromkeys(partitions, 0)
+
+
+def test_a_position_behind_an_open_transaction_stays_where_it_is():
+    """The query read uncommitted records before, and reads only committed ones from now on."""
+    found, losses = next_ranges(read_to(9, 3), topic((0, 5), (0, 4)), None, lambda each: dict.fromkeys(each, 9))
+    assert bounds_of(found) == [(0, 9, 9), (1, 3, 4)]
+    assert losses == []
+
+
 def test_a_batch_goes_from_the_last_one_to_the_end_and_takes_new_partitions_from_their_beginning():
-    found, losses = next_ranges(read_to(5, 8), topic((0, 9), (2, 8), (0, 4)), None)
+    found, losses = next_ranges(read_to(5, 8), topic((0, 9), (2, 8), (0, 4)), None, ends_there)
     assert bounds_of(found) == [(0, 5, 9), (1, 8, 8), (2, 0, 4)]
     assert losses == []
 
 
 def test_a_limit_is_divided_by_what_each_partition_has():
-    found, _ = next_ranges(read_to(0, 0), topic((0, 300), (0, 100)), 40)
+    found, _ = next_ranges(read_to(0, 0), topic((0, 300), (0, 100)), 40, ends_there)
     assert bounds_of(found) == [(0, 0, 30), (1, 0, 10)]
 
 
@@ -64,7 +76,7 @@ def test_a_limit_is_divided_by_what_each_partition_has():
     ids=["retention", "recreated", "deleted", "truncated", "start of a new partition"],
 )
 def test_lost_records_fail_the_query_unless_that_is_allowed(bounds, code, left, is_certain):
-    found, losses = next_ranges(read_to(5), bounds, None)
+    found, losses = next_ranges(read_to(5), bounds, None, ends_there)
     assert bounds_of(found) == left
     assert [loss.is_certain for loss in losses] == [is_certain]
     with pytest.raises(RaykaError, match="With failOnDataLoss=false") as failed:
