@@ -10,6 +10,7 @@ import pytest
 from rayka.errors import ErrorCode
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
+from rayka.types import TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import SECOND, append, create, make, run
 from tests.unit.gateway.wire_client import WireClient, versions
@@ -17,7 +18,7 @@ from tests.unit.gateway.wire_client import WireClient, versions
 
 @pytest.mark.parametrize(("key", "version"), versions(ApiKey.LIST_OFFSETS))
 def test_list_offsets(key: ApiKey, version: int, tmp_path: Path) -> None:
-    async def ask(client: WireClient, timestamp: int, *partitions: int, most: int = 5) -> list[Any]:
+    async def ask(client: WireClient, timestamp: int, *partitions: int, most: int = 5, topic: str = "a") -> list[Any]:
         entries = tuple(
             make(
                 key, version, "ListOffsetsPartition",
@@ -25,9 +26,9 @@ def test_list_offsets(key: ApiKey, version: int, tmp_path: Path) -> None:
             )
             for partition in partitions
         )  # fmt: skip
-        topic = make(key, version, "ListOffsetsTopic", name="a", partitions=entries)
+        asked = make(key, version, "ListOffsetsTopic", name=topic, partitions=entries)
         request = make(
-            key, version, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=(topic,), timeout=SECOND
+            key, version, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=(asked,), timeout=SECOND
         )
         return list((await client.call(key, version, request)).topics[0].partitions)
 
@@ -55,6 +56,11 @@ def test_list_offsets(key: ApiKey, version: int, tmp_path: Path) -> None:
         for timestamp, first, offset in ((-3, 7, 1), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)):
             (answer,) = await ask(client, timestamp, 0)
             assert (answer.error_code, answer.offset) == ((0, offset) if version >= first else (35, -1))
+        unknown = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE  # KIP-207
+        await create(broker, NewTopic("a-flushed", 1, configs={"flush.messages": "1"}))
+        append(broker, "a-flushed", 1000)
+        broker.partitions.replicas.get(TopicPartition("a-flushed", 0)).become_leader(9)
+        assert (await ask(client, -1, 0, topic="a-flushed"))[0].error_code == unknown
 
     run(tmp_path, check)
 
