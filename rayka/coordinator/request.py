@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from rayka.errors import ErrorCode
@@ -47,7 +48,7 @@ class GroupsRequest(Request[R]):
         return self.group_ids[0] if self.group_ids else ""
 
 
-class TransactionalRequest(Request[R]):
+class TransactionalRequest(Request[R], ABC):
     """A request whose records belong to a producer's transaction, which the shell verifies beforehand (KIP-890)."""
 
     __slots__ = ()
@@ -57,9 +58,9 @@ class TransactionalRequest(Request[R]):
     producer_epoch: int
     transaction_support: int
 
+    @abstractmethod
     def refused(self, error: ErrorCode) -> R:
         """The response if the transaction is not open."""
-        raise NotImplementedError
 
 
 def response_type(request_type: type[Request[Any]]) -> type[Any]:

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from rayka.actors.background import BackgroundTasks, StopLoop
 from rayka.actors.coordinator.deadline_timer import DeadlineTimer, monotonic_ms
 from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
-from rayka.actors.coordinator.outside import NO_OUTSIDE, OnceOnly, Outside
+from rayka.actors.coordinator.outside import OnceOnly, Outside
 from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request, TransactionalRequest
 from rayka.coordinator.result import Completion, Pending, Result, append_error
@@ -55,7 +55,10 @@ class DelayedResponse:
 
 
 class CoordinatorContext(Generic[C]):
-    """The shell of one core. `topics` and `configs` give what is newest."""
+    """The shell of one core. `topics` and `configs` give what is newest.
+
+    Without `outside`, transactional requests are refused, and effects stay with the core.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class CoordinatorContext(Generic[C]):
         log: CoordinatorLog,
         topics: Callable[[], Topics],
         configs: Callable[[], CoordinatorConfigs],
-        outside: Callable[[], Outside] = lambda: NO_OUTSIDE,
+        outside: Callable[[], Outside | None] = lambda: None,
     ) -> None:
         self._spec = spec
         self._log = log
@@ -143,16 +146,23 @@ class CoordinatorContext(Generic[C]):
     def execute(self, request: Request[Any], respond: Respond) -> None:
         """Carry out a request; `respond` gets the response, or a RaykaError, when it may leave."""
         if self._error is None and isinstance(request, TransactionalRequest):
-            answer = OnceOnly(respond)
-            self._verifying[answer] = None
-            self._background.start("verification", self._execute_verified(request, answer))
+            self._start_verification(request, respond)
         else:
             self._execute(request, respond)
 
-    async def _execute_verified(self, request: TransactionalRequest[Any], answer: OnceOnly) -> None:
+    def _start_verification(self, request: TransactionalRequest[Any], respond: Respond) -> None:
+        outside = self._outside()
+        if outside is None:
+            respond(request.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+        answer = OnceOnly(respond)
+        self._verifying[answer] = None
+        self._background.start("verification", self._execute_verified(outside, request, answer))
+
+    async def _execute_verified(self, outside: Outside, request: TransactionalRequest[Any], answer: OnceOnly) -> None:
         """Carry out a request if its transaction is open."""
         try:
-            error, verification = await self._outside().verified(self._log.partition, request)
+            error, verification = await outside.verified(self._log.partition, request)
         except Exception as failure:
             logger.exception("%s: cannot verify the transaction of %s", self._name, type(request).__name__)
             answer(RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(failure).__name__} in the coordinator"))
@@ -269,14 +279,17 @@ class CoordinatorContext(Generic[C]):
 
     def _begin_effects(self) -> None:
         """Perform the effects that the core asks for, once everything appended so far is durable."""
-        effects = self._spec.take_effects(self._core) if self._spec.take_effects is not None else ()
+        outside = self._outside()
+        if self._spec.take_effects is None or outside is None:
+            return
+        effects = self._spec.take_effects(self._core)
         if effects:
-            self._start_when_durable(self._core, effects)
+            self._start_when_durable(self._core, outside, effects)
 
-    def _start_when_durable(self, core: C, effects: Sequence[Any]) -> None:
-        self._log.when_durable(lambda error: self._start_effects(core, effects, error))
+    def _start_when_durable(self, core: C, outside: Outside, effects: Sequence[Any]) -> None:
+        self._log.when_durable(lambda error: self._start_effects(core, outside, effects, error))
 
-    def _start_effects(self, core: C, effects: Sequence[Any], error: ErrorCode) -> None:
+    def _start_effects(self, core: C, outside: Outside, effects: Sequence[Any], error: ErrorCode) -> None:
         """After a flush that failed the records still count, so the next flush is waited for.
 
         A core that was loaded meanwhile asks again for what is left to do.
@@ -284,14 +297,14 @@ class CoordinatorContext(Generic[C]):
         if self._error is not None or core is not self._core:
             return
         if error is not ErrorCode.NONE:
-            self._loop.call_later(_EFFECT_RETRY_S, self._start_when_durable, core, effects)
+            self._loop.call_later(_EFFECT_RETRY_S, self._start_when_durable, core, outside, effects)
             return
         for effect in effects:
-            self._background.start("effect", self._carry_out_effect(effect))
+            self._background.start("effect", self._carry_out_effect(outside, effect))
 
-    async def _carry_out_effect(self, effect: Any) -> None:
+    async def _carry_out_effect(self, outside: Outside, effect: Any) -> None:
         """Perform one effect, and report it to the core; repeat the report until the core has accepted it."""
-        request = await self._outside().perform(effect, self._log.partition.leader_epoch)
+        request = await outside.perform(effect, self._log.partition.leader_epoch)
         while request is not None and self._error is None:
             response: asyncio.Future[Any] = self._loop.create_future()
             self._execute(request, _setter(response))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 from rayka.coordinator.request import Request, TransactionalRequest
 from rayka.errors import ErrorCode
@@ -14,27 +14,17 @@ Verified: TypeAlias = tuple[ErrorCode, Verification | None]
 """Why a transaction is not open, or NONE and what its first append needs."""
 
 
-class Outside(NamedTuple):
-    """`verified` asks a transaction coordinator about a request's transaction and the partition that it writes to.
+class Outside(Protocol):
+    """What a coordinator asks of other partitions. Neither method raises."""
 
-    `perform` does what a core asked for in this leader epoch, however long that takes, and returns the request that
-    tells the core, or None if the core is to hear nothing. Neither raises.
-    """
+    async def verified(self, partition: Partition, request: TransactionalRequest[Any]) -> Verified:
+        """Ask a transaction coordinator about a request's transaction and the partition that it writes to."""
 
-    verified: Callable[[Partition, TransactionalRequest[Any]], Awaitable[Verified]]
-    perform: Callable[[Any, int], Awaitable[Request[Any] | None]]
+    async def perform(self, effect: Any, leader_epoch: int) -> Request[Any] | None:
+        """Do what a core asked for in this leader epoch, however long that takes.
 
-
-async def _nobody_to_ask(partition: Partition, request: TransactionalRequest[Any]) -> Verified:
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
-
-
-async def _nobody_to_perform(effect: Any, leader_epoch: int) -> Request[Any]:
-    raise NotImplementedError(f"nobody performs {type(effect).__name__}")
-
-
-NO_OUTSIDE = Outside(_nobody_to_ask, _nobody_to_perform)
-"""For coordinators that work on their own partition alone."""
+        Returns the request that reports it to the core, or None if there is nothing to report.
+        """
 
 
 class OnceOnly:

@@ -8,7 +8,7 @@ from typing import Any, Generic
 from rayka.actors.channel.messages import MessageCodec
 from rayka.actors.coordinator.context import CoordinatorContext, Respond
 from rayka.actors.coordinator.log import CoordinatorLog
-from rayka.actors.coordinator.outside import NO_OUTSIDE
+from rayka.actors.coordinator.outside import Outside
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig
 from rayka.config.definition import ConfigValue
@@ -37,7 +37,7 @@ class CoordinatorRuntime(Generic[C]):
         self._configs = CoordinatorConfigs(config)
         self._coordinators: dict[int, CoordinatorContext[C]] = {}
         self._epochs: dict[int, int] = {}
-        self.outside = NO_OUTSIDE
+        self.outside: Outside | None = None
 
     def leads(self, partition: Partition) -> None:
         """A partition of the topic is led here, from a new epoch on."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rayka.actors.channel.router import Router
-from rayka.actors.coordinator.outside import Outside, Verified
+from rayka.actors.coordinator.outside import Verified
 from rayka.actors.coordinator.router import CoordinatorRouter
 from rayka.config import BrokerConfig
 from rayka.coordinator.request import Request, TransactionalRequest
@@ -38,7 +38,7 @@ _UNREACHABLE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COO
 
 
 class TransactionLinks:
-    """`coordinators` are the ways to transaction coordinators, `partitions` those to leaders.
+    """Implements `Outside`. `coordinators` are the ways to transaction coordinators, `partitions` those to leaders.
 
     `catch_up` returns when the metadata of this process is as new as the controller's, and raises RaykaError if it
     can't tell.
@@ -56,7 +56,6 @@ class TransactionLinks:
         self._config = config
         self._catch_up = catch_up
         self._asking: Counter[tuple[TopicPartition, int]] = Counter()
-        self.outside = Outside(self.verified, self.write_markers)
 
     async def verify(
         self,
@@ -117,7 +116,7 @@ class TransactionLinks:
                 del self._asking[key]
         return error
 
-    async def write_markers(self, markers: TransactionMarkers, coordinator_epoch: int) -> Request[Any] | None:
+    async def perform(self, markers: TransactionMarkers, coordinator_epoch: int) -> Request[Any] | None:
         """Write the markers of a transaction, however long it takes. None: it is for a newer coordinator to end it."""
         pending, pause_s = markers.partitions, _FIRST_PAUSE_S
         while pending:

@@ -201,7 +201,7 @@ class PartitionActor:
         links = TransactionLinks(view.transactions, view.partitions, lambda: view.config, view.controller.catch_up)
         self._server.verify_with(links.verify)
         for coordinator in self._coordinators.values():
-            coordinator.outside = links.outside
+            coordinator.outside = links
 
     def _resign_coordinators(self) -> None:
         for coordinator in self._coordinators.values():

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rayka.actors.channel.requests import WriteTxnMarkers
-from rayka.actors.coordinator.outside import Outside
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.coordinator.transactions import TransactionLinks
 from rayka.actors.replica.disk import DiskThread
@@ -46,7 +45,7 @@ class Broker:
         self.runtime = CoordinatorRuntime(TRANSACTIONS, self.server, BrokerConfig.parse({}), 1)
         nothing: Any = None
         links = TransactionLinks(nothing, self, lambda: BrokerConfig.parse({}), nothing)  # type: ignore[arg-type]
-        self.runtime.outside = Outside(links.verified, links.write_markers)
+        self.runtime.outside = links
 
     def _lead(self, directory: LogDirectory, replicas: Replicas, at: TopicPartition) -> Partition:
         partition = Partition(directory.open_log(at, None, LogConfig(retention_ms=-1), now_ms=0), uuid.uuid4())

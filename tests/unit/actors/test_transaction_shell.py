@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from rayka.actors.coordinator.outside import Outside, Verified
+from rayka.actors.coordinator.outside import Verified
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.coordinator.transactions import TransactionLinks
 from rayka.config import BrokerConfig, LogConfig
@@ -42,7 +42,7 @@ class Running:
         self.files = FewDescriptors()
         self.partition, self.server = open_partition(path, self.files, LogConfig(flush_messages=1))
         self.runtime = CoordinatorRuntime(spec, self.server, BrokerConfig.parse({}), 1)
-        self.runtime.outside = Outside(self.verified, self.perform)
+        self.runtime.outside = self
         self.performed: list[TransactionMarkers] = []
 
     async def verified(self, partition: Partition, request: TransactionalRequest[Any]) -> Verified:
@@ -116,7 +116,7 @@ def test_a_commit_of_offsets_is_answered_if_its_transaction_cannot_be_verified(t
         async def fail(partition: Partition, request: TransactionalRequest[Any]) -> Verified:
             raise ZeroDivisionError
 
-        running.runtime.outside = running.runtime.outside._replace(verified=fail)
+        running.verified = fail  # type: ignore[method-assign]
         await running.start(ListGroupsRequest())
         offsets = (CommittedOffset("orders", 0, 7),)
         request = TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS)
@@ -170,7 +170,7 @@ def write_markers(leaders: Leaders) -> Request[Any] | None:
     nobody = cast(Any, None)
     links = TransactionLinks(nobody, cast(Any, leaders), lambda: BrokerConfig.parse({}), leaders.catch_up)
     markers = TransactionMarkers("t", 5, 1, True, 2, (ORDERS,))
-    return asyncio.run(asyncio.wait_for(links.write_markers(markers, 3), 20))
+    return asyncio.run(asyncio.wait_for(links.perform(markers, 3), 20))
 
 
 WRITTEN = MarkersWrittenRequest("t", 5, 1)
