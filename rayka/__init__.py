@@ -8,9 +8,10 @@ queue with the interface of `ray.util.queue.Queue`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.lazy import lazy_names
 from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -57,13 +58,4 @@ def connect(address: str | None = None, *, namespace: str = "rayka") -> Cluster:
     return Cluster(connect_to(address, namespace=namespace))
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Cluster":
-        from rayka.client.cluster import Cluster
-
-        return Cluster
-    if name == "Queue":
-        from rayka.queue.queue import Queue
-
-        return Queue
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"Cluster": "rayka.client.cluster", "Queue": "rayka.queue.queue"})

@@ -5,8 +5,9 @@ A name is loaded when it is first used, so that `import rayka.client` is quick a
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rayka.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rayka.client.admin.admin import Admin, AsyncAdmin, ClusterDescription
@@ -131,14 +132,4 @@ __all__ = [
     "random_partition",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(module), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

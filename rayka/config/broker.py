@@ -96,9 +96,9 @@ class BrokerConfig(Mapping[str, Any]):
         ids = {self["node.id"], self["broker.id"]} - {-1}
         yield len(ids) > 1, f"node.id ({self['node.id']}) and broker.id ({self['broker.id']}) must be equal"
         yield not self.listeners, "listeners must name at least one address for clients"
-        told = self.advertised_listeners if self["advertised.listeners"] else ()
+        advertised = self.advertised_listeners if self["advertised.listeners"] else ()
         yield (
-            any(listener.host == "0.0.0.0" for listener in told),
+            any(listener.host == "0.0.0.0" for listener in advertised),
             "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address.",
         )
         authorizer = self.texts.get("authorizer.class.name")

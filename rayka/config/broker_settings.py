@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
+from rayka.config.definition import (
+    BOOLEAN,
+    CLUSTER_WIDE,
+    DOUBLE,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    STRING,
+    ConfigDef,
+    ConfigValue,
+)
 from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
 from rayka.config.remote import REMOTE_CONFIGS
 from rayka.config.shares import SHARE_COORDINATOR_CONFIGS, SHARE_GROUP_BROKER_CONFIGS
 from rayka.config.topic import TOPIC_CONFIGS
 from rayka.config.transactions import TRANSACTION_COORDINATOR_CONFIGS
 from rayka.config.unused import UNUSED_CONFIGS, with_reason
-
-BOOLEAN, INT, SHORT, LONG, DOUBLE = (
-    ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE,
-)  # fmt: skip
-STRING, LIST = ConfigType.STRING, ConfigType.LIST
-CLUSTER_WIDE, PER_BROKER = UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER
 
 LISTENING = "Listeners and connections"
 STORING = "Log directories"

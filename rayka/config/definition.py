@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
 
@@ -38,6 +39,10 @@ class UpdateMode(enum.Enum):
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
+
+
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = ConfigType
+READ_ONLY, PER_BROKER, CLUSTER_WIDE = UpdateMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ class ConfigDef:
     valid_values: tuple[str, ...] = ()
     check: Callable[[ConfigValue], str | None] | None = None
     importance: str = "medium"
-    update_mode: UpdateMode = UpdateMode.READ_ONLY
+    update_mode: UpdateMode = READ_ONLY
     sensitive: bool = False
     synonyms: tuple[Synonym, ...] = ()
     group: str = ""
@@ -190,3 +195,15 @@ def parse(configs: Mapping[str, ConfigDef], name: str, text: str | None) -> Conf
     if definition is None:
         raise RaykaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     return definition.parse(text)
+
+
+def int_config(
+    name: str, default: int, doc: str, lower: int | None = 1, upper: int | None = None, importance: str = "medium"
+) -> ConfigDef:
+    """A setting that is an int, and at least 1 unless it says otherwise."""
+    return ConfigDef(name, INT, str(default), doc, lower=lower, upper=upper, importance=importance)
+
+
+def values_of(configs: Mapping[str, ConfigValue], definitions: Mapping[str, ConfigDef]) -> Callable[[str], Any]:
+    """Gives typed values by name: what `configs` has, else the default."""
+    return lambda name: configs[name] if name in configs else definitions[name].default_value

@@ -7,16 +7,14 @@ within the bounds that two broker settings give; `checked_group_config` holds th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from rayka.config.definition import INT_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
-from rayka.config.shares import SHARE_GROUP_BROKER_CONFIGS, SHARE_GROUP_CONFIGS
+from rayka.config.definition import CLUSTER_WIDE, INT, INT_MAX, LIST, LONG, SHORT, STRING, ConfigDef, ConfigValue
+from rayka.config.definition import int_config as _int
+from rayka.config.shares import SHARE_GROUP_BROKER_CONFIGS, SHARE_GROUP_CONFIGS, UNUSED
 
+_high = partial(_int, importance="high")
 MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
-_UNUSED = " Accepted because Kafka has it; a rayka coordinator is one actor and does not need it."
-
-
-def _int(name: str, default: int, doc: str, lower: int | None = 1, importance: str = "medium") -> ConfigDef:
-    return ConfigDef(name, ConfigType.INT, str(default), doc, lower=lower, importance=importance)
 
 
 def _known_policy(value: ConfigValue) -> str | None:
@@ -52,12 +50,12 @@ _CONSUMER = (
     _int("group.consumer.max.size", INT_MAX, "The most members that a consumer group takes."),
     ConfigDef(
         "group.consumer.assignment.interval.ms",
-        ConfigType.INT,
+        INT,
         "1000",
         "The least time between two target assignments of a group.",
         lower=0,
         importance="medium",
-        update_mode=UpdateMode.CLUSTER_WIDE,
+        update_mode=CLUSTER_WIDE,
     ),
     _int("group.consumer.min.assignment.interval.ms", 0, "The least that consumer.assignment.interval.ms may be.", 0),
     _int("group.consumer.max.assignment.interval.ms", 15000, "The most consumer.assignment.interval.ms may be.", 0),
@@ -76,14 +74,14 @@ _CONSUMER = (
     ),
     ConfigDef(
         "group.consumer.assignors",
-        ConfigType.LIST,
+        LIST,
         "uniform,range",
         "The assignors on offer to consumer groups; the first is the default.",
         valid_values=("uniform", "range"),
     ),
     ConfigDef(
         "group.consumer.migration.policy",
-        ConfigType.STRING,
+        STRING,
         "bidirectional",
         "Which way a group of consumers may change its protocol while members are in it: upgrade (classic to "
         "consumer), downgrade, bidirectional or disabled.",
@@ -91,55 +89,54 @@ _CONSUMER = (
     ),
 )
 _OFFSETS = (
-    _int("offset.metadata.max.bytes", 4096, "The longest metadata that a committed offset may have.", None, "high"),
-    _int("offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets when it is created.", 1, "high"),
+    _high("offset.metadata.max.bytes", 4096, "The longest metadata that a committed offset may have.", None),
+    _high("offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets when it is created.", 1),
     ConfigDef(
         "offsets.topic.replication.factor",
-        ConfigType.SHORT,
+        SHORT,
         "3",
         "Replicas of __consumer_offsets when it is created; fewer if there are fewer brokers.",
         lower=1,
         importance="high",
     ),
-    _int("offsets.topic.segment.bytes", 104857600, "Segment size of __consumer_offsets, in bytes.", 1, "high"),
-    _int("offsets.topic.compression.codec", 0, "The codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd).", None, "high"),
-    _int(
+    _high("offsets.topic.segment.bytes", 104857600, "Segment size of __consumer_offsets, in bytes.", 1),
+    _high("offsets.topic.compression.codec", 0, "The codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd).", None),
+    _high(
         "offsets.retention.minutes",
         10080,
         "How long offsets are kept: after a group has become empty; or, for a topic that nobody in the group reads and "
         "for consumers without a group, after the commit.",
         1,
-        "high",
     ),
     ConfigDef(
         "offsets.retention.check.interval.ms",
-        ConfigType.LONG,
+        LONG,
         "600000",
         "How often offsets are checked against their retention.",
         lower=1,
         importance="high",
     ),
-    _int("offsets.commit.timeout.ms", 5000, "How long a coordinator's write may wait for its replicas.", 1, "high"),
-    _int("offsets.load.buffer.size", 5242880, "Bytes read at once when a coordinator loads its log.", 1, "high"),
+    _high("offsets.commit.timeout.ms", 5000, "How long a coordinator's write may wait for its replicas.", 1),
+    _high("offsets.load.buffer.size", 5242880, "Bytes read at once when a coordinator loads its log.", 1),
 )
 _COORDINATOR = (
     ConfigDef(
         "group.coordinator.rebalance.protocols",
-        ConfigType.LIST,
+        LIST,
         "classic,consumer,streams",
         "The rebalance protocols that groups may use. rayka serves classic and consumer.",
         valid_values=("consumer", "classic", "share", "streams"),
     ),
-    _int("group.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes." + _UNUSED, -1),
-    _int("group.coordinator.threads", 4, "Threads for requests." + _UNUSED, 1, "high"),
-    _int("group.coordinator.background.threads", 2, "Threads for background work." + _UNUSED, 1, "high"),
+    _int("group.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes." + UNUSED, -1),
+    _high("group.coordinator.threads", 4, "Threads for requests." + UNUSED, 1),
+    _high("group.coordinator.background.threads", 2, "Threads for background work." + UNUSED, 1),
     ConfigDef(
         "group.coordinator.cached.buffer.max.bytes",
-        ConfigType.INT,
+        INT,
         "1048588",
-        "The largest buffer kept." + _UNUSED,
+        "The largest buffer kept." + UNUSED,
         lower=524288,
-        update_mode=UpdateMode.CLUSTER_WIDE,
+        update_mode=CLUSTER_WIDE,
     ),
 )
 
@@ -149,7 +146,7 @@ GROUP_COORDINATOR_CONFIGS: Mapping[str, ConfigDef] = {
 
 
 def _group_int(name: str, default: int, doc: str, lower: int) -> ConfigDef:
-    return ConfigDef(name, ConfigType.INT, str(default), doc, lower=lower, update_mode=UpdateMode.CLUSTER_WIDE)
+    return ConfigDef(name, INT, str(default), doc, lower=lower, update_mode=CLUSTER_WIDE)
 
 
 GROUP_CONFIGS: Mapping[str, ConfigDef] = {
@@ -194,7 +191,7 @@ def checked_group_config(name: str, text: str, broker: Mapping[str, ConfigValue]
     """The value of one group's config. Raises INVALID_CONFIG with the reason if it is unknown or out of bounds."""
     config = GROUP_CONFIGS.get(name)
     if config is None:
-        unknown = ConfigDef(name, ConfigType.STRING, None, "")
+        unknown = ConfigDef(name, STRING, None, "")
         raise unknown.invalid(text, "Unknown group config name")
     value = config.parse(text)
     if broker_synonym(name) is None:

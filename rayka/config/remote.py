@@ -8,12 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlsplit
 
-from rayka.config.definition import LONG_MAX, ConfigDef, ConfigType, ConfigValue, UpdateMode
+from rayka.config.definition import (
+    BOOLEAN,
+    CLUSTER_WIDE,
+    DOUBLE,
+    INT,
+    LONG,
+    LONG_MAX,
+    PASSWORD,
+    SHORT,
+    STRING,
+    ConfigDef,
+    ConfigValue,
+)
 from rayka.errors import ErrorCode, RaykaError
 
-BOOLEAN, INT, LONG, SHORT = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG, ConfigType.SHORT
-STRING, DOUBLE, PASSWORD = ConfigType.STRING, ConfigType.DOUBLE, ConfigType.PASSWORD
-CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 SYSTEM_ENABLE = "remote.log.storage.system.enable"
 STORE_URL = "rsm.config.url"
 

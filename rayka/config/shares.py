@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rayka.config.definition import ConfigDef, ConfigType, ConfigValue, UpdateMode
+from rayka.config.definition import BOOLEAN, CLUSTER_WIDE, INT, LIST, SHORT, STRING, ConfigDef, ConfigType, ConfigValue
+from rayka.config.definition import int_config as _int
 
-INT, SHORT, STRING, BOOLEAN = ConfigType.INT, ConfigType.SHORT, ConfigType.STRING, ConfigType.BOOLEAN
-CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 BY_DURATION = "by_duration:"
 MAX_RETRY_DELAY_MS = 86_400_000
 """No record waits longer than a day for its next delivery: its log may not keep it for much longer."""
@@ -20,7 +19,7 @@ _DURATION = re.compile(
     re.IGNORECASE,
 )
 _UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
-_UNUSED = " Accepted because Kafka has it; a rayka coordinator is one actor and does not need it."
+UNUSED = " Accepted because Kafka has it; a rayka coordinator is one actor and does not need it."
 
 
 def duration_ms(text: str) -> int:
@@ -45,12 +44,6 @@ def _known_reset(value: ConfigValue) -> str | None:
     return "Valid strategies are: latest, earliest or by_duration:PnDTnHnMn.nS"
 
 
-def _int(
-    name: str, default: int, doc: str, lower: int | None = 1, upper: int | None = None, importance: str = "medium"
-) -> ConfigDef:
-    return ConfigDef(name, INT, str(default), doc, lower=lower, upper=upper, importance=importance)
-
-
 _MEMBERSHIP = (
     _int("group.share.session.timeout.ms", 45000, "After this long without a heartbeat a share consumer is gone."),
     _int("group.share.min.session.timeout.ms", 45000, "The least that share.session.timeout.ms may be."),
@@ -61,7 +54,7 @@ _MEMBERSHIP = (
     _int("group.share.max.size", 200, "The most members that a share group takes.", 1, 1000),
     ConfigDef(
         "group.share.assignors",
-        ConfigType.LIST,
+        LIST,
         "simple",
         "The assignors of share groups. There is one, simple: each partition has as many members as are needed for all "
         "of them to have work.",
@@ -140,7 +133,7 @@ _DELIVERY = (
     _int(
         "share.fetch.purgatory.purge.interval.requests",
         1000,
-        "After how many requests Kafka looks for share fetches that have ended." + _UNUSED,
+        "After how many requests Kafka looks for share fetches that have ended." + UNUSED,
         None,
     ),
     ConfigDef(
@@ -229,13 +222,13 @@ SHARE_COORDINATOR_CONFIGS: Mapping[str, ConfigDef] = {
             "Bytes read at once when a coordinator loads its log.",
             importance="high",
         ),
-        _int("share.coordinator.threads", 1, "Threads for requests." + _UNUSED),
-        _int("share.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes." + _UNUSED, -1),
+        _int("share.coordinator.threads", 1, "Threads for requests." + UNUSED),
+        _int("share.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes." + UNUSED, -1),
         ConfigDef(
             "share.coordinator.cached.buffer.max.bytes",
             INT,
             "1048588",
-            "The largest buffer kept." + _UNUSED,
+            "The largest buffer kept." + UNUSED,
             lower=524288,
             update_mode=CLUSTER_WIDE,
         ),

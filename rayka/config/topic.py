@@ -6,11 +6,21 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from rayka.config.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, ConfigValue, Synonym
+from rayka.config.definition import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    LONG_MAX,
+    STRING,
+    ConfigDef,
+    ConfigValue,
+    Synonym,
+)
 from rayka.config.unused import with_reason
 
-BOOLEAN, INT, LONG, DOUBLE = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
-STRING, LIST = ConfigType.STRING, ConfigType.LIST
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 ARRAY_MAX = INT_MAX - 8

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from rayka.config.definition import ConfigDef, ConfigType, UpdateMode
+from rayka.config.definition import BOOLEAN, CLUSTER_WIDE, SHORT, ConfigDef, int_config
 
 _UNUSED = " Accepted because Kafka has it; "
-
-
-def _int(name: str, default: int, doc: str, importance: str = "high", lower: int = 1) -> ConfigDef:
-    return ConfigDef(name, ConfigType.INT, str(default), doc, lower=lower, importance=importance)
+_int = partial(int_config, importance="high")
 
 
 _TIMES = (
@@ -24,13 +22,13 @@ _TIMES = (
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3600000,
         "How often transactional ids are checked against transactional.id.expiration.ms.",
-        "low",
+        importance="low",
     ),
     _int(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10000,
         "How often transactions are checked against their timeouts." + _UNUSED + "rayka has a timer for each.",
-        "low",
+        importance="low",
     ),
     _int(
         "add.partitions.to.txn.retry.backoff.max.ms",
@@ -48,7 +46,7 @@ _TOPIC = (
     _int("transaction.state.log.num.partitions", 50, "Partitions of __transaction_state when it is created."),
     ConfigDef(
         "transaction.state.log.replication.factor",
-        ConfigType.SHORT,
+        SHORT,
         "3",
         "Replicas of __transaction_state when it is created; fewer if there are fewer brokers.",
         lower=1,
@@ -61,15 +59,15 @@ _TOPIC = (
 _SWITCHES = (
     ConfigDef(
         "transaction.partition.verification.enable",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         "true",
         "Whether a partition asks the coordinator before it appends the first batch of a transaction (KIP-890).",
         importance="low",
-        update_mode=UpdateMode.CLUSTER_WIDE,
+        update_mode=CLUSTER_WIDE,
     ),
     ConfigDef(
         "transaction.two.phase.commit.enable",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         "false",
         "Whether producers may open transactions that never time out (KIP-939).",
         importance="low",

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rayka.config.definition import ConfigDef, ConfigType, UpdateMode
-
-INT, LONG, SHORT, DOUBLE = ConfigType.INT, ConfigType.LONG, ConfigType.SHORT, ConfigType.DOUBLE
-STRING, LIST, PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
+from rayka.config.definition import (
+    CLUSTER_WIDE,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    PASSWORD,
+    PER_BROKER,
+    SHORT,
+    STRING,
+    ConfigDef,
+    ConfigType,
+)
 
 _THREADS = "actors take the place of thread pools"
 _SASL = "SASL is not served yet"
@@ -59,11 +68,11 @@ _SASL_SETTINGS: tuple[tuple[str, ConfigType, str | None], ...] = (
 def _sasl() -> Iterator[ConfigDef]:
     for name, kind, default in _SASL_SETTINGS:
         doc, secret = f"Not in use: {_SASL}.", kind is PASSWORD
-        yield ConfigDef(name, kind, default, doc, update_mode=UpdateMode.PER_BROKER, sensitive=secret)
+        yield ConfigDef(name, kind, default, doc, update_mode=PER_BROKER, sensitive=secret)
 
 
 def _cluster_wide(name: str, kind: ConfigType, default: str, reason: str, lower: int | None = None) -> ConfigDef:
-    return ConfigDef(name, kind, default, f"Not in use: {reason}.", lower=lower, update_mode=UpdateMode.CLUSTER_WIDE)
+    return ConfigDef(name, kind, default, f"Not in use: {reason}.", lower=lower, update_mode=CLUSTER_WIDE)
 
 
 UNUSED_CONFIGS: Mapping[str, ConfigDef] = {

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rayka.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ray.util.queue import Empty, Full
@@ -14,11 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Empty", "Full", "Queue"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rayka.queue import queue
-
-    value = globals()[name] = getattr(queue, name)
-    return value
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "rayka.queue.queue"))

@@ -5,8 +5,9 @@ Names are loaded when they are first used; they need Ray Serve (`rayka[serve]`).
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rayka.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rayka.serve.adapter import RaykaAdapterConfig, RaykaTaskProcessorAdapter
@@ -19,9 +20,4 @@ _MODULE_OF = {
 }
 __all__ = ["QueueAutoscalingPolicy", "RaykaAdapterConfig", "RaykaTaskProcessorAdapter"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    return value
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

@@ -15,8 +15,9 @@ It needs the extra `rayka[spark]`. A name is loaded when it is first used: execu
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rayka.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rayka.ranges.losses import DataLoss
@@ -77,14 +78,4 @@ __all__ = [
     "write_topic",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(module), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

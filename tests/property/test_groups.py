@@ -20,7 +20,7 @@ from rayka.coordinator.groups.consumer.group import ConsumerGroup
 from rayka.coordinator.groups.offset_rules import NONE
 from rayka.coordinator.groups.record_formats import decode
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest
-from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.groups.settings import GroupSettings, ModernGroupSettings
 from rayka.coordinator.groups.state import GroupState
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
@@ -29,7 +29,7 @@ from tests.unit.coordinator.clients import ClassicClient, ConsumerClient, topic_
 from tests.unit.coordinator.shell import Shell
 
 Client = ClassicClient | ConsumerClient
-SETTINGS = GroupSettings(initial_rebalance_delay_ms=1000, consumer=ConsumerGroupSettings(assignment_interval_ms=1000))
+SETTINGS = GroupSettings(initial_rebalance_delay_ms=1000, consumer=ModernGroupSettings(assignment_interval_ms=1000))
 SUBSCRIPTIONS = [("t",), ("u",), ("t", "u")]
 STEPS = [
     "classic", "consumer", "static classic", "static consumer", "pattern",

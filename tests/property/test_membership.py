@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rayka.client.group.membership import Action, Membership, MembershipState
 from rayka.client.group.subscription import Identity, Subscription
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest
-from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.groups.settings import GroupSettings, ModernGroupSettings
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicIdPartition
@@ -23,7 +23,7 @@ COUNTS = {"a": 4, "b": 3}
 SUBSCRIPTIONS = (Subscription(("a",)), Subscription(("a", "b")), Subscription(pattern="b|c"))
 MEMBERS = st.integers(0, 2)
 LOST = RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-GROUP = GroupSettings(consumer=ConsumerGroupSettings(10**9, 5000, 0))
+GROUP = GroupSettings(consumer=ModernGroupSettings(10**9, 5000, 0))
 
 
 class Network(RuleBasedStateMachine):

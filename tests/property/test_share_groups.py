@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.coordinator.groups.records import TargetPartitions
-from rayka.coordinator.groups.settings import GroupSettings, ShareGroupSettings
+from rayka.coordinator.groups.settings import GroupSettings, ModernGroupSettings
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.share.requests import (
     ShareGroupHeartbeatRequest,
@@ -27,7 +27,7 @@ from rayka.errors import ErrorCode
 from tests.support.scale import examples
 from tests.unit.coordinator.shell import Shell
 
-SETTINGS = GroupSettings(share=ShareGroupSettings(assignment_interval_ms=500), share_max_size=4)
+SETTINGS = GroupSettings(share=ModernGroupSettings(assignment_interval_ms=500), share_max_size=4)
 SUBSCRIPTIONS = [("t",), ("u",), ("t", "u")]
 MEMBERS = ["a", "b", "c", "d", "e"]
 STEPS = [

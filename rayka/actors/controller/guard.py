@@ -1,7 +1,7 @@
 """Notices from a driver that the controller died and does not come back, or refuses to serve.
 
 Ray restarts the controller, usually within a second, and nothing on the data path needs it meanwhile. What a restart
-does not cure (a damaged metadata log, a disk that stays full) is told to the operator; the broker serves on with the
+does not cure (a damaged metadata log, a full disk) is reported to the operator; the broker serves on with the
 last image. A controller that Ray has given up is lost: only a new start of everything brings it back.
 """
 
@@ -58,17 +58,17 @@ class ControllerGuard:
 
     def _await_return(self, controller: Any) -> None:
         died_at = time.monotonic()
-        told = ""
+        reported = ""
         while self._is_alive() and (problem := self._problem(controller)) is not None:
             away_s = time.monotonic() - died_at
-            if problem and problem != told:
+            if problem and problem != reported:
                 self._report(f"the controller does not serve; the broker goes on without it: {problem}")
-                told = problem
-            elif not told and away_s > self._grace_s:
-                told = f"the controller has not come back for {away_s:.0f} s"
-                self._report(told)
+                reported = problem
+            elif not reported and away_s > self._grace_s:
+                reported = f"the controller has not come back for {away_s:.0f} s"
+                self._report(reported)
             self._stopped.wait(_POLL_S)
-        if told and self._is_alive():
+        if reported and self._is_alive():
             self._report("the controller serves again")
 
     def _is_watching(self) -> bool:

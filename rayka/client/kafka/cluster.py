@@ -55,6 +55,17 @@ class KafkaCluster:
         request = entity(MetadataRequest, wanted, create, False)
         return self.patiently(lambda: _metadata(self._bootstrap.request(request)))
 
+    def named_partitions(self, topics: Mapping[str, Iterable[int] | None]) -> list[TopicPartition]:
+        """The partitions with these numbers (None: all) of each topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        metadata = self.metadata(topics)
+        named: list[TopicPartition] = []
+        for name, numbers in topics.items():
+            every = range(len(metadata.topics[name].partitions))
+            named += [TopicPartition(name, number) for number in (every if numbers is None else sorted(set(numbers)))]
+        for at in named:
+            existing(metadata, at)
+        return named
+
     def broker(self, broker: BrokerNode) -> BrokerConnection:
         """A connection to this broker."""
         return self._connection(broker.host, broker.port)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rayka.client.admin.group_offsets import Bounds, GroupDescription, MemberDescription, OffsetReset, offsets_of
 from rayka.client.kafka.admin import KafkaAdmin, by_topic, nested
-from rayka.client.kafka.cluster import KafkaCluster, existing, raise_for
+from rayka.client.kafka.cluster import KafkaCluster, raise_for
 from rayka.client.kafka.connection import entity
 from rayka.client.kafka.values import GroupListing
 from rayka.errors import ErrorCode, RaykaError
@@ -69,7 +69,7 @@ class KafkaGroupAdmin:
         """
         self._require_inactive(group_id)
         committed = {at: offset for at, (offset, _) in self._committed(group_id).items()}
-        wanted = self._existing(committed) if topics is None else self._partitions(topics)
+        wanted = self._existing(committed) if topics is None else self._cluster.named_partitions(topics)
         if not wanted:
             raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} has no offsets to reset")
         targets = self._targets(reset, wanted, committed)
@@ -82,7 +82,7 @@ class KafkaGroupAdmin:
     ) -> dict[TopicPartition, int]:
         """Move each partition to its own offset, or the nearest one in the log, and return the new ones."""
         self._require_inactive(group_id)
-        bounds = self._bounds(self._partitions(by_topic(offsets)))
+        bounds = self._bounds(self._cluster.named_partitions(by_topic(offsets)))
         targets = {at: limits.clamp(offsets[at]) for at, limits in bounds.items()}
         if not dry_run:
             self._commit(group_id, targets)
@@ -98,7 +98,7 @@ class KafkaGroupAdmin:
             OffsetDeleteRequestTopic,
         )
 
-        fields: dict[TopicPartition, tuple[()]] = dict.fromkeys(self._partitions(topics), ())
+        fields: dict[TopicPartition, tuple[()]] = dict.fromkeys(self._cluster.named_partitions(topics), ())
         parts = nested(OffsetDeleteRequestTopic, OffsetDeleteRequestPartition, fields)
         request = entity(OffsetDeleteRequest, group_id, parts)
 
@@ -248,17 +248,6 @@ class KafkaGroupAdmin:
     def _existing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         topics = {topic.name: len(topic.partitions) for topic in self._admin.topics()}
         return sorted(at for at in partitions if at.partition < topics.get(at.topic, 0))
-
-    def _partitions(self, topics: Mapping[str, Iterable[int] | None]) -> list[TopicPartition]:
-        """All that are named. Raises UNKNOWN_TOPIC_OR_PARTITION."""
-        metadata = self._cluster.metadata(topics)
-        wanted: list[TopicPartition] = []
-        for name, numbers in topics.items():
-            every = range(len(metadata.topics[name].partitions))
-            wanted += [TopicPartition(name, number) for number in (every if numbers is None else sorted(set(numbers)))]
-        for at in wanted:
-            existing(metadata, at)
-        return wanted
 
 
 def _consumer(member: Any) -> MemberDescription:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rayka.client.admin.group_offsets import Bounds, OffsetReset
 from rayka.client.kafka.admin import KafkaAdmin, nested
-from rayka.client.kafka.cluster import KafkaCluster, existing, raise_for
+from rayka.client.kafka.cluster import KafkaCluster, raise_for
 from rayka.client.kafka.connection import entity
 from rayka.client.kafka.groups import KafkaGroupAdmin
 from rayka.client.kafka.values import BrokerNode, GroupListing
@@ -153,7 +153,7 @@ class KafkaShareGroupAdmin:
             message = f"offsets of share group {group_id} can be reset only while it has no members"
             raise RaykaError(ErrorCode.NON_EMPTY_GROUP, message)
         current = {one.topic_partition: one.start_offset for one in self.offsets(group_id)}
-        wanted = sorted(current) if topics is None else self._partitions(topics)
+        wanted = sorted(current) if topics is None else self._cluster.named_partitions(topics)
         if not wanted:
             raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"share group {group_id} has no offsets to reset")
         targets = self._targets(reset, wanted, current)
@@ -205,17 +205,6 @@ class KafkaShareGroupAdmin:
                     raise_for(one.error_code, one.error_message or f"the start offset of {at} can't be altered")
 
         self._cluster.patiently(alter)
-
-    def _partitions(self, topics: Mapping[str, Iterable[int] | None]) -> list[TopicPartition]:
-        """All that are named. Raises UNKNOWN_TOPIC_OR_PARTITION."""
-        metadata = self._cluster.metadata(topics)
-        wanted: list[TopicPartition] = []
-        for name, numbers in topics.items():
-            every = range(len(metadata.topics[name].partitions))
-            wanted += [TopicPartition(name, number) for number in (every if numbers is None else sorted(set(numbers)))]
-        for at in wanted:
-            existing(metadata, at)
-        return wanted
 
 
 def _member(member: Any) -> ShareMemberDescription:

@@ -50,7 +50,7 @@ from rayka.coordinator.groups.requests import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings, ShareSettings
+from rayka.coordinator.groups.settings import GroupSettings, SettingsByGroup
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.share.members import AcceptShareHeartbeat, ShareMembers
 from rayka.coordinator.groups.share.offsets import AcceptStateChange, ShareOffsets
@@ -83,12 +83,12 @@ class GroupCoordinator:
         self.settings = settings
         self.state = GroupState(settings)
         self._timers: TimerQueue[GroupTimerKey] = TimerQueue()
-        self._own = ConsumerSettings(settings.consumer)
+        self._consumer_settings = SettingsByGroup("consumer", settings.consumer)
         self._rebalance = Rebalance(settings)
         self._join = ClassicJoin(self._rebalance)
         self.classic = ClassicMembers(self._rebalance, self._timers)
-        self._consumer = ConsumerMembers(settings, self._own, self.state, self._timers)
-        self._share_settings = ShareSettings(settings.share)
+        self._consumer = ConsumerMembers(settings, self._consumer_settings, self.state, self._timers)
+        self._share_settings = SettingsByGroup("share", settings.share)
         self.share = ShareMembers(settings, self._share_settings, self.state, self._timers)
         self.share_offsets = ShareOffsets(self.state)
         self._request_ids = itertools.count(NO_REQUEST + 1)
@@ -134,7 +134,7 @@ class GroupCoordinator:
     def on_new_configs(self, configs: CoordinatorConfigs) -> None:
         """Take the settings of consumer and share groups; the others hold from the start of the broker."""
         settings = GroupSettings.parse(configs.broker)
-        self._own.configure(settings.consumer, configs.groups)
+        self._consumer_settings.configure(settings.consumer, configs.groups)
         self._share_settings.configure(settings.share, configs.groups)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> tuple[Completion, ...]:

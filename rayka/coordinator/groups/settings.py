@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rayka.config.definition import INT_MAX, ConfigValue
+from rayka.config.definition import INT_MAX, ConfigValue, values_of
 from rayka.config.groups import GROUP_COORDINATOR_CONFIGS
 from rayka.config.shares import SHARE_GROUP_BROKER_CONFIGS
 
@@ -37,73 +37,40 @@ class MigrationPolicy(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerGroupSettings:
-    """What can be set for one consumer group; times in milliseconds."""
+class ModernGroupSettings:
+    """What can be set for one consumer group or share group; times in milliseconds."""
 
     session_timeout_ms: int = 45000
     heartbeat_interval_ms: int = 5000
     assignment_interval_ms: int = 1000
 
 
-class ConsumerSettings:
-    """The settings of all consumer groups: the broker's, and over them those of single groups (KIP-848).
+class SettingsByGroup:
+    """The settings of all groups of one protocol, `consumer` or `share`: the broker's, and over them those of groups.
 
-    Both may change while groups run; a member learns of it with its next heartbeat.
+    Both may change while groups run; a member learns of it with its next heartbeat (KIP-848).
     """
 
-    def __init__(self, broker: ConsumerGroupSettings) -> None:
+    def __init__(self, protocol: str, broker: ModernGroupSettings) -> None:
+        self._protocol = protocol
         self._broker = broker
-        self._groups: dict[str, ConsumerGroupSettings] = {}
+        self._groups: dict[str, ModernGroupSettings] = {}
 
-    def of(self, group_id: str) -> ConsumerGroupSettings:
+    def of(self, group_id: str) -> ModernGroupSettings:
         """The settings of a group."""
         return self._groups.get(group_id, self._broker)
 
-    def configure(self, broker: ConsumerGroupSettings, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    def configure(self, broker: ModernGroupSettings, groups: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace all settings: the broker's, and the configs of single groups by group id and name."""
         self._broker = broker
         self._groups = {group_id: self._over_broker(configs) for group_id, configs in groups.items() if configs}
 
-    def _over_broker(self, configs: Mapping[str, Any]) -> ConsumerGroupSettings:
-        return ConsumerGroupSettings(
-            configs.get("consumer.session.timeout.ms", self._broker.session_timeout_ms),
-            configs.get("consumer.heartbeat.interval.ms", self._broker.heartbeat_interval_ms),
-            configs.get("consumer.assignment.interval.ms", self._broker.assignment_interval_ms),
+    def _over_broker(self, configs: Mapping[str, Any]) -> ModernGroupSettings:
+        return ModernGroupSettings(
+            configs.get(f"{self._protocol}.session.timeout.ms", self._broker.session_timeout_ms),
+            configs.get(f"{self._protocol}.heartbeat.interval.ms", self._broker.heartbeat_interval_ms),
+            configs.get(f"{self._protocol}.assignment.interval.ms", self._broker.assignment_interval_ms),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ShareGroupSettings:
-    """What can be set for the membership of one share group; times in milliseconds."""
-
-    session_timeout_ms: int = 45000
-    heartbeat_interval_ms: int = 5000
-    assignment_interval_ms: int = 1000
-
-
-class ShareSettings:
-    """The settings of all share groups, as `ConsumerSettings` has them of consumer groups."""
-
-    def __init__(self, broker: ShareGroupSettings) -> None:
-        self._broker = broker
-        self._groups: dict[str, ShareGroupSettings] = {}
-
-    def of(self, group_id: str) -> ShareGroupSettings:
-        """The settings of a group."""
-        return self._groups.get(group_id, self._broker)
-
-    def configure(self, broker: ShareGroupSettings, groups: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace all settings: the broker's, and the configs of single groups by group id and name."""
-        self._broker = broker
-        self._groups = {
-            group_id: ShareGroupSettings(
-                configs.get("share.session.timeout.ms", broker.session_timeout_ms),
-                configs.get("share.heartbeat.interval.ms", broker.heartbeat_interval_ms),
-                configs.get("share.assignment.interval.ms", broker.assignment_interval_ms),
-            )
-            for group_id, configs in groups.items()
-            if configs
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +82,12 @@ class GroupSettings:
     initial_rebalance_delay_ms: int = 3000
     initial_rebalance_quiet_ms: int = 50
     max_size: int = INT_MAX
-    consumer: ConsumerGroupSettings = ConsumerGroupSettings()
+    consumer: ModernGroupSettings = ModernGroupSettings()
     unsettled_heartbeat_interval_ms: int = 500
     consumer_max_size: int = INT_MAX
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
-    share: ShareGroupSettings = ShareGroupSettings()
+    share: ModernGroupSettings = ModernGroupSettings()
     share_max_size: int = 200
     share_unsettled_heartbeat_interval_ms: int = 500
     share_initialize_retry_interval_ms: int = 30000
@@ -132,8 +99,11 @@ class GroupSettings:
     def parse(cls, configs: Mapping[str, ConfigValue]) -> GroupSettings:
         """The settings from typed broker settings, with defaults for those that are missing."""
 
-        def value(name: str) -> Any:
-            return configs.get(name, _DEFINITIONS[name].default_value)
+        value = values_of(configs, _DEFINITIONS)
+
+        def modern(protocol: str) -> ModernGroupSettings:
+            names = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+            return ModernGroupSettings(*(value(f"group.{protocol}.{name}") for name in names))
 
         return cls(
             min_session_timeout_ms=value("group.min.session.timeout.ms"),
@@ -141,20 +111,12 @@ class GroupSettings:
             initial_rebalance_delay_ms=value("group.initial.rebalance.delay.ms"),
             initial_rebalance_quiet_ms=value("group.initial.rebalance.quiet.ms"),
             max_size=value("group.max.size"),
-            consumer=ConsumerGroupSettings(
-                session_timeout_ms=value("group.consumer.session.timeout.ms"),
-                heartbeat_interval_ms=value("group.consumer.heartbeat.interval.ms"),
-                assignment_interval_ms=value("group.consumer.assignment.interval.ms"),
-            ),
+            consumer=modern("consumer"),
             unsettled_heartbeat_interval_ms=value("group.consumer.unsettled.heartbeat.interval.ms"),
             consumer_max_size=value("group.consumer.max.size"),
             consumer_assignors=tuple(value("group.consumer.assignors")),
             migration_policy=MigrationPolicy(value("group.consumer.migration.policy").lower()),
-            share=ShareGroupSettings(
-                session_timeout_ms=value("group.share.session.timeout.ms"),
-                heartbeat_interval_ms=value("group.share.heartbeat.interval.ms"),
-                assignment_interval_ms=value("group.share.assignment.interval.ms"),
-            ),
+            share=modern("share"),
             share_max_size=value("group.share.max.size"),
             share_unsettled_heartbeat_interval_ms=value("group.share.unsettled.heartbeat.interval.ms"),
             share_initialize_retry_interval_ms=value("group.share.initialize.retry.interval.ms"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from rayka.config.definition import ConfigValue
+from rayka.config.definition import ConfigValue, values_of
 from rayka.config.shares import SHARE_COORDINATOR_CONFIGS
 
 
@@ -21,13 +20,9 @@ class ShareCoordinatorSettings:
     @classmethod
     def parse(cls, configs: Mapping[str, ConfigValue]) -> ShareCoordinatorSettings:
         """The settings from typed broker settings, with defaults for those that are missing."""
-
-        def value(name: str) -> Any:
-            name = f"share.coordinator.{name}"
-            return configs.get(name, SHARE_COORDINATOR_CONFIGS[name].default_value)
-
+        value = values_of(configs, SHARE_COORDINATOR_CONFIGS)
         return cls(
-            updates_per_snapshot=value("snapshot.update.records.per.snapshot"),
-            cold_snapshot_interval_ms=value("cold.partition.snapshot.interval.ms"),
-            prune_interval_ms=value("state.topic.prune.interval.ms"),
+            updates_per_snapshot=value("share.coordinator.snapshot.update.records.per.snapshot"),
+            cold_snapshot_interval_ms=value("share.coordinator.cold.partition.snapshot.interval.ms"),
+            prune_interval_ms=value("share.coordinator.state.topic.prune.interval.ms"),
         )

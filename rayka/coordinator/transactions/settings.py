@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from rayka.config.definition import ConfigValue
+from rayka.config.definition import ConfigValue, values_of
 from rayka.config.transactions import TRANSACTION_COORDINATOR_CONFIGS
 
 
@@ -23,9 +22,7 @@ class TransactionSettings:
     def parse(cls, configs: Mapping[str, ConfigValue]) -> TransactionSettings:
         """From the broker's settings; those that are missing have their defaults."""
 
-        def get(name: str) -> Any:
-            return configs.get(name, TRANSACTION_COORDINATOR_CONFIGS[name].default_value)
-
+        get = values_of(configs, TRANSACTION_COORDINATOR_CONFIGS)
         return cls(
             max_timeout_ms=get("transaction.max.timeout.ms"),
             expiration_ms=get("transactional.id.expiration.ms"),

@@ -10,7 +10,7 @@ from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatReq
 from rayka.coordinator.groups.coordinator import GroupCoordinator
 from rayka.coordinator.groups.records import ConsumerGroupRegularExpressionKey, TargetPartitions
 from rayka.coordinator.groups.requests import OffsetFetchRequest
-from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.groups.settings import GroupSettings, ModernGroupSettings
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ConsumerClient, topic_id, topics
@@ -19,7 +19,7 @@ from tests.unit.coordinator.shell import Shell
 E = ErrorCode
 T = topic_id("t")
 SETTINGS = GroupSettings(
-    initial_rebalance_delay_ms=0, initial_rebalance_quiet_ms=0, consumer=ConsumerGroupSettings(assignment_interval_ms=0)
+    initial_rebalance_delay_ms=0, initial_rebalance_quiet_ms=0, consumer=ModernGroupSettings(assignment_interval_ms=0)
 )
 
 

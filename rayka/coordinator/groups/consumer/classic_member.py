@@ -32,7 +32,7 @@ from rayka.coordinator.groups.consumer.target_assignment import is_due
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
 from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey
 from rayka.coordinator.groups.migration import classic_assignment, classic_metadata, protocols_of
-from rayka.coordinator.groups.settings import ConsumerGroupSettings, MigrationPolicy
+from rayka.coordinator.groups.settings import MigrationPolicy, ModernGroupSettings
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
@@ -62,7 +62,11 @@ class ClassicConsumer:
             )
 
     def join(
-        self, changes: ConsumerGroupUpdate, request: JoinGroupRequest, member_id: str, own: ConsumerGroupSettings
+        self,
+        changes: ConsumerGroupUpdate,
+        request: JoinGroupRequest,
+        member_id: str,
+        group_settings: ModernGroupSettings,
     ) -> ConsumerMember:
         """Admit a member, or move it one step towards its target."""
         subscription = _subscription(request)
@@ -79,7 +83,7 @@ class ClassicConsumer:
             classic=classic_metadata(request.session_timeout_ms, request.protocols),
         )
         changes.follow_topics(changes.update(member))
-        changes.assign(own.assignment_interval_ms)
+        changes.assign(group_settings.assignment_interval_ms)
         return changes.reconcile(member_id, _owned(subscription, changes.topics))
 
     def _member(self, changes: ConsumerGroupUpdate, request: JoinGroupRequest, member_id: str) -> ConsumerMember:
@@ -116,7 +120,7 @@ class ClassicConsumer:
         group: ConsumerGroup,
         request: SyncGroupRequest,
         topics: Topics,
-        own: ConsumerGroupSettings,
+        group_settings: ModernGroupSettings,
         now: Now,
     ) -> SyncGroupResponse:
         """The assignment of the member."""
@@ -126,7 +130,7 @@ class ClassicConsumer:
         if asked != (consumer_protocol.PROTOCOL_TYPE, name):
             reason = f"The protocol {asked} is not that of the join, {name}."
             raise RaykaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, reason)
-        is_behind = member.member_epoch < _next_epoch(group, own, now.wall_ms)
+        is_behind = member.member_epoch < _next_epoch(group, group_settings, now.wall_ms)
         if is_behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._call_to_join(group, member, now)
             reason = f"A new rebalance is triggered in group {group.group_id}."
@@ -138,13 +142,13 @@ class ClassicConsumer:
         )
 
     def heartbeat(
-        self, group: ConsumerGroup, request: HeartbeatRequest, own: ConsumerGroupSettings, now: Now
+        self, group: ConsumerGroup, request: HeartbeatRequest, group_settings: ModernGroupSettings, now: Now
     ) -> ErrorCode:
         """REBALANCE_IN_PROGRESS if the member can take a step."""
         member = self._known(group, request.member_id, request.group_instance_id, request.generation_id)
         self._heartbeats.renew_classic_session(group.group_id, member, now)
         if (
-            member.member_epoch < _next_epoch(group, own, now.wall_ms)
+            member.member_epoch < _next_epoch(group, group_settings, now.wall_ms)
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (member.state is MemberState.UNRELEASED_PARTITIONS and _can_get_more(group, member))
         ):
@@ -185,9 +189,9 @@ def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | Non
     return member
 
 
-def _next_epoch(group: ConsumerGroup, own: ConsumerGroupSettings, now_ms: int) -> int:
+def _next_epoch(group: ConsumerGroup, group_settings: ModernGroupSettings, now_ms: int) -> int:
     """The epoch that a join can reach now: not yet the group epoch while its target may not be computed."""
-    return group.epoch if is_due(group, own.assignment_interval_ms, now_ms) else group.assignment_epoch
+    return group.epoch if is_due(group, group_settings.assignment_interval_ms, now_ms) else group.assignment_epoch
 
 
 def _can_get_more(group: ConsumerGroup, member: ConsumerMember) -> bool:

@@ -19,7 +19,7 @@ from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatReq
 from rayka.coordinator.groups.consumer.target_assignment import has_passed
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
 from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey, SessionWarning
-from rayka.coordinator.groups.settings import ConsumerGroupSettings, GroupSettings
+from rayka.coordinator.groups.settings import GroupSettings, ModernGroupSettings
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
@@ -71,7 +71,7 @@ class ConsumerHeartbeat:
         group: ConsumerGroup,
         request: ConsumerGroupHeartbeatRequest,
         topics: Topics,
-        own: ConsumerGroupSettings,
+        group_settings: ModernGroupSettings,
         now: Now,
     ) -> ConsumerGroupHeartbeatResponse | None:
         """The answer to a heartbeat that changes nothing, as nearly all do; None if it may change something."""
@@ -91,14 +91,14 @@ class ConsumerHeartbeat:
             != (member.instance_id, member.client_id, member.client_host, member.classic)
         ):
             return None
-        self.renew_session(group.group_id, request.member_id, own, now)
-        return self.answer(group, member, own, now)
+        self.renew_session(group.group_id, request.member_id, group_settings, now)
+        return self.answer(group, member, group_settings, now)
 
     def heartbeat(
         self,
         changes: ConsumerGroupUpdate,
         request: ConsumerGroupHeartbeatRequest,
-        own: ConsumerGroupSettings,
+        group_settings: ModernGroupSettings,
         now: Now,
     ) -> ConsumerGroupHeartbeatResponse:
         """A member joins or moves on. Raises the error that a member gets that is not allowed to."""
@@ -107,9 +107,9 @@ class ConsumerHeartbeat:
         before = self._member(changes, request, owned)
         member = _updated(before, request)
         changes.follow_topics(changes.update(member))
-        changes.assign(own.assignment_interval_ms)
+        changes.assign(group_settings.assignment_interval_ms)
         moved = changes.reconcile(member.member_id, owned)
-        answer = self.answer(group, moved, own, now)
+        answer = self.answer(group, moved, group_settings, now)
         if _is_full(request) or _numbers(moved) != _numbers(before):
             return replace(answer, assignment=topic_partitions(moved.assigned))
         return answer
@@ -162,10 +162,10 @@ class ConsumerHeartbeat:
         return replace_static_member(changes, current, request.member_id)
 
     def answer(
-        self, group: ConsumerGroup, member: ConsumerMember, own: ConsumerGroupSettings, now: Now
+        self, group: ConsumerGroup, member: ConsumerMember, group_settings: ModernGroupSettings, now: Now
     ) -> ConsumerGroupHeartbeatResponse:
         """The member's epoch and when to come back: soon while the group changes or is about to change."""
-        interval_ms = own.heartbeat_interval_ms
+        interval_ms = group_settings.heartbeat_interval_ms
         is_settled = (
             group.epoch == group.assignment_epoch
             and group.group_id not in self._overdue
@@ -202,16 +202,16 @@ class ConsumerHeartbeat:
         key = GroupTimerKey(GroupTimer.SESSION, group_id, member.member_id)
         self._timers.schedule(key, now.ms + member.classic.session_timeout_ms)
 
-    def renew_session(self, group_id: str, member_id: str, own: ConsumerGroupSettings, now: Now) -> None:
+    def renew_session(self, group_id: str, member_id: str, group_settings: ModernGroupSettings, now: Now) -> None:
         """Restart the session timer. It fires twice: a warning, then the expiry `grace_ms` later.
 
         After the warning the other members use the short heartbeat interval, so that they rebalance at once on expiry.
         """
         self._clear_overdue(group_id, member_id)
-        short_ms, interval_ms = self.settings.unsettled_heartbeat_interval_ms, own.heartbeat_interval_ms
-        longest_ms = max(own.session_timeout_ms - interval_ms, interval_ms + 2 * short_ms) - short_ms
-        warning_ms = min(longest_ms, own.session_timeout_ms)
-        grace_ms = own.session_timeout_ms - warning_ms
+        short_ms, interval_ms = self.settings.unsettled_heartbeat_interval_ms, group_settings.heartbeat_interval_ms
+        longest_ms = max(group_settings.session_timeout_ms - interval_ms, interval_ms + 2 * short_ms) - short_ms
+        warning_ms = min(longest_ms, group_settings.session_timeout_ms)
+        grace_ms = group_settings.session_timeout_ms - warning_ms
         key = GroupTimerKey(GroupTimer.SESSION, group_id, member_id)
         self._timers.schedule(key, now.ms + warning_ms, SessionWarning(grace_ms) if grace_ms else None)
 

@@ -36,7 +36,7 @@ from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatReq
 from rayka.coordinator.groups.consumer.update import ConsumerGroupUpdate
 from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey, SessionWarning
 from rayka.coordinator.groups.records import CoordinatorRecord, GroupMetadataKey
-from rayka.coordinator.groups.settings import ConsumerSettings, GroupSettings
+from rayka.coordinator.groups.settings import GroupSettings, SettingsByGroup
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.state import NO_METADATA, Group, GroupState
 from rayka.coordinator.groups.steps import (
@@ -57,10 +57,14 @@ class ConsumerMembers:
     """Serves the members of consumer groups. A request that is refused raises the error that the member gets."""
 
     def __init__(
-        self, settings: GroupSettings, own: ConsumerSettings, state: GroupState, timers: TimerQueue[GroupTimerKey]
+        self,
+        settings: GroupSettings,
+        group_settings: SettingsByGroup,
+        state: GroupState,
+        timers: TimerQueue[GroupTimerKey],
     ) -> None:
         self._settings = settings
-        self._own = own
+        self._group_settings = group_settings
         self._state = state
         self._timers = timers
         self._rebalance = Rebalance(settings)
@@ -73,8 +77,8 @@ class ConsumerMembers:
         if topics.version == NO_METADATA:
             raise RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the topics of the cluster are not known yet")
         if isinstance(group, ConsumerGroup):
-            own = self._own.of(request.group_id)
-            unchanged = self._heartbeats.unchanged_heartbeat(group, request, topics, own, now)
+            group_settings = self._group_settings.of(request.group_id)
+            unchanged = self._heartbeats.unchanged_heartbeat(group, request, topics, group_settings, now)
             if unchanged is not None:
                 return Result(unchanged)
         check_request(request, self._settings)
@@ -88,7 +92,7 @@ class ConsumerMembers:
         draft, records = self._draft(group, request)
         changes = self._update(draft, now)
         replaced = draft.static_member(request.instance_id)
-        answer = self._heartbeats.heartbeat(changes, request, self._own.of(request.group_id), now)
+        answer = self._heartbeats.heartbeat(changes, request, self._group_settings.of(request.group_id), now)
         step = AcceptHeartbeat(
             request.group_id,
             request.member_id,
@@ -130,7 +134,7 @@ class ConsumerMembers:
             self._upgraded(step.upgraded, now)
         self._forget_replaced(step.group_id, step.replaced_id, step.member_id)
         group.checked_version = self._state.topics.version
-        self._heartbeats.renew_session(step.group_id, step.member_id, self._own.of(step.group_id), now)
+        self._heartbeats.renew_session(step.group_id, step.member_id, self._group_settings.of(step.group_id), now)
         self._heartbeats.watch_revocation(step.group_id, group.members[step.member_id], now)
         for timer in (GroupTimer.MEMBER_JOIN, GroupTimer.MEMBER_SYNC):
             self._timers.cancel(GroupTimerKey(timer, step.group_id, step.member_id))
@@ -209,7 +213,7 @@ class ConsumerMembers:
             return Result(JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         replaced = group.static_member(request.group_instance_id)
         changes = self._update(group.draft(), now)
-        member = self._classic.join(changes, request, member_id, self._own.of(group.group_id))
+        member = self._classic.join(changes, request, member_id, self._group_settings.of(group.group_id))
         answer = self._classic.answer(member)
         is_last_consumer = replaced is not None and replaced.classic is None
         if is_last_consumer and migration.can_downgrade(changes.group, (), self._settings):
@@ -227,11 +231,11 @@ class ConsumerMembers:
 
     def sync_classic(self, group: ConsumerGroup, request: SyncGroupRequest, now: Now) -> SyncGroupResponse:
         """SyncGroup of a classic member."""
-        return self._classic.sync(group, request, self._state.topics, self._own.of(group.group_id), now)
+        return self._classic.sync(group, request, self._state.topics, self._group_settings.of(group.group_id), now)
 
     def heartbeat_classic(self, group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> HeartbeatResponse:
         """Heartbeat of a classic member."""
-        return HeartbeatResponse(self._classic.heartbeat(group, request, self._own.of(group.group_id), now))
+        return HeartbeatResponse(self._classic.heartbeat(group, request, self._group_settings.of(group.group_id), now))
 
     def leave_classic(self, group: ConsumerGroup, request: LeaveGroupRequest, now: Now) -> Result[LeaveGroupResponse]:
         """LeaveGroup of classic members."""
@@ -263,8 +267,8 @@ class ConsumerMembers:
         """Start the sessions of a group's members."""
         for member in group.members.values():
             if member.classic is None:
-                own = self._own.of(group.group_id)
-                self._heartbeats.renew_session(group.group_id, member.member_id, own, now)
+                group_settings = self._group_settings.of(group.group_id)
+                self._heartbeats.renew_session(group.group_id, member.member_id, group_settings, now)
             else:
                 self._heartbeats.renew_classic_session(group.group_id, member, now)
             self._heartbeats.watch_revocation(group.group_id, member, now)

@@ -9,7 +9,7 @@ from rayka.coordinator.clock import Now
 from rayka.coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, assignment_of, topic_partitions
 from rayka.coordinator.groups.consumer.target_assignment import has_passed
 from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey
-from rayka.coordinator.groups.settings import GroupSettings, ShareGroupSettings, ShareSettings
+from rayka.coordinator.groups.settings import GroupSettings, ModernGroupSettings, SettingsByGroup
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.share.member import ShareMember
 from rayka.coordinator.groups.share.requests import (
@@ -40,10 +40,14 @@ class ShareMembers:
     """Serves the members of share groups. A request that is refused raises the error that the member gets."""
 
     def __init__(
-        self, settings: GroupSettings, own: ShareSettings, state: GroupState, timers: TimerQueue[GroupTimerKey]
+        self,
+        settings: GroupSettings,
+        group_settings: SettingsByGroup,
+        state: GroupState,
+        timers: TimerQueue[GroupTimerKey],
     ) -> None:
         self._settings = settings
-        self._own = own
+        self._group_settings = group_settings
         self._state = state
         self._timers = timers
 
@@ -56,16 +60,16 @@ class ShareMembers:
         if request.member_epoch == LEAVE_EPOCH:
             return self._leave(group, request, now)
         before = self._member(group, request)
-        own = self._own.of(request.group_id)
+        group_settings = self._group_settings.of(request.group_id)
         changes = ShareGroupUpdate(group.draft(), self._state.topics, now.wall_ms)
         changes.follow_topics(changes.update(_updated(before, request)))
-        changes.assign(own.assignment_interval_ms)
+        changes.assign(group_settings.assignment_interval_ms)
         moved = changes.reconcile(request.member_id)
         to_initialize = changes.initialize(
             self._is_over(group.initializing_since_ms, now), self._is_over(group.deleting_since_ms, now)
         )
         answer = replace(
-            self._answer(changes.group, moved, own, now),
+            self._answer(changes.group, moved, group_settings, now),
             state_epoch=changes.group.epoch,
             to_initialize=to_initialize,
         )
@@ -115,10 +119,10 @@ class ShareMembers:
         return Result(answer, tuple(changes.records), step=step)
 
     def _answer(
-        self, group: ShareGroup, member: ShareMember, own: ShareGroupSettings, now: Now
+        self, group: ShareGroup, member: ShareMember, group_settings: ModernGroupSettings, now: Now
     ) -> ShareGroupHeartbeatResponse:
         """The member's epoch and when to come back: soon while the group changes, or has just changed."""
-        interval_ms = own.heartbeat_interval_ms
+        interval_ms = group_settings.heartbeat_interval_ms
         is_settled = (
             group.epoch == group.assignment_epoch == member.member_epoch
             and not group.initializing
@@ -140,7 +144,7 @@ class ShareMembers:
         self._renew_session(group, step.member_id, now)
 
     def _renew_session(self, group: ShareGroup, member_id: str, now: Now) -> None:
-        timeout_ms = self._own.of(group.group_id).session_timeout_ms
+        timeout_ms = self._group_settings.of(group.group_id).session_timeout_ms
         self._timers.schedule(GroupTimerKey(GroupTimer.SESSION, group.group_id, member_id), now.ms + timeout_ms)
 
     def _is_over(self, since_ms: int, now: Now) -> bool:

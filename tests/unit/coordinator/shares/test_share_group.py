@@ -10,7 +10,7 @@ import pytest
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest
 from rayka.coordinator.groups.records import TargetPartitions
 from rayka.coordinator.groups.requests import DeleteGroupsRequest, DescribedModernGroup, ListedGroup, ListGroupsRequest
-from rayka.coordinator.groups.settings import GroupSettings, ShareGroupSettings
+from rayka.coordinator.groups.settings import GroupSettings, ModernGroupSettings
 from rayka.coordinator.groups.share.assignor import assign_simple
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.groups.share.requests import (
@@ -32,7 +32,7 @@ from tests.unit.coordinator.shell import Shell
 
 T, U = uuid.UUID(int=1), uuid.UUID(int=2)
 NONE = ErrorCode.NONE
-SETTINGS = GroupSettings(share=ShareGroupSettings(assignment_interval_ms=0), share_max_size=3)
+SETTINGS = GroupSettings(share=ModernGroupSettings(assignment_interval_ms=0), share_max_size=3)
 
 
 class ShareGroups:
