@@ -1,15 +1,19 @@
 """`./check long`: every test with many more examples and kills, then a long soak; writes docs/long-check.md.
 
-python -m scripts.long_check [--soak-minutes 60] [--only faults]
+python -m scripts.long_check [--only Spark] [--minutes 240] [--soak-minutes 60]
+
+The page keeps the last result of every part: one that is not run this time stays as it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,104 +24,148 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "long-check.md"
+SOAK = "soak: a broker at full load"
+ENDING_S = 300
+"""How long a part may take to end its brokers and to write its report when its time is over."""
+
+
+class Part(NamedTuple):
+    """Tests that run together, and the variable that names their interpreter, if it is not this one."""
+
+    arguments: tuple[str, ...]
+    python: str = ""
+
+
 PARTS = {
-    "unit and property tests": ("-n", "2", "tests/unit", "tests/property"),
-    "faults: kills, pauses, proxies, damaged files": ("tests/faults",),
-    "Kafka clients": ("-n", "2", "--dist", "loadfile", "tests/clients"),
-    "commands and Python clients": ("tests/integration",),
-    "examples": ("tests/examples",),
-    "Ray Data": ("tests/ray_data",),
-    "Spark": ("tests/spark",),
+    "unit and property tests": Part(("-n", "2", "--dist", "worksteal", "tests/unit", "tests/property")),
+    "faults: kills, pauses, proxies, damaged files": Part(("tests/faults",)),
+    "Kafka clients": Part(("-n", "2", "--dist", "loadfile", "tests/clients")),
+    "commands and Python clients": Part(("tests/integration",)),
+    "examples": Part(("tests/examples",)),
+    "Ray Data": Part(("tests/ray_data",)),
+    "Spark": Part(("tests/spark",)),
+    "PySpark 4": Part(("tests/spark4",), "SPARK4_PYTHON"),
+    "Ray Serve": Part(("tests/serve",), "SERVE_PYTHON"),
 }
 INTRODUCTION = """\
 # The last long check
 
 `./check long` runs every test of `./check` with 50 times as many examples and histories in the property tests and with
-20 kills where `./check` makes 3, and then loads a broker for an hour and watches its memory. This is its last result.
+20 kills where `./check` makes 3, and then loads a broker for an hour and watches its memory. This is the last result of
+each of its parts, written by `scripts/long_check.py`. The seed is that of the property tests (`RAYKA_SEED`).
 
-- {date}, commit {commit}, {machine}
-- seed of the property tests: {seed}
-
-| part | tests | failed | skipped | minutes |
-| --- | --- | --- | --- | --- |
+| part | last run | seed | tests | failed | skipped | minutes | remarks |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 """
-
-
-SOAK = """
-Soak: {minutes:.0f} minutes at full load, {records:,.0f} records, {MB/s:,.0f} MB/s; the memory of all processes changed
-by {MB/h:+,.0f} MB an hour.
-"""
+NOT_RUN = "| {title} | not run yet | | | | | | |"
 
 
 class Outcome(NamedTuple):
     """What came of one part."""
 
-    title: str
     tests: int
-    failed: int
     skipped: int
-    took_s: float
     failures: list[str]
+    took_s: float
+    remarks: str = ""
 
 
-def run_part(title: str, arguments: tuple[str, ...], seed: str) -> Outcome:
-    """Run pytest on one part in long mode."""
+def run_part(part: Part, seed: str, minutes: float) -> Outcome:
+    """Run pytest on one part in long mode; it is ended after so many minutes."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
-        command = [sys.executable, "-m", "pytest", f"--hypothesis-seed={seed}", f"--junitxml={report}", *arguments]
-        subprocess.run(command, cwd=ROOT, env=os.environ | {"RAYKA_CHECK": "long"}, check=False)
+        python = os.environ[part.python] if part.python else sys.executable
+        command = [python, "-m", "pytest", f"--hypothesis-seed={seed}", f"--junitxml={report}", *part.arguments]
+        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"RAYKA_CHECK": "long"})
+        remarks = ""
+        try:
+            process.wait(minutes * 60)
+        except subprocess.TimeoutExpired:
+            remarks = f"ended after {minutes:g} minutes"
+            end(process)
         took_s = time.monotonic() - began
         if not report.exists():
-            return Outcome(title, 0, 1, 0, took_s, [f"{title}: pytest wrote no report"])
-        (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
+            return Outcome(0, 0, ["pytest wrote no report"], took_s, remarks)
+        return outcome(report, took_s, remarks)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C, so that brokers are stopped and the report is written; kill -9 if that does not help."""
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(ENDING_S)
+    process.kill()
+    process.wait()
+
+
+def outcome(report: Path, took_s: float, remarks: str) -> Outcome:
+    """What a report of pytest says."""
+    (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
     failures = [
         f"{case.get('classname')}::{case.get('name')}"
         for case in suite.iter("testcase")
         if case.find("failure") is not None or case.find("error") is not None
     ]
-    tests, skipped = int(suite.get("tests", 0)), int(suite.get("skipped", 0))
-    return Outcome(title, tests, len(failures), skipped, took_s, failures)
+    return Outcome(int(suite.get("tests", 0)), int(suite.get("skipped", 0)), failures, took_s, remarks)
 
 
-def soak(minutes: float) -> dict[str, float]:
-    """Load a broker for so long; the figures of `benchmarks.soak`."""
+def soak(minutes: float) -> Outcome:
+    """Load a broker for so long; the remarks are the figures of `benchmarks.soak`."""
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "soak.json"
         command = [sys.executable, "-m", "benchmarks.soak", "--minutes", str(minutes), "--json", str(result)]
-        subprocess.run(command, cwd=ROOT, check=True)
+        done = subprocess.run(command, cwd=ROOT, check=False, timeout=minutes * 60 + 2 * ENDING_S)
+        took_s = time.monotonic() - began
+        if done.returncode:
+            return Outcome(1, 0, ["benchmarks.soak"], took_s)
         figures: dict[str, float] = json.loads(result.read_text())
-    return figures
+    remarks = "{records:,.0f} records, {MB/s:,.0f} MB/s; memory of all processes {MB/h:+,.0f} MB an hour"
+    return Outcome(1, 0, [], took_s, remarks.format(**figures))
 
 
-def page(outcomes: list[Outcome], soaked: dict[str, float], seed: str) -> str:
-    """The text of docs/long-check.md."""
+def row(title: str, done: Outcome, seed: str) -> str:
+    """The line of the page for one part."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
-    text = INTRODUCTION.format(date=datetime.date.today(), commit=commit.strip(), machine=machine, seed=seed)
-    for one in outcomes:
-        text += f"| {one.title} | {one.tests} | {one.failed} | {one.skipped} | {one.took_s / 60:.1f} |\n"
-    if soaked:
-        text += SOAK.format(**soaked)
-    failures = [failure for one in outcomes for failure in one.failures]
-    text += "".join(f"\n- failed: `{failure}`" for failure in failures) + ("\n" if failures else "")
-    return text
+    when = f"{datetime.date.today()}, commit {commit.strip()}, {machine}"
+    remarks = "; ".join([done.remarks] * bool(done.remarks) + [f"failed: `{failure}`" for failure in done.failures])
+    cells = (title, when, seed, done.tests, len(done.failures), done.skipped, f"{done.took_s / 60:.1f}", remarks)
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def write(rows: dict[str, str]) -> None:
+    """Put these lines into the page; the other parts keep theirs."""
+    kept = {line.split(" | ")[0].removeprefix("| "): line for line in read_page().splitlines() if line.startswith("| ")}
+    lines = [rows.get(title) or kept.get(title) or NOT_RUN.format(title=title) for title in (*PARTS, SOAK)]
+    PAGE.write_text(INTRODUCTION + "\n".join(lines) + "\n")
+
+
+def read_page() -> str:
+    """The page as it is; empty if there is none."""
+    return PAGE.read_text() if PAGE.exists() else ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--soak-minutes", type=float, default=60.0, help="0: no soak")
-    parser.add_argument("--only", default="", help="run the parts whose titles have this word")
+    parser.add_argument("--only", action="append", help="run the parts whose titles have this text; may be repeated")
+    parser.add_argument("--minutes", type=float, default=240.0, help="end a part after so long; default: %(default)s")
+    parser.add_argument("--soak-minutes", type=float, default=60.0, help="default: %(default)s")
     chosen = parser.parse_args()
     seed = os.environ.get("RAYKA_SEED", "0")
-    parts = {title: arguments for title, arguments in PARTS.items() if chosen.only in title}
-    outcomes = [run_part(title, arguments, seed) for title, arguments in parts.items()]
-    soaked = soak(chosen.soak_minutes) if chosen.soak_minutes else {}
-    text = page(outcomes, soaked, seed)
-    print(text)
-    if not chosen.only:
-        PAGE.write_text(text)
-    return 1 if any(one.failed for one in outcomes) else 0
+    rows: dict[str, str] = {}
+    failed = False
+    for title in (*PARTS, SOAK):
+        if chosen.only and not any(text in title for text in chosen.only):
+            continue
+        print(f"== {title}; RAYKA_SEED={seed} repeats its property tests", flush=True)
+        done = soak(chosen.soak_minutes) if title == SOAK else run_part(PARTS[title], seed, chosen.minutes)
+        rows[title] = row(title, done, seed)
+        failed |= bool(done.failures)
+        write(rows)  # after each part, so that nothing is lost with the next one
+    print(PAGE.read_text())
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ class Writer:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
+                "log_level": 0,
                 "delivery.timeout.ms": 60000,
                 "retry.backoff.max.ms": 500,
                 "reconnect.backoff.max.ms": 500,

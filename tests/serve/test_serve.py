@@ -29,6 +29,7 @@ from tests.support.scale import rounds
 ENOUGH_S = 240.0
 TASKS = rounds(100, 1000)
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(600)  # Replicas start slowly on a busy machine.
 
 
 @pytest.fixture(scope="module")
@@ -163,13 +164,12 @@ def test_configurations_that_can_t_be_are_refused() -> None:
     RaykaTaskProcessorAdapter(TaskProcessorConfig(queue_name="q", adapter_config=celery))
 
 
-@pytest.mark.timeout(300)
 def test_the_example_runs() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "serve" / "documents.py"],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
