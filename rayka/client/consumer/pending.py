@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
+from rayka.errors import RaykaError
 from rayka.types import TopicPartition
 
 _BLOCK_RECORDS = 512
@@ -50,9 +51,21 @@ class PendingRecords:
         return records
 
     def make(self) -> bool:
-        """Make some records, when none that are made are left; False if there are no more."""
-        self.made.extend(self.take(_BLOCK_RECORDS))
-        return bool(self.made)
+        """Make some records, when none that are made are left; False if there are no more.
+
+        Raises CORRUPT_MESSAGE for one that can't be read, which stays the next.
+        """
+        if not self._waiting:
+            return False
+        partition, _ = self._waiting[0]
+        block = self.take(_BLOCK_RECORDS)
+        try:
+            self.made.extend(block)
+        except RaykaError:
+            self._waiting.appendleft((partition, block.between(len(self.made), len(block))))
+            if not self.made:
+                raise
+        return True
 
     def first_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record of each partition that has one."""

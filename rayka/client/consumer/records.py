@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
 from rayka.client.compiled import Compiled
 from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords, RecordSource
@@ -15,6 +17,8 @@ from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.records import Record, build_batch, read_batch, record_bytes
 from rayka.storage.format.varint import continue_unsigned
 from rayka.types import AbortedTransaction, TimestampType, TopicPartition
+
+PositionedHeader: TypeAlias = tuple[int, BatchHeader]
 
 _NULL = 1
 _TWO_BYTES = 0x3FFF
@@ -58,7 +62,7 @@ class RecordBatches(NamedTuple):
     next_offset: int
     aborted_transactions: tuple[AbortedTransaction, ...] | None
 
-    def visible(self) -> Iterator[tuple[int, BatchHeader]]:
+    def visible(self) -> Iterator[PositionedHeader]:
         """Place in `data` and header of each batch that has records for a reader. Raises CORRUPT_MESSAGE."""
         for place, header in iter_visible(self.data, iter_headers(self.data), self.aborted_transactions):
             if header.next_offset > self.position:
@@ -91,8 +95,7 @@ class CompletedFetch:
         self.batches = RecordBatches(
             topic_partition, memoryview(data)[:size], fetch_offset, next_offset, aborted_transactions
         )
-        self._left: deque[tuple[int, BatchHeader]] | None = None
-        self._may_locate = True
+        self._left: deque[PositionedHeader] | None = None
         self._source: RecordSource = MadeRecords()
         self._taken = 0
 
@@ -100,7 +103,7 @@ class CompletedFetch:
         """The next records, at most `limit`; none only if there are no more.
 
         Raises CORRUPT_MESSAGE for a batch and INVALID_RECORD for a record that can't be read, once all
-        before it are taken.
+        before it are taken. Batches with a right CRC may not be decoded before somebody looks at their records.
         """
         while self._taken >= len(self._source) and self._decode_next():
             self._taken = 0
@@ -115,49 +118,36 @@ class CompletedFetch:
         return taken
 
     def _decode_next(self) -> bool:
-        """Decode one more batch, or several where compiled code is there; False if there is none."""
+        """Go on with one more batch, or with several that need not be decoded yet; False if there is none."""
         if self._left is None:
             self._left = deque(self.batches.visible())
         if not self._left:
             return False
-        source = self._locate(self._left) if self._may_locate and _compiled.function is not None else None
-        if source is None:
-            self._source = self._decode_one(*self._left[0])
-            self._left.popleft()
+        topic_partition, data, position, *_ = self.batches
+        run = self._countable(self._left)
+        if run:
+            self._source = UndecodedRecords(data, run, position, topic_partition)
         else:
-            self._source = source
+            self._source = _decode_one(data, self._left[0], position, topic_partition, self._config.check_crcs)
+        for _ in run or (0,):
+            self._left.popleft()
         return True
 
-    def _locate(self, left: deque[tuple[int, BatchHeader]]) -> RecordSource | None:
-        """As many batches as fit in the processor's cache; None if one of them can't be read."""
-        assert _compiled.function is not None
-        topic_partition, data, position, *_ = self.batches
-        run: list[tuple[int, BatchHeader]] = []
+    def _countable(self, left: deque[PositionedHeader]) -> list[PositionedHeader]:
+        """The next batches that are intact and whose records their headers count, as many as fit in the cache."""
+        run: list[PositionedHeader] = []
         size = 0
         for place, header in left:
             size += header.size_in_bytes * (_COMPRESSED_FACTOR if header.attributes & CODEC_MASK else 1)
-            if run and size > _LOCATED_BYTES:
+            is_counted = 0 < header.record_count == header.last_offset_delta + 1
+            if not (self._config.check_crcs and is_counted) or (run and size > _LOCATED_BYTES):
+                break
+            try:
+                ensure_intact(self.batches.data, place, header)
+            except RaykaError:
                 break
             run.append((place, header))
-        try:
-            source: RecordSource = _compiled.function(data, run, position, topic_partition, self._config.check_crcs)
-        except RaykaError:
-            self._may_locate = False
-            return None
-        for _ in run:
-            left.popleft()
-        return source
-
-    def _decode_one(self, place: int, header: BatchHeader) -> MadeRecords:
-        topic_partition, data, position, *_ = self.batches
-        if self._config.check_crcs:
-            ensure_intact(data, place, header)
-        plain = _decode_plain(record_bytes(data, place, header), header, *topic_partition)
-        decoded = _decode(data, place, header, *topic_partition) if plain is None else plain
-        if header.base_offset < position:
-            decoded = [record for record in decoded if record.offset >= position]
-        _compiled.count(len(decoded))
-        return MadeRecords(decoded)
+        return run
 
     def _deserialize(self, records: list[ConsumerRecord]) -> MadeRecords:
         key_of, value_of = self._config.key_deserializer, self._config.value_deserializer
@@ -174,7 +164,98 @@ class CompletedFetch:
         return done
 
 
-def _one_batch() -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
+class UndecodedRecords:
+    """The records of intact batches, which are decoded when one of them is looked at.
+
+    `records` raises CORRUPT_MESSAGE where they are not as the header of their batch says.
+    """
+
+    __slots__ = ("_batches", "_data", "_decoded", "_ends", "_located", "_may_locate", "_position", "_topic_partition")
+
+    def __init__(
+        self, data: memoryview, batches: list[PositionedHeader], position: int, topic_partition: TopicPartition
+    ) -> None:
+        self._data = data
+        self._batches = batches
+        self._position = position
+        self._topic_partition = topic_partition
+        self._ends = list(accumulate(self._count(header) for _, header in batches))
+        self._may_locate = True
+        self._located: RecordSource | None = None
+        self._decoded: tuple[int, MadeRecords] = -1, MadeRecords()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def offset(self, number: int) -> int:
+        """See `RecordSource`."""
+        batch = bisect_right(self._ends, number)
+        return self._batches[batch][1].next_offset - (self._ends[batch] - number)
+
+    def records(self, start: int, end: int) -> list[ConsumerRecord]:
+        """See `RecordSource`. Fewer if one behind the first can't be read."""
+        if self._located is None and self._may_locate and _compiled.function is not None:
+            self._located = self._locate()
+        if self._located is not None:
+            return self._located.records(start, end)
+        found: list[ConsumerRecord] = []
+        while start + len(found) < end:
+            try:
+                found += self._decode(start + len(found), end)
+            except RaykaError:
+                if not found:
+                    raise
+                break
+        return found
+
+    def _locate(self) -> RecordSource | None:
+        """All records by compiled code; None if one of the batches can't be read."""
+        assert _compiled.function is not None
+        arguments = self._data, self._batches, self._position, self._topic_partition, False
+        try:
+            located: RecordSource = _compiled.function(*arguments)
+        except RaykaError:
+            self._may_locate = False
+            return None
+        self._may_locate = len(located) == len(self)
+        if not self._may_locate:
+            return None
+        self._data = memoryview(b"")
+        return located
+
+    def _decode(self, start: int, end: int) -> list[ConsumerRecord]:
+        """The records of one batch; the batch that was decoded last is kept."""
+        number = bisect_right(self._ends, start)
+        _, header = self._batches[number]
+        if self._decoded[0] != number:
+            decoded = _decode_one(self._data, self._batches[number], self._position, self._topic_partition, False)
+            if len(decoded) != self._count(header):
+                counts = f"{self._count(header)} records, and not {len(decoded)}"
+                raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The batch at offset {header.base_offset} has {counts}")
+            self._decoded = number, decoded
+        first = self._ends[number] - self._count(header)
+        return self._decoded[1][start - first : end - first]
+
+    def _count(self, header: BatchHeader) -> int:
+        return min(header.record_count, header.next_offset - self._position)
+
+
+def _decode_one(
+    data: memoryview, batch: PositionedHeader, position: int, topic_partition: TopicPartition, check_crcs: bool
+) -> MadeRecords:
+    """The records of one batch from offset `position` on, by plain Python."""
+    place, header = batch
+    if check_crcs:
+        ensure_intact(data, place, header)
+    plain = _decode_plain(record_bytes(data, place, header), header, *topic_partition)
+    decoded = _decode(data, place, header, *topic_partition) if plain is None else plain
+    if header.base_offset < position:
+        decoded = [record for record in decoded if record.offset >= position]
+    _compiled.count(len(decoded))
+    return MadeRecords(decoded)
+
+
+def _one_batch() -> tuple[memoryview, list[PositionedHeader]]:
     """A batch to warm up with."""
     data = memoryview(build_batch([Record(0, 0, b"key", b"value", (("header", b"value"),))]))
     return data, list(iter_headers(data))

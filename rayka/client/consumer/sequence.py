@@ -20,7 +20,10 @@ class RecordSource(Protocol):
         """The offset of one record."""
 
     def records(self, start: int, end: int) -> list[ConsumerRecord]:
-        """The records with the numbers from `start` up to `end`."""
+        """The records with the numbers from `start` up to `end`, or fewer, but one at least.
+
+        Raises CORRUPT_MESSAGE where the first of them can't be read.
+        """
 
 
 class MadeRecords(list["ConsumerRecord"]):
@@ -39,7 +42,8 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
     """Records of one partition in the order of their offsets.
 
     It compares and adds like a list. A record is made each time it is looked at; the memory of the fetch that brought
-    it stays until the sequence is gone. `list` makes them all.
+    it stays until the sequence is gone. `list` makes them all. Raises CORRUPT_MESSAGE where a producer has written what
+    are no records.
     """
 
     __slots__ = ("_length", "_parts")
@@ -76,8 +80,10 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         for source, start, end in self._parts:
-            for block in range(start, end, _BLOCK_RECORDS):
-                yield from source.records(block, min(block + _BLOCK_RECORDS, end))
+            while start < end:
+                made = source.records(start, min(start + _BLOCK_RECORDS, end))
+                yield from made
+                start += len(made)
 
     @overload
     def __getitem__(self, index: int) -> ConsumerRecord: ...

@@ -13,7 +13,7 @@ import numpy as np
 
 from rayka.storage.cleaner.hashing import Words, crc32c
 from rayka.storage.cleaner.offset_map import Table, last_offset_of, put
-from rayka.storage.columns.compiled import compiled
+from rayka.storage.columns.compiled import compiled, compiled_with_memory
 from rayka.storage.columns.decode import Bytes, Longs, read_length, read_varint
 from rayka.storage.columns.encode import varint_size, write_varint
 
@@ -240,7 +240,7 @@ def contains(rising: Longs, number: int) -> bool:
     return bool(slot < len(rising) and rising[slot] == number)
 
 
-@compiled
+@compiled_with_memory
 def filter_batch(
     header: Bytes, at: int, records: Bytes, start: int, end: int, drops_all: bool, ends_empty: bool, is_kept: bool,
     table: Table, secret: Words, rules: Longs, out: Bytes, progress: Longs,

@@ -1,21 +1,140 @@
 """Plain Python compiled to machine code by numba, for work on every record.
 
-Importing this takes half a second: the broker's own path keeps away from it. Compiled code lies in
-`__pycache__` beside the source (or where NUMBA_CACHE_DIR says), so only the first call ever waits for the
-compiler. It runs without the GIL, beside a serving loop in the same process. It has no bounds checks:
-whatever reads foreign bytes compares each position with the end first.
+The first call with arguments of some kinds compiles, for a second or more, and stores the machine code in
+`__pycache__` beside the source (or where NUMBA_CACHE_DIR says). Every later process loads that code with llvmlite
+alone, in a few hundredths of a second, and does not import numba. The code runs without the GIL, beside a serving loop
+in the same process. It has no bounds checks: whatever reads foreign bytes compares each position with the end first.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
+import threading
+from array import array
 from collections.abc import Callable
-from typing import TypeVar, cast
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
-import numba
+import numpy as np
+
+from rayka.storage.columns.native_code import FIRST_SLOT, INT, Kind, NativeCode, load_code
+
+logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., object])
 
+_RESULT_COUNTS = {"None": 0, "int": 1, "bool": 1, "tuple[int, int]": 2}
+_DTYPES = {np.dtype(name): name for name in ("uint8", "int32", "uint32", "int64", "uint64")}
+_CONTIGUOUS_AND_ALIGNED = 0x101
+_NO_SLOTS = [0] * FIRST_SLOT
+_loading = threading.Lock()
+
 
 def compiled(function: F) -> F:
-    """`function` as machine code, compiled at the first call with each kind of argument."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    """`function` as machine code. Its arguments are arrays, ints, and named tuples of arrays."""
+    return cast(F, CompiledFunction(cast(FunctionType, function)))
+
+
+def compiled_with_memory(function: F) -> F:
+    """As `compiled`, for a function that makes arrays itself. Only numba can load it, and what calls it."""
+    return cast(F, CompiledFunction(cast(FunctionType, function), makes_arrays=True))
+
+
+class CompiledFunction:
+    """A function that Python calls as machine code, and that other compiled functions call too.
+
+    What no code can be stored for, such as arrays with gaps or results that are no ints, is left to numba.
+    """
+
+    def __init__(self, function: FunctionType, makes_arrays: bool = False) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._makes_arrays = makes_arrays
+        self._result = function.__annotations__.get("return")
+        self._codes: dict[tuple[Kind, ...], NativeCode | None] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        slots = array("q", _NO_SLOTS)
+        try:
+            kinds = tuple([_put(argument, slots) for argument in arguments])
+        except (TypeError, OverflowError):
+            return self.dispatcher(*arguments)
+        code = self._codes[kinds] if kinds in self._codes else self._load(kinds)
+        if code is None:
+            return self.dispatcher(*arguments)
+        code.run(slots)
+        if self._result == "int":
+            return slots[0]
+        if self._result == "bool":
+            return bool(slots[0])
+        return None if self._result == "None" else (slots[0], slots[1])
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """The function as numba has it, for Python."""
+        return self._dispatcher(cache=True)
+
+    @functools.cached_property
+    def borrowing(self) -> Any:
+        """The function as numba has it, for code that does not own the arrays and counts no references to them."""
+        return self._dispatcher(borrowing=True, _nrt=False)
+
+    def _dispatcher(self, borrowing: bool = False, **options: Any) -> Any:
+        import numba
+
+        linked = {
+            name: callee.borrowing if borrowing else callee.dispatcher for name, callee in self._callees().items()
+        }
+        names = {**self.function.__globals__, **linked}
+        function = FunctionType(self.function.__code__, names, self.function.__name__)
+        function.__qualname__ = self.function.__qualname__
+        return numba.njit(nogil=True, **options)(function)
+
+    def reachable(self) -> set[CompiledFunction]:
+        """This function, and the compiled ones that it calls, and that these call."""
+        found, left = {self}, [self]
+        while left:
+            new = set(left.pop()._callees().values()) - found
+            found |= new
+            left += new
+        return found
+
+    def _callees(self) -> dict[str, CompiledFunction]:
+        known = self.function.__globals__
+        called = {name: known.get(name) for name in self.function.__code__.co_names}
+        return {name: each for name, each in called.items() if isinstance(each, CompiledFunction)}
+
+    def _load(self, kinds: tuple[Kind, ...]) -> NativeCode | None:
+        with _loading:
+            if kinds not in self._codes:
+                self._codes[kinds] = self._stored_code(kinds)
+            return self._codes[kinds]
+
+    def _stored_code(self, kinds: tuple[Kind, ...]) -> NativeCode | None:
+        count = _RESULT_COUNTS.get(str(self._result))
+        if count is None or any(each._makes_arrays for each in self.reachable()):
+            return None
+        try:
+            return load_code(self, kinds, count)
+        except Exception as error:
+            logger.warning("%s: %r; numba loads the function instead", self.function.__qualname__, error)
+            return None
+
+
+def _put(argument: Any, slots: array[int]) -> Kind:
+    """Append an argument to the slots; its kind. Raises TypeError and OverflowError for what can't be there."""
+    given = type(argument)
+    if given is np.ndarray:
+        dtype = _DTYPES.get(argument.dtype)
+        if dtype is None or argument.flags.num & _CONTIGUOUS_AND_ALIGNED != _CONTIGUOUS_AND_ALIGNED:
+            raise TypeError("an array of another type, or with gaps")
+        slots.append(id(argument))
+        slots.extend(argument.shape)
+        return f"{dtype}:{argument.ndim}"
+    if isinstance(argument, tuple):
+        return given, tuple([_put(field, slots) for field in argument])
+    if given is not int and not isinstance(argument, (int, np.signedinteger)):
+        raise TypeError("neither an array nor a number")
+    slots.append(argument)
+    return INT

@@ -15,7 +15,7 @@ from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.batch import iter_headers, seal
 from rayka.storage.format.records import read_batch
 from rayka.types import FetchPartition, IsolationLevel, TopicPartition
 from tests.support.client_connection import LocalConnection
@@ -263,14 +263,17 @@ def test_deserializers_and_one_that_fails(cluster: Cluster) -> None:
         assert take(consumer, 1)[0].value == 3
 
 
-def test_a_damaged_batch_is_an_error_at_its_place(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_right_crc", [False, True])
+def test_a_damaged_batch_is_an_error_at_its_place(cluster: Cluster, tmp_path: Path, has_right_crc: bool) -> None:
     with cluster.producer() as producer:
         for number in range(10):
             producer.send_batch("events", 0, [b"%d" % (10 * number + digit) for digit in range(10)])
     (segment,) = (tmp_path / "events-0").glob("*.log")
     data = bytearray(segment.read_bytes())
-    sixth = [place for place, _ in iter_headers(data)][5]
+    sixth, seventh = [place for place, _ in iter_headers(data)][5:7]
     data[sixth + 70] ^= 0xFF
+    if has_right_crc:
+        seal(data, sixth, seventh)
     segment.write_bytes(data)
     with reader(cluster, retry_backoff_ms=1) as consumer:
         good: list[ConsumerRecord] = []

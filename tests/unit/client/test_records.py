@@ -14,7 +14,7 @@ from rayka.client.consumer.located import locate_batches
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.settings import ConsumerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import iter_headers, read_header
+from rayka.storage.format.batch import iter_headers, read_header, seal
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Headers, Record, build_batch, read_batch
@@ -191,4 +191,15 @@ def test_batches_that_unpack_to_too_much_are_not_unpacked_together() -> None:
         locate_batches(data, list(iter_headers(data)), 0, EVENTS, True)
     assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
     fetch = CompletedFetch(EVENTS, 0, bytes(data), None, ConsumerConfig())
-    assert [fetch.take(10)[0].offset for _ in big] == [0, 1, 2]
+    assert [record.offset for record in fetch.take(10)] == [0, 1, 2]
+
+
+def test_records_are_not_decoded_before_somebody_looks() -> None:
+    data = bytearray(batch(0, 5) + batch(5, 5))
+    data[len(batch(0, 5)) + 61] ^= 0x40  # the length of the sixth record
+    seal(data, len(batch(0, 5)), len(data))
+    taken = CompletedFetch(EVENTS, 2, bytes(data), None, ConsumerConfig()).take(100)
+    assert (len(taken), taken.first_offset, taken.last_offset) == (8, 2, 9)
+    assert [record.offset for record in taken[:3]] == [2, 3, 4]
+    with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+        list(taken)
