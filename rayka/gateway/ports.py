@@ -35,6 +35,7 @@ from rayka.types import (
     EpochQuery,
     FetchPartition,
     FetchResult,
+    FileSlice,
     IsolationLevel,
     LogDirDescription,
     OffsetAnswer,
@@ -89,6 +90,9 @@ class Partitions(Protocol):
 
     async def describe_producers(self, partitions: Sequence[TopicPartition]) -> list[ActiveProducers]:
         """What partitions remember of their producers (KIP-664)."""
+
+    def check_records(self, records: FileSlice) -> None:
+        """Let the leader read records that could not be read here: an error of its disk takes the directory offline."""
 
     async def describe_log_dirs(self) -> list[LogDirDescription]:
         """The log directories of this node with every replica in them."""

@@ -18,7 +18,7 @@ from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.directory import disk_state
 from rayka.storage.directory.disk_state import DiskState, State
-from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.directory.log_directory import PROBE_FILE, LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.log.log import Log
@@ -311,6 +311,44 @@ def test_a_full_disk_serves_reads_and_takes_appends_again_when_there_is_room(tmp
     assert directory.disk.state is State.ONLINE
     assert append(log, b"after") == 1
     assert read_values(log) == {0: b"before", 1: b"after"}
+
+
+class ForgettingFiles(FaultyFiles):
+    """What is written to a probe can't be read back."""
+
+    def read_file(self, path: str) -> bytes:
+        data = super().read_file(path)
+        return bytes(len(data) - 1) + b"x" if path.endswith(PROBE_FILE) else data
+
+
+def test_a_disk_is_well_again_only_if_a_probe_was_written_flushed_and_read(tmp_path: Path) -> None:
+    """Whichever of these steps finds no room, the disk takes no appends yet."""
+    files = FaultyFiles(error=errno.ENOSPC)
+    directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    directory.opened()
+    synced: list[int] = []
+    sync = files.sync
+    files.sync = lambda descriptor: (synced.append(descriptor), sync(descriptor))[1]  # type: ignore[method-assign]
+    for step in range(1, 40):
+        directory.disk.failed(OSError(errno.ENOSPC, "full"))
+        files.fail_at = files.calls + step
+        synced.clear()
+        with disk_errors():
+            directory.probe()
+        if files.calls < files.fail_at:
+            break
+        assert directory.disk.state is State.FAILING, step
+    assert step > 5
+    assert directory.disk.state is State.ONLINE
+    assert synced
+
+
+def test_a_disk_that_reads_something_else_than_was_written_is_offline(tmp_path: Path) -> None:
+    directory = LogDirectory.open(str(tmp_path), ForgettingFiles(), now_ms=NOW_MS)
+    directory.disk.failed(OSError(errno.ENOSPC, "full"))
+    with pytest.raises(RaykaError, match="KAFKA_STORAGE_ERROR"):
+        directory.probe()
+    assert directory.disk.state is State.OFFLINE
 
 
 def test_retention_frees_a_full_disk(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ from rayka.types import (
     EpochQuery,
     FetchPartition,
     FetchResult,
+    FileSlice,
     IsolationLevel,
     LogDirDescription,
     OffsetAnswer,
@@ -159,6 +160,9 @@ class LocalPartitions:
         self, offsets: Mapping[TopicPartition, int], timeout_ms: int
     ) -> dict[TopicPartition, DeleteRecordsResult]:
         return dict(zip(offsets, self.replicas.delete_records(list(offsets.items())), strict=True))
+
+    def check_records(self, records: FileSlice) -> None:
+        """Nothing fails here."""
 
     async def describe_log_dirs(self) -> list[LogDirDescription]:
         replicas = tuple(

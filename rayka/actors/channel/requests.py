@@ -22,6 +22,7 @@ from rayka.types import (
     EpochQuery,
     FetchPartition,
     FetchResult,
+    FileSlice,
     IsolationLevel,
     LogDirDescription,
     OffsetAnswer,
@@ -84,6 +85,15 @@ class DeleteRecords(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DescribeLogDir:
     """Describe the actor's log directory."""
+
+
+class CheckRecords(NamedTuple):
+    """Read records of the actor's that could not be read elsewhere. Answered with their size.
+
+    What an error does to the log directory is decided there, as for every error of a disk.
+    """
+
+    records: FileSlice
 
 
 class Coordinate(NamedTuple):
@@ -183,6 +193,7 @@ LeaderRequest: TypeAlias = (
     | FindEpochEnds
     | DeleteRecords
     | DescribeLogDir
+    | CheckRecords
     | Coordinate
     | ShareRequest
     | WriteTxnMarkers
@@ -214,6 +225,7 @@ OPERATIONS: Final = (
     Operation(13, ReturnShareRecords, int),
     Operation(14, MeasureShareDepth, ShareDepth),
     Operation(15, DescribeShareRecords, DescribedShareRecords),
+    Operation(16, CheckRecords, int),
 )
 NUMBERS: Final = {operation.request: operation.number for operation in OPERATIONS}
 

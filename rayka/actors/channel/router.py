@@ -17,6 +17,7 @@ from rayka.actors.channel.actor_link import ActorLeaderClient
 from rayka.actors.channel.channel_link import ChannelLeaderClient
 from rayka.actors.channel.link import CALL_TIMEOUT_S, Failed, LeaderClient
 from rayka.actors.channel.requests import (
+    CheckRecords,
     DeleteRecords,
     DescribeLogDir,
     DescribeProducers,
@@ -28,6 +29,7 @@ from rayka.actors.channel.requests import (
 from rayka.actors.channel.routed_fetch import RoutedFetch
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
+from rayka.storage.directory.names import parse_directory_name
 from rayka.types import (
     ActiveProducers,
     AppendParams,
@@ -38,6 +40,7 @@ from rayka.types import (
     EpochQuery,
     FetchPartition,
     FetchResult,
+    FileSlice,
     IsolationLevel,
     LogDirDescription,
     OffsetAnswer,
@@ -313,6 +316,13 @@ class Router:
             else answer
             for name, answer in zip(names, answers, strict=True)
         ]
+
+    def check_records(self, records: FileSlice) -> None:
+        """Let the leader read records that could not be read here."""
+        topic_partition = parse_directory_name(os.path.basename(os.path.dirname(records.path)))
+        found = None if topic_partition is None else self.locate(topic_partition)
+        if isinstance(found, tuple):
+            self.link(found[0]).ask(CheckRecords(records), lambda _: None)
 
     async def ask(self, actor_name: str, request: LeaderRequest, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Send a request to an actor and return its answer, as `OPERATIONS` names it, or a failure."""

@@ -7,9 +7,11 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.requests import (
     AppendFrame,
     CancelFetch,
+    CheckRecords,
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
@@ -41,6 +43,7 @@ _ASKED = (
     FindEpochEnds,
     DeleteRecords,
     DescribeLogDir,
+    CheckRecords,
     Coordinate,
     EndShareSession,
     ReturnShareRecords,
@@ -103,6 +106,7 @@ class FrameService:
         self._server = server
         self._busy_poll = BusyPoll(asyncio.get_running_loop().call_soon)
         self._reader = SegmentReader()
+        self._background = BackgroundTasks("records for other nodes")
         self._fetches: dict[Hashable, Hashable] = {}
         self._dispatch: dict[type, Callable[[ReceivedRequest], None]] = {
             AppendFrame: self._append,
@@ -137,7 +141,7 @@ class FrameService:
 
         def done(results: Any) -> None:
             self._fetches.pop(name, None)
-            request.answer(self._with_bytes(results) if request.inline else results)
+            self._answer_records(request, results, results, lambda read: read)
 
         key = self._server.fetch(request.message, done)
         if key is not None:
@@ -150,11 +154,31 @@ class FrameService:
 
     def _share_fetch(self, request: ReceivedRequest) -> None:
         def done(answer: Any) -> None:
-            if request.inline and isinstance(answer, ShareFetched):
-                answer = answer._replace(results=tuple(self._with_bytes(answer.results)))
-            request.answer(answer)
+            results = answer.results if isinstance(answer, ShareFetched) else ()
+            self._answer_records(request, answer, results, lambda read: answer._replace(results=tuple(read)))
 
         self._server.ask(request.message, done)
+
+    def _answer_records(
+        self, request: ReceivedRequest, answer: Any, results: Sequence[R], with_records: Callable[[list[R]], Any]
+    ) -> None:
+        """Answer, after the records were read if the peer can't read our files.
+
+        It may be called in the middle of an append that a fetch has waited for, so it neither waits nor raises.
+        """
+        if request.inline and any(isinstance(result.records, FileSlice) for result in results):
+            self._background.start("read", self._read_and_answer(request, results, with_records))
+        else:
+            request.answer(answer)
+
+    async def _read_and_answer(
+        self, request: ReceivedRequest, results: Sequence[R], with_records: Callable[[list[R]], Any]
+    ) -> None:
+        try:
+            request.answer(with_records(await asyncio.to_thread(self._with_bytes, results)))
+        except RaykaError as error:
+            request.answer(error)
+            self._server.check_records([result.records for result in results])
 
     def _with_bytes(self, results: Sequence[R]) -> list[R]:
         return [

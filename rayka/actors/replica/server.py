@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import CALL_TIMEOUT_S, AppendDone, Done, FetchDone
 from rayka.actors.channel.requests import (
+    CheckRecords,
     Coordinate,
     DeleteRecords,
     DescribeLogDir,
@@ -48,6 +49,7 @@ from rayka.types import (
     AppendParams,
     AppendRequest,
     AppendResult,
+    FileSlice,
     LogDirDescription,
     ReplicaDescription,
     TopicPartition,
@@ -313,6 +315,15 @@ class ReplicaServer:
                 self._directory.space, lambda space: LogDirDescription(0, path, replicas, *space, strays), done
             )
 
+    def check_records(self, found: Iterable[FileSlice | bytes | None]) -> None:
+        """Read what could not be read elsewhere."""
+        for records in found:
+            if isinstance(records, FileSlice):
+                self.ask(CheckRecords(records), lambda _: None)
+
+    def _check_records(self, request: CheckRecords, done: Done) -> None:
+        self._answer_from_disk(lambda: self._directory.check_records(request.records), lambda size: size, done)
+
     def _answer_from_disk(self, work: Callable[[], T], answer: Callable[[T], Any], done: Done) -> None:
         async def run() -> None:
             try:
@@ -334,6 +345,7 @@ _ASK: dict[type, Callable[[ReplicaServer, Any, Done], None]] = {
     FindEpochEnds: ReplicaServer._find_epoch_ends,
     DeleteRecords: ReplicaServer._delete_records,
     DescribeLogDir: ReplicaServer._describe_log_dir,
+    CheckRecords: ReplicaServer._check_records,
     Coordinate: ReplicaServer._coordinate,
     ShareFetch: ReplicaServer._share,
     EndShareSession: ReplicaServer._share,

@@ -5,6 +5,9 @@ Theory of operation. Responses wait in a queue of parts: bytes, and slices of se
 transport, which sends what the socket takes and keeps the rest. While it keeps anything, the writer is blocked and
 gathers nothing more, so a client that reads nothing holds one piece in memory, however much it asked for. What the
 page cache does not have is read in a thread, one piece at a time.
+
+Large slices that the page cache has go from the file to the socket by `sendfile`, past the transport, while that
+keeps nothing. When the socket is full, the transport gets the next few bytes, and tells when it has sent them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rayka.gateway.server.limits import logger
 from rayka.gateway.server.segment_files import SegmentFile, SegmentGone
+from rayka.types import FileSlice
 
 if TYPE_CHECKING:
     from rayka.gateway.server.context import Context
@@ -24,6 +28,10 @@ PIECE_BYTES: Final = 256 * 1024
 # After so many bytes other connections get their turn.
 _TURN_BYTES: Final = 4 * PIECE_BYTES
 _DISK_READ_BYTES: Final = 2 * PIECE_BYTES
+# Smaller slices cost less in one piece with what is before and after them.
+_SENDFILE_BYTES: Final = PIECE_BYTES // 2
+# What is copied before a slice that is sent from its file.
+_LEAD_BYTES: Final = PIECE_BYTES // 16
 
 
 class SegmentPart(NamedTuple):
@@ -60,6 +68,8 @@ class ResponseWriter:
         self._next_turn: asyncio.Handle | None = None
         self._disk_read: asyncio.Future[bytes] | None = None
         self._kept_bytes = 0
+        endpoint = transport.get_extra_info("socket")
+        self._endpoint = endpoint.fileno() if endpoint is not None else -1
         transport.set_write_buffer_limits(high=0)
 
     @property
@@ -114,9 +124,10 @@ class ResponseWriter:
         while self._queue and not self._is_paused and self._disk_read is None and self._next_turn is None:
             try:
                 sent += self._send_piece()
-            except OSError as error:
+            except (ConnectionError, TimeoutError):
+                self._end()
+            except (OSError, SegmentGone) as error:
                 self._cannot_read(error)
-                return
             if sent >= _TURN_BYTES and self._queue:
                 self._next_turn = self._context.loop.call_soon(self._take_turn)
 
@@ -127,30 +138,67 @@ class ResponseWriter:
     def _send_piece(self) -> int:
         """Send one piece; 0 if it must come from the disk."""
         first = self._queue[0]
-        if not isinstance(first, SegmentPart) and (len(self._queue) == 1 or len(first) >= PIECE_BYTES):
+        limit = PIECE_BYTES
+        if isinstance(first, SegmentPart):
+            if self._may_send(first):
+                sent = self._send_file(first)
+                if sent:
+                    return sent
+                limit = _LEAD_BYTES
+        elif len(self._queue) == 1 or len(first) >= PIECE_BYTES:
             self._queue.popleft()
             self._transport.write(first)
             return len(first)
-        piece = self._context.piece
-        size = self._gather(memoryview(piece))
+        elif self._may_send(self._queue[1]):
+            limit = _LEAD_BYTES
+        piece = memoryview(self._context.piece)[:limit]
+        size = self._gather(piece)
         if not size:
             self._read_from_disk()
-            return 0
-        self._transport.write(memoryview(piece)[:size])
-        if self._transport.get_write_buffer_size():
-            self._context.piece = bytearray(PIECE_BYTES)  # the transport goes on using the old one
+        elif size <= _LEAD_BYTES:
+            self._transport.write(bytes(piece[:size]))
+        else:
+            self._transport.write(piece[:size])
+            if self._transport.get_write_buffer_size():
+                self._context.piece = bytearray(PIECE_BYTES)  # the transport goes on using the old one
         return size
+
+    def _may_send(self, part: Part) -> bool:
+        return (
+            isinstance(part, SegmentPart)
+            and part.size >= _SENDFILE_BYTES
+            and self._endpoint >= 0
+            and not self._transport.get_write_buffer_size()
+            and not self._transport.is_closing()
+            and part.file.is_cached(part.position, min(part.size, _TURN_BYTES))
+        )
+
+    def _send_file(self, part: SegmentPart) -> int:
+        """Send the beginning of a slice from its file; 0 if the socket takes nothing at the moment."""
+        try:
+            sent = part.file.send(self._endpoint, part.position, min(part.size, _TURN_BYTES))
+        except BlockingIOError:
+            return 0
+        self._drop_beginning(sent)
+        return sent
+
+    def _drop_beginning(self, size: int) -> None:
+        """The first bytes of the queue's first part are taken care of."""
+        rest = _without_beginning(self._queue[0], size)
+        if rest is None:
+            self._queue.popleft()
+        else:
+            self._queue[0] = rest
 
     def _gather(self, piece: memoryview) -> int:
         """Move parts, or the beginning of one, from the queue into the piece."""
         filled = 0
         while self._queue and filled < len(piece):
-            part = self._queue.popleft()
-            taken = self._copy(part, piece[filled:])
+            parts = len(self._queue)
+            taken = self._copy(self._queue[0], piece[filled:])
             filled += taken
-            rest = _without_beginning(part, taken)
-            if rest is not None:
-                self._queue.appendleft(rest)
+            self._drop_beginning(taken)
+            if len(self._queue) == parts:
                 break
         return filled
 
@@ -170,23 +218,27 @@ class ResponseWriter:
 
     def _disk_has_read(self, done: asyncio.Future[bytes]) -> None:
         self._disk_read = None
-        part = self._queue.popleft() if self._queue else None
-        if self._transport.is_closing() or not isinstance(part, SegmentPart):
+        if self._transport.is_closing() or not self._queue:
             return
         try:
             data = done.result()
         except (OSError, SegmentGone) as error:
             self._cannot_read(error)
             return
-        rest = _without_beginning(part, len(data))
-        if rest is not None:
-            self._queue.appendleft(rest)
+        self._drop_beginning(len(data))
         self._queue.appendleft(data)
         self._continue()
 
     def _cannot_read(self, error: Exception) -> None:
-        """End the connection: nothing may follow a response that is cut."""
+        """End the connection: nothing may follow a response that is cut. A fault of the disk is the leader's matter."""
         logger.error("cannot send the rest of a response: %s", error)
+        part = self._queue[0]
+        if isinstance(error, OSError) and isinstance(part, SegmentPart):
+            records = FileSlice(part.file.path, part.position, part.size, part.file.inode)
+            self._context.broker.partitions.check_records(records)
+        self._end()
+
+    def _end(self) -> None:
         self.close()
         self._abort()
 

@@ -13,6 +13,7 @@ import errno
 import os
 from collections import OrderedDict
 
+from rayka.gateway.server.page_cache import is_cached
 from rayka.storage.segments.reader import paths_of
 from rayka.types import FileSlice
 
@@ -67,6 +68,18 @@ class SegmentFile:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
         return os.preadv(self._descriptor, [target], position)
+
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether the page cache has all of these bytes; False where the system cannot tell."""
+        return is_cached(self._descriptor, position, size)
+
+    def send(self, endpoint: int, position: int, size: int) -> int:
+        """Send to a socket without copying; return how many bytes it took. Raises BlockingIOError if it takes none,
+        SegmentGone if the file has none there any more."""
+        sent = os.sendfile(endpoint, self._descriptor, position, size)
+        if not sent:
+            raise SegmentGone(f"{self.path} ends before {position + size}")
+        return sent
 
     def read(self, size: int, position: int) -> bytes:
         """Read `size` bytes, waiting for the disk. Raises SegmentGone if the file is shorter."""

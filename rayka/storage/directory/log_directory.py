@@ -28,7 +28,7 @@ from rayka.storage.log.log import Log
 from rayka.storage.log.replacement import Replacement
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS
 from rayka.storage.segments.segment import CLEANED_SUFFIX
-from rayka.types import TopicPartition
+from rayka.types import FileSlice, TopicPartition
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
@@ -139,6 +139,21 @@ class LogDirectory:
         if not self._is_writing:
             self._begin_writing()
         self.disk.probe_succeeded()
+
+    @storing
+    def check_records(self, records: FileSlice) -> int:
+        """Read records that somebody could not read, so that an error of the disk counts; their size.
+
+        Those of another directory, or of a segment that is gone meanwhile, are not looked at: 0.
+        """
+        if os.path.dirname(os.path.dirname(records.path)) != self.path or not self._files.exists(records.path):
+            return 0
+        descriptor = self._files.open(records.path, read_only=True)
+        try:
+            pieces = range(records.position, records.position + records.size, PROBE_BYTES)
+            return sum(len(self._files.read(descriptor, PROBE_BYTES, position)) for position in pieces)
+        finally:
+            self._files.close(descriptor)
 
     # -- logs -----------------------------------------------------------------------------------
 

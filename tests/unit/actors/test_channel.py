@@ -20,6 +20,7 @@ from rayka.actors.channel.requests import (
     OPERATIONS,
     AppendedRecords,
     AppendFrame,
+    CheckRecords,
     Coordinate,
     DeleteRecords,
     DescribedShareRecords,
@@ -88,6 +89,7 @@ EXAMPLES: list[tuple[Any, Any]] = [
     (FindEpochEnds((EpochQuery(PARTITION, 3),)), (EpochEndOffset(0, 3, 100),)),
     (DeleteRecords(((PARTITION, -1),)), (DeleteRecordsResult(0, 5),)),
     (DescribeLogDir(), LogDirDescription(0, "/d", (ReplicaDescription(PARTITION, 5),), 10, 9, ("/d/t.stray",))),
+    (CheckRecords(FileSlice("/a/0.log", 5, 6, 7)), 6),
     (Coordinate("group", 7, b"message"), b"response"),
     (
         ShareFetch(

@@ -8,8 +8,12 @@ import os
 import threading
 import uuid
 from pathlib import Path
+from typing import Any
 
-from rayka.actors.channel.requests import FetchParams
+import pytest
+
+from rayka.actors.channel.requests import NUMBERS, CheckRecords, FetchParams, encode_value
+from rayka.actors.channel.service import CallRequest, FrameService
 from rayka.actors.channel.socket import ChannelClosed
 from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.group_commit import GroupCommit
@@ -18,6 +22,7 @@ from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
+from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.types import (
@@ -26,6 +31,7 @@ from rayka.types import (
     AppendResult,
     FetchPartition,
     FetchResult,
+    FileSlice,
     IsolationLevel,
     TopicPartition,
 )
@@ -250,6 +256,83 @@ def test_a_fetch_waits_for_no_more_bytes_than_its_limit_lets_in(tmp_path: Path) 
         assert not fetch(4)
         leader.server.append_own(partition, memoryview(batch(b"v" * 9000)), NOW_MS)
         assert len(answers) == 2
+        await leader.stop()
+
+    asyncio.run(check())
+
+
+class UnreadableRecords(SlowDisk):
+    """Reads of whole pieces of records fail when asked to, as a broken disk does."""
+
+    error = 0
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:  # type: ignore[override]
+        if self.error and size >= 1 << 20:
+            raise OSError(self.error, os.strerror(self.error))
+        return os.pread(descriptor, size, position)
+
+
+def test_records_that_somebody_could_not_read_are_read_by_the_leader_whose_directory_fails_with_them(
+    tmp_path: Path,
+) -> None:
+    """Gateways and clients read segments themselves, so an error of the disk shows there first."""
+
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        leader.disk.released.set()
+        disk = leader.disk = leader.directory._files = UnreadableRecords()
+        await asyncio.wait_for(leader.append(PLAIN), 10)
+        records = leader.replicas.get(PLAIN).log.read(0, 1 << 20, 1)
+        assert records is not None
+
+        async def answer(asked: FileSlice) -> object:
+            future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            leader.server.ask(CheckRecords(asked), future.set_result)
+            return await asyncio.wait_for(future, 10)
+
+        assert await answer(records) == records.size
+        assert await answer(records._replace(path=records.path + ".gone")) == 0
+        disk.error = errno.EIO
+        assert await answer(records._replace(path="/proc/self/mem")) == 0
+        assert leader.directory.disk.state is State.ONLINE
+        failure = await answer(records)
+        assert isinstance(failure, RaykaError)
+        assert failure.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert leader.directory.disk.state is State.OFFLINE
+        await leader.stop()
+
+    asyncio.run(check())
+
+
+def test_a_reader_on_another_node_whose_records_can_t_be_read_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are read when an append brings them; the append is answered, and other readers get theirs."""
+    wanted = FetchParams((FetchPartition(PLAIN, 0, 1 << 20),), 30.0, 1, 1 << 20, IsolationLevel.READ_UNCOMMITTED)
+
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        service = FrameService(leader.server)
+        remote, other = (CallRequest(NUMBERS[FetchParams], encode_value(wanted), b"") for _ in range(2))
+        service.serve(remote)
+        service.serve(other)
+        local: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        leader.server.fetch(wanted, local.set_result)
+        errors_left = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
+        undisturbed = os.open
+
+        def fail_once(*arguments: Any, **options: Any) -> int:
+            error = next(errors_left, None) if threading.current_thread() is not threading.main_thread() else None
+            if error is not None:
+                raise error
+            return undisturbed(*arguments, **options)
+
+        monkeypatch.setattr(os, "open", fail_once)
+        assert errors(await asyncio.wait_for(leader.append(PLAIN), 10)) == [0]
+        failed = [await asyncio.wait_for(one.answered, 10) for one in (remote, other)]
+        assert sorted(is_failed for is_failed, _ in failed) == [False, True]
+        assert await asyncio.wait_for(local, 10)
+        leader.disk.released.set()
         await leader.stop()
 
     asyncio.run(check())

@@ -18,6 +18,7 @@ from rayka.types import (
     AppendResult,
     FetchPartition,
     FetchResult,
+    FileSlice,
     OffsetAnswer,
     TopicPartition,
 )
@@ -31,6 +32,7 @@ class ScriptedPartitions:
         self.fetches: list[tuple[list[FetchPartition], asyncio.Future[list[FetchResult]]]] = []
         self.fetch_options: list[dict[str, Any]] = []
         self.offsets_asked = 0
+        self.checked: list[FileSlice] = []
 
     def append(self, requests: Any, params: AppendParams) -> asyncio.Future[list[AppendResult]]:
         future: asyncio.Future[list[AppendResult]] = asyncio.get_running_loop().create_future()
@@ -48,6 +50,9 @@ class ScriptedPartitions:
 
     def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
         return None
+
+    def check_records(self, records: FileSlice) -> None:
+        self.checked.append(records)
 
     async def list_offsets(self, queries: Any, isolation: Any) -> list[OffsetAnswer]:
         self.offsets_asked += 1

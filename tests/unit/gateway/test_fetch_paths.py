@@ -192,6 +192,7 @@ def test_a_disk_error_in_a_response_closes_the_connection(tmp_path: Path, monkey
         while case.transport.ended is None:
             await asyncio.sleep(0.001)
         assert case.transport.ended == "aborted"
+        assert [(one.path, one.size) for one in case.broker.partitions.checked] == [(str(path), 4)]
 
     run(check)
 

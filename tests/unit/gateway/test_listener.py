@@ -46,10 +46,10 @@ async def until(condition: Callable[[], bool], within_s: float = ENOUGH_S) -> No
         await asyncio.sleep(0.005)
 
 
-def fill(broker: LocalBroker, batches: int, size: int) -> None:
+def fill(broker: LocalBroker, batches: int, size: int, topic: str = "orders") -> None:
     for _ in range(batches):
         records = memoryview(build_batch([Record(0, 1, None, b"v" * size, ())]))
-        request = AppendRequest(TopicPartition("orders", 0), records)
+        request = AppendRequest(TopicPartition(topic, 0), records)
         assert broker.partitions.replicas.append(request, AppendParams(1, 1000), 0).result.error == 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rayka.gateway.server import listener as listener_module
+from rayka.gateway.server import segment_files
 from rayka.gateway.server.context import SCRATCH_BYTES, Context
 from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey
@@ -145,6 +146,7 @@ def test_a_response_that_cannot_be_read_to_its_end_closes_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The page cache fails in the middle of a response; the next response must not stand in its place."""
+    monkeypatch.setattr(segment_files, "is_cached", lambda *arguments: False)
     read, reads = os.preadv, iter(range(8))
 
     def read_or_fail(*arguments: Any) -> int:
@@ -180,7 +182,7 @@ def test_a_wait_for_records_is_capped(tmp_path: Path) -> None:
         client = await WireClient.connect(listener.port)
         request = struct.pack(">iiiibi", -1, 2**31 - 1, 1, 1000, 0, 1) + struct.pack(">h", 6) + b"orders"
         await client.ask(ApiKey.FETCH, 4, request + struct.pack(">iiqi", 1, 0, 0, 1000))
-        assert asked == [60_000]
+        assert 50_000 < asked[0] <= 60_000
         await client.close()
 
     run(tmp_path, check)

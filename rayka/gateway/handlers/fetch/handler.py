@@ -22,7 +22,7 @@ from rayka.gateway.server.request import PendingRequest
 from rayka.gateway.server.segment_files import SegmentGone
 from rayka.gateway.wire.leader_hints import LeaderHints
 from rayka.metadata.image import MetadataImage
-from rayka.types import FetchPartition, FetchResult, IsolationLevel, TopicPartition
+from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel, TopicPartition
 
 T = TypeVar("T")
 
@@ -221,15 +221,17 @@ class Fetch:
             return
         if isinstance(error, OSError):
             logger.error("cannot read records for %s: %s", self._pending.describe(), error)
-        self._fail_read()
+        self._fail_read(is_checked=isinstance(error, OSError))
 
-    def _fail_read(self) -> None:
+    def _fail_read(self, *, is_checked: bool) -> None:
         """Answer an error that makes the client refresh its metadata and try again, never a wrong offset."""
         failed = FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
         for index in self._indexes:
             result = self._results[index]
             if result is not None and result.records is not None:
                 self._results[index] = failed
+                if is_checked and isinstance(result.records, FileSlice):
+                    self._context.broker.partitions.check_records(result.records)
         self._respond()
 
 

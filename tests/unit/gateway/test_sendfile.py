@@ -1,0 +1,232 @@
+"""Large slices go from their file to the socket without a copy, and whatever happens nothing wrong is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayka.gateway.server import segment_files
+from rayka.gateway.server.listener import Listener
+from rayka.gateway.wire.schema import ApiKey
+from rayka.metadata.commands import NewTopic
+from tests.support.local_broker import LocalBroker
+from tests.unit.gateway.test_listener import fill, run, until
+from tests.unit.gateway.test_slow_clients import connect_silently, large_fetch
+from tests.unit.gateway.wire_client import WireClient, request_frame
+
+AFTER = request_frame(ApiKey.API_VERSIONS, 0, b"", correlation_id=9)
+RECORD_BYTES = 1_000_000
+
+pytestmark = pytest.mark.skipif(
+    tuple(map(int, os.uname().release.split(".")[:2])) < (6, 5), reason="the system cannot tell what it has cached"
+)
+
+
+class Sent:
+    """Notes what `os.sendfile` does; `before` is called before each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None) -> None:
+        self.sizes: list[int] = []
+        undisturbed = os.sendfile
+
+        def send(endpoint: int, descriptor: int, position: int, size: int) -> int:
+            before()
+            sent = undisturbed(endpoint, descriptor, position, size)
+            self.sizes.append(sent)
+            return sent
+
+        monkeypatch.setattr(os, "sendfile", send)
+
+
+async def frames(client: socket.socket, count: int) -> list[bytes]:
+    """So many frames, without their lengths, and nothing after them."""
+    received, found = bytearray(), []
+    while len(found) < count:
+        received += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1 << 20), 30)
+        while len(received) >= 4 and len(received) >= (end := 4 + struct.unpack_from(">i", received)[0]):
+            found.append(bytes(received[4:end]))
+            del received[:end]
+    assert not received
+    return found
+
+
+def records_of(frame: bytes) -> bytes:
+    """The records of a Fetch v4 response about one partition."""
+    start = frame.index(b"orders") + 6 + 4 + 4 + 2 + 8 + 8 + 4
+    (size,) = struct.unpack_from(">i", frame, start)
+    records = frame[start + 4 :]
+    assert len(records) == size
+    return records
+
+
+def test_records_arrive_as_they_are_in_the_log_however_slowly_they_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a receive buffer of 4 KB the socket takes parts of what it is given; the next response follows."""
+    sent = Sent(monkeypatch)
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 20, RECORD_BYTES)
+        (log,) = tmp_path.rglob("*.log")
+        client = await connect_silently(listener.port)
+        client.sendall(large_fetch() + AFTER)
+        records, after = await frames(client, 2)
+        assert records_of(records) == log.read_bytes()
+        assert struct.unpack_from(">i", after) == (9,)
+        client.close()
+
+    run(tmp_path, check)
+    assert len(sent.sizes) > 1
+    assert sum(sent.sizes) > 15 * RECORD_BYTES
+
+
+def test_several_topics_are_sent_with_what_lies_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent(monkeypatch)
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        await broker.controller.create_topics([NewTopic("others", 1)], validate_only=False, timeout_ms=1000)
+        fill(broker, 1, RECORD_BYTES)
+        fill(broker, 1, 2 * RECORD_BYTES // 3, "others")
+        client = await WireClient.connect(listener.port)
+        request = struct.pack(">iiiibi", -1, 0, 1, 50 << 20, 0, 2)
+        for topic in (b"orders", b"others"):
+            request += struct.pack(">h", 6) + topic + struct.pack(">iiqi", 1, 0, 0, 50 << 20)
+        frame = await client.ask(ApiKey.FETCH, 4, request)
+        logs = [path.read_bytes() for path in sorted(tmp_path.rglob("*.log"))]
+        assert [frame.count(log) for log in logs] == [1, 1]
+        assert 0 < len(frame) - sum(map(len, logs)) < 200
+        await client.close()
+
+    run(tmp_path, check)
+    assert sent.sizes
+
+
+@pytest.mark.parametrize("is_cached", [True, False], ids=["sent", "copied"])
+def test_without_an_answer_from_the_page_cache_records_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cached: bool
+) -> None:
+    """Sending what the disk has to read first would stop every other connection of the process."""
+    monkeypatch.setattr(segment_files, "is_cached", lambda *arguments: is_cached)
+    sent = Sent(monkeypatch)
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 5, RECORD_BYTES)
+        (log,) = tmp_path.rglob("*.log")
+        client = await connect_silently(listener.port)
+        client.sendall(large_fetch())
+        assert records_of(*await frames(client, 1)) == log.read_bytes()
+        client.close()
+
+    run(tmp_path, check)
+    assert bool(sent.sizes) is is_cached
+
+
+def test_a_segment_that_is_deleted_while_it_is_sent_arrives_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 20, RECORD_BYTES)
+        (log,) = tmp_path.rglob("*.log")
+        expected = log.read_bytes()
+        sent = Sent(monkeypatch, before=lambda: log.unlink(missing_ok=True))
+        client = await connect_silently(listener.port)
+        client.sendall(large_fetch())
+        assert records_of(*await frames(client, 1)) == expected
+        assert sent.sizes
+        assert not log.exists()
+        client.close()
+
+    run(tmp_path, check)
+
+
+def test_a_segment_that_is_cut_while_it_is_sent_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 20, RECORD_BYTES)
+        (log,) = tmp_path.rglob("*.log")
+        Sent(monkeypatch, before=lambda: os.truncate(log, 4096))
+        assert await received_before_the_end(listener, large_fetch() + AFTER) < 5 * RECORD_BYTES
+        assert "cannot send the rest of a response" in caplog.text
+
+    run(tmp_path, check)
+
+
+@pytest.mark.parametrize(("error", "is_logged"), [(errno.EIO, True), (errno.EPIPE, False), (errno.ETIMEDOUT, False)])
+def test_an_error_in_the_middle_of_a_response_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: int, is_logged: bool
+) -> None:
+    """That a client has gone is its own matter and no line in the log."""
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 20, RECORD_BYTES)
+        good = iter(range(2))
+
+        def fail() -> None:
+            if next(good, None) is None:
+                raise OSError(error, os.strerror(error))
+
+        Sent(monkeypatch, before=fail)
+        await received_before_the_end(listener, large_fetch() + AFTER)
+        assert ("cannot send the rest of a response" in caplog.text) is is_logged
+
+    run(tmp_path, check)
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_response_disturbs_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 20, RECORD_BYTES)
+        for _ in range(3):
+            client = await connect_silently(listener.port)
+            client.sendall(large_fetch())
+            await asyncio.get_running_loop().sock_recv(client, 1000)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        other = await WireClient.connect(listener.port)
+        await other.ask(ApiKey.API_VERSIONS, 0, b"")
+        await until(lambda: listener.connections == 1)
+        await other.close()
+        assert "cannot" not in caplog.text
+
+    run(tmp_path, check)
+
+
+async def received_before_the_end(listener: Listener, requests: bytes) -> int:
+    """How many bytes come before the broker ends the connection. The last response is not among them."""
+    client = await WireClient.connect(listener.port)
+    client.writer.write(requests)
+    received: Any = b""
+    try:
+        await client.receive()
+    except asyncio.IncompleteReadError as cut:
+        received = cut.partial
+    except ConnectionError:
+        pass
+    else:
+        raise AssertionError("the whole response came")
+    assert struct.pack(">ih", 9, 0) not in received
+    await until(lambda: listener.connections == 0)
+    await client.close()
+    return len(received)
+
+
+def test_the_page_cache_says_what_it_has(tmp_path: Path) -> None:
+    """Pages that were just written are there; those of a hole, which nobody has read, are not."""
+    path = tmp_path / "file"
+    with path.open("w+b") as file:
+        file.write(bytes(100_000))
+        file.flush()
+        os.truncate(path, 10_000_000)
+        assert segment_files.is_cached(file.fileno(), 10, 90_000)
+        assert not segment_files.is_cached(file.fileno(), 10, 5_000_000)
+        assert not segment_files.is_cached(99_999, 0, 10), "no such file"
