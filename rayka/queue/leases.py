@@ -5,18 +5,21 @@ quickly: the window grows when it has taken the items of a fetch within `_QUICK_
 had to be given back. Nothing more is fetched ahead while `_MOST_BYTES` are here. An item that is fetched ahead and not
 delivered within `_IDLE_MS` goes back to the queue, for others.
 
+Items that follow each other in a partition are one object, here and on their way: a batch costs little more than an
+item.
+
 Time is an argument, in milliseconds of a clock that never goes back.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.queue.settings import MOST_AHEAD, Lease
+from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.record_state import AcknowledgeType
 
 ACCEPT = RecordAcknowledgement(AcknowledgeType.ACCEPT)
@@ -37,8 +40,69 @@ class Item(NamedTuple):
     delivery_count: int = 1
 
 
-Acknowledgements = Mapping[int, Mapping[int, RecordAcknowledgement]]
-"""By partition and offset."""
+class ItemRun(NamedTuple):
+    """Items under leases that follow each other in a partition, and were delivered equally often."""
+
+    partition: int
+    first_offset: int
+    values: Sequence[bytes]
+    delivery_count: int = 1
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last item."""
+        return self.first_offset + len(self.values)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all items."""
+        return len(self.values[0]) if len(self.values) == 1 else sum(map(len, self.values))
+
+    @property
+    def place(self) -> LeasedOffsets:
+        """Where the items are."""
+        return LeasedOffsets(self.partition, self.first_offset, self.end_offset - 1)
+
+    def items(self) -> Iterator[Item]:
+        """The items one by one."""
+        for offset, value in enumerate(self.values, self.first_offset):
+            yield Item(self.partition, offset, value, self.delivery_count)
+
+
+class LeasedOffsets(NamedTuple):
+    """Offsets of a partition, from the first to the last one."""
+
+    partition: int
+    first_offset: int
+    last_offset: int
+
+    @property
+    def length(self) -> int:
+        """How many offsets."""
+        return self.last_offset - self.first_offset + 1
+
+    def overlaps(self, other: LeasedOffsets) -> bool:
+        """Whether they have an offset in common."""
+        return (
+            self.partition == other.partition
+            and self.first_offset <= other.last_offset
+            and other.first_offset <= self.last_offset
+        )
+
+    def without(self, other: LeasedOffsets) -> list[LeasedOffsets]:
+        """What is left below and above other offsets."""
+        if not self.overlaps(other):
+            return [self]
+        below = self._replace(last_offset=min(self.last_offset, other.first_offset - 1))
+        above = self._replace(first_offset=max(self.first_offset, other.last_offset + 1))
+        return [part for part in (below, above) if part.length > 0]
+
+
+class Acknowledged(NamedTuple):
+    """What is said of all items in a range."""
+
+    place: LeasedOffsets
+    acknowledgement: RecordAcknowledgement
 
 
 class Leases:
@@ -48,10 +112,13 @@ class Leases:
         """At most `prefetch` items are fetched ahead."""
         self._lease = lease
         self._prefetch = prefetch
-        self._ready: deque[Item] = deque()
-        self._held: dict[Hashable, deque[Item]] = defaultdict(deque)
-        self._said: dict[int, dict[int, RecordAcknowledgement]] = defaultdict(dict)
+        self._ready: deque[ItemRun] = deque()
+        self._taken = 0  # of the first run
+        self._held: dict[Hashable, deque[LeasedOffsets]] = defaultdict(deque)
+        self._said: list[Acknowledged] = []
         self._lost: set[tuple[int, int]] = set()
+        self.ready_count = 0
+        """Items that are fetched and not delivered."""
         self._ready_bytes = 0
         self._window = 1
         self._is_dry = False
@@ -59,15 +126,10 @@ class Leases:
         self._taken_ms = 0
 
     @property
-    def ready_count(self) -> int:
-        """Items that are fetched and not delivered."""
-        return len(self._ready)
-
-    @property
     def count(self) -> int:
         """Items whose leases have not ended, as far as is known here."""
-        leased = sum(map(len, self.held().values())) + sum(map(len, self._said.values()))
-        return self.ready_count + leased
+        held = sum(last - first + 1 for ranges in self.held().values() for first, last in ranges)
+        return self.ready_count + held + sum(place.length for place, _ in self._said)
 
     @property
     def has_said(self) -> bool:
@@ -81,19 +143,20 @@ class Leases:
 
     def wanted(self, waiting_count: int) -> int:
         """How many items to fetch now; `waiting_count` holders wait for one."""
-        if len(self._ready) > self._window // 2 or self._ready_bytes >= _MOST_BYTES:
+        if self.ready_count > self._window // 2 or self._ready_bytes >= _MOST_BYTES:
             return 0
         ahead = self._window if waiting_count or (self._window > 1 and not self._is_dry) else 0
-        return max(ahead, waiting_count) - len(self._ready)
+        return max(ahead, waiting_count) - self.ready_count
 
-    def add(self, items: Sequence[Item], now_ms: int, wanted: int = 1) -> None:
-        """Items were fetched: fewer than wanted, if there are no more."""
-        for item in items:
-            self._ready.append(item)
-            self._ready_bytes += len(item.value)
-            self._lost.discard((item.partition, item.offset))
-        self._is_dry = len(items) < wanted
-        if not items:
+    def add(self, runs: Sequence[ItemRun], now_ms: int, *, is_dry: bool = False) -> None:
+        """Items were fetched, maybe none. `is_dry`: there are no more now."""
+        self._is_dry = is_dry or not runs
+        for run in runs:
+            self._ready.append(run)
+            self.ready_count += len(run.values)
+            self._ready_bytes += run.size
+            self._find(run.place)
+        if not runs:
             return
         if now_ms - self._fetched_ms < _QUICK_MS:
             self._window = min(self._window * _GROWTH, self._prefetch)
@@ -101,18 +164,52 @@ class Leases:
 
     def take(self, holder: Hashable, now_ms: int) -> Item | None:
         """Deliver the next item; None if none is here."""
-        items = self.take_many(holder, 1, now_ms)
-        return items[0] if items else None
-
-    def take_many(self, holder: Hashable, count: int, now_ms: int) -> Sequence[Item] | None:
-        """Deliver so many items, or none if fewer are here."""
-        if len(self._ready) < count:
+        if not self._ready:
             return None
-        items = [self._ready.popleft() for _ in range(count)]
-        self._ready_bytes -= sum(len(item.value) for item in items)
-        self._held[self._key(holder)].extend(items)
+        partition, first_offset, values, delivery_count = self._ready[0]
+        taken = self._taken
+        offset, value = first_offset + taken, values[taken]
+        self._took(1, len(values), len(value))
+        self._hold(holder, LeasedOffsets(partition, offset, offset))
         self._taken_ms = now_ms
-        return items
+        return Item(partition, offset, value, delivery_count)
+
+    def take_many(self, holder: Hashable, count: int, now_ms: int) -> Sequence[ItemRun] | None:
+        """Deliver so many items, or none if fewer are here."""
+        if self.ready_count < count:
+            return None
+        runs = []
+        while count > 0:
+            run = self._take_run(count)
+            runs.append(run)
+            count -= len(run.values)
+            self._hold(holder, run.place)
+        self._taken_ms = now_ms
+        return runs
+
+    def _take_run(self, most: int) -> ItemRun:
+        partition, first_offset, values, delivery_count = self._ready[0]
+        taken = self._taken
+        part = values if not taken and len(values) <= most else values[taken : taken + most]
+        run = ItemRun(partition, first_offset + taken, part, delivery_count)
+        self._took(len(part), len(values), run.size)
+        return run
+
+    def _took(self, count: int, run_count: int, size: int) -> None:
+        """So many more items of the first run, which has `run_count`, were taken."""
+        self._taken += count
+        if self._taken == run_count:
+            self._ready.popleft()
+            self._taken = 0
+        self.ready_count -= count
+        self._ready_bytes -= size
+
+    def _hold(self, holder: Hashable, place: LeasedOffsets) -> None:
+        held = self._held[self._key(holder)]
+        if held and held[-1].partition == place.partition and held[-1].last_offset + 1 == place.first_offset:
+            held[-1] = LeasedOffsets(place.partition, held[-1].first_offset, place.last_offset)
+        else:
+            held.append(place)
 
     def next_get(self, holder: Hashable) -> None:
         """The holder asks for an item: its last ones are done, if their lease ends so."""
@@ -127,15 +224,23 @@ class Leases:
         held = self._held.get(self._key(holder)) or self._held.get(_ENDED)
         if not held:
             return False
-        self._acknowledge([held.popleft()], acknowledgement)
+        oldest = held.popleft()
+        if oldest.length > 1:
+            held.appendleft(oldest._replace(first_offset=oldest.first_offset + 1))
+        self._acknowledge([oldest._replace(last_offset=oldest.first_offset)], acknowledgement)
         return True
 
     def settle_item(self, holder: Hashable, item: Item, acknowledgement: RecordAcknowledgement) -> None:
         """Acknowledge this item, if the holder has it still."""
+        place = LeasedOffsets(item.partition, item.offset, item.offset)
         held = self._held.get(self._key(holder), deque())
-        if item in held:
-            held.remove(item)
-            self._acknowledge([item], acknowledgement)
+        for index, each in enumerate(held):
+            if each.overlaps(place):
+                del held[index]
+                for part in reversed(each.without(place)):
+                    held.insert(index, part)
+                self._acknowledge([place], acknowledgement)
+                return
 
     def end_holders(self, is_alive: Callable[[Hashable], bool]) -> None:
         """A thread or task that has ended asks for no other item: its items are done, unless it had to say so."""
@@ -154,15 +259,19 @@ class Leases:
         self._held.clear()
         self._lost.clear()
 
-    def take_said(self) -> Acknowledgements:
+    def take_said(self) -> Sequence[Acknowledged]:
         """The acknowledgements to send now."""
-        said, self._said = self._said, defaultdict(dict)
-        return dict(said)
+        said, self._said = self._said, []
+        return said
 
-    def say_again(self, said: Acknowledgements) -> None:
-        """Acknowledgements could not be sent, and are sent again."""
-        for partition, acknowledgements in said.items():
-            self._said[partition] = {**acknowledgements, **self._said.get(partition, {})}
+    def say_again(self, said: Iterable[Acknowledged]) -> None:
+        """Acknowledgements could not be sent, and are sent again, without those for which there are newer ones."""
+        newer = [place for place, _ in self._said]
+        for place, acknowledgement in said:
+            parts = [place]
+            for each in newer:
+                parts = [rest for part in parts for rest in part.without(each)]
+            self._said += [Acknowledged(part, acknowledgement) for part in parts]
 
     def take_idle(self, now_ms: int) -> dict[int, list[tuple[int, int]]]:
         """What nobody has taken for a while, to be given back: first and last offsets by partition."""
@@ -172,18 +281,19 @@ class Leases:
 
     def take_ready(self) -> dict[int, list[tuple[int, int]]]:
         """All that is not delivered, to be given back as `take_idle`."""
-        ready, self._ready, self._ready_bytes = self._ready, deque(), 0
+        ready = self._ready_places()
+        self._ready.clear()
+        self._taken = self.ready_count = self._ready_bytes = 0
         self._window = 1
         return ranges_of(ready)
 
-    def held(self) -> dict[int, list[int]]:
-        """The offsets that are delivered and not acknowledged, by partition: their leases are to be renewed."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for held in self._held.values():
-            for item in held:
-                if (item.partition, item.offset) not in self._lost:
-                    found[item.partition].append(item.offset)
-        return found
+    def held(self) -> dict[int, list[tuple[int, int]]]:
+        """What is delivered and not acknowledged, as `take_idle`: these leases are to be renewed."""
+        places = [place for held in self._held.values() for place in held]
+        for partition, offset in self._lost:
+            lost = LeasedOffsets(partition, offset, offset)
+            places = [rest for place in places for rest in place.without(lost)]
+        return ranges_of(places)
 
     def lose(self, partition: int, offset: int) -> None:
         """The lease of an item has ended while a holder has it: there is nothing to renew until it is got again."""
@@ -192,23 +302,67 @@ class Leases:
     def forget_ready(self, partitions: Iterable[int] | None = None) -> None:
         """The leases of what is not delivered have ended, in these partitions or in all."""
         lost = None if partitions is None else set(partitions)
-        self._ready = deque(item for item in self._ready if lost is not None and item.partition not in lost)
-        self._ready_bytes = sum(len(item.value) for item in self._ready)
+        if self._taken:
+            self._ready[0] = self._rest_of_first()
+            self._taken = 0
+        self._ready = deque(run for run in self._ready if lost is not None and run.partition not in lost)
+        self.ready_count = sum(len(run.values) for run in self._ready)
+        self._ready_bytes = sum(run.size for run in self._ready)
+
+    def _rest_of_first(self) -> ItemRun:
+        run, taken = self._ready[0], self._taken
+        return run._replace(first_offset=run.first_offset + taken, values=run.values[taken:])
+
+    def _ready_places(self) -> list[LeasedOffsets]:
+        places = [run.place for run in self._ready]
+        if self._taken:
+            places[0] = self._rest_of_first().place
+        return places
 
     def _key(self, holder: Hashable) -> Hashable:
         return _ENDED if self._lease is Lease.PROGRAM else holder
 
-    def _acknowledge(self, items: Iterable[Item], acknowledgement: RecordAcknowledgement) -> None:
-        for item in items:
-            self._said[item.partition][item.offset] = acknowledgement
-            self._lost.discard((item.partition, item.offset))
+    def _acknowledge(self, places: Iterable[LeasedOffsets], acknowledgement: RecordAcknowledgement) -> None:
+        for place in places:
+            self._said.append(Acknowledged(place, acknowledgement))
+            self._find(place)
+
+    def _find(self, place: LeasedOffsets) -> None:
+        """The items are got again, or done with, so there is nothing to know about leases that they had."""
+        if self._lost:
+            self._lost -= {one for one in self._lost if place.overlaps(LeasedOffsets(*one, one[1]))}
 
 
-def ranges_of(items: Iterable[Item]) -> dict[int, list[tuple[int, int]]]:
+def ranges_of(places: Iterable[LeasedOffsets]) -> dict[int, list[tuple[int, int]]]:
     """Runs of offsets, each the first and the last one, by partition."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    numbered = enumerate(sorted(items))
-    for (partition, _), run in groupby(numbered, key=lambda pair: (pair[1].partition, pair[1].offset - pair[0])):
-        offsets = [item.offset for _, item in run]
-        found[partition].append((offsets[0], offsets[-1]))
+    for partition, first_offset, last_offset in sorted(places):
+        runs = found[partition]
+        if runs and runs[-1][1] + 1 == first_offset:
+            runs[-1] = runs[-1][0], last_offset
+        else:
+            runs.append((first_offset, last_offset))
     return dict(found)
+
+
+def acknowledgement_batches(said: Iterable[Acknowledged]) -> dict[int, tuple[AcknowledgementBatch, ...]]:
+    """Acknowledgements as the protocol has them, by partition: in order, neighbours of one kind together."""
+    found: dict[int, list[AcknowledgementBatch]] = defaultdict(list)
+    for place, (number, delay_ms, headers) in sorted(said, key=lambda each: each.place):
+        batches = found[place.partition]
+        first_offset = place.first_offset
+        if batches and batches[-1][1:] == (first_offset - 1, (number,), delay_ms, headers):
+            first_offset = batches.pop().first_offset
+        batches.append(AcknowledgementBatch(first_offset, place.last_offset, (number,), delay_ms, headers))
+    return {partition: tuple(batches) for partition, batches in found.items()}
+
+
+def halves_of(said: Sequence[Acknowledged]) -> tuple[list[Acknowledged], list[Acknowledged]]:
+    """The first and the second half of acknowledgements of more than one item."""
+    if len(said) > 1:
+        middle = len(said) // 2
+        return list(said[:middle]), list(said[middle:])
+    ((place, acknowledgement),) = said
+    lower = place._replace(last_offset=place.first_offset + place.length // 2 - 1)
+    (upper,) = place.without(lower)
+    return [Acknowledged(lower, acknowledgement)], [Acknowledged(upper, acknowledgement)]

@@ -8,7 +8,7 @@ import itertools
 import time
 import uuid
 import weakref
-from collections.abc import Coroutine, Hashable, Iterable
+from collections.abc import Coroutine, Hashable, Iterable, Sequence
 from typing import Any, Final, Self
 
 from ray.util.queue import Empty, Full
@@ -20,13 +20,13 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.connected import CONNECTING, OWN, Connected, connect, end_later
 from rayka.queue.holders import current_holder
 from rayka.queue.items import dumps, loads
-from rayka.queue.leases import ACCEPT, Item
+from rayka.queue.leases import ACCEPT, Item, ItemRun
 from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of, require_item_fits
 from rayka.share.record_state import AcknowledgeType
 
 __all__ = ["Empty", "Full", "Queue"]
 
-_SHORT_WAIT_S: Final = 0.2
+_MOST_REFUSALS: Final = 20
 _RELEASE: Final = RecordAcknowledgement(AcknowledgeType.RELEASE)
 _FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 
@@ -268,24 +268,26 @@ class Queue:
     async def _look(self, count: int) -> bool:
         """Fetch what is missing to so many items; tells whether they are here.
 
-        A leader that has just loaded the group's state answers the first fetch with nothing.
+        While a leader is away its answer is waited for, as `QueueTopic.count` waits.
         """
-        wait_s = 0.0
-        while (missing := count - self._here.reader.ready_count) > 0:
-            if not await self._here.reader.fetch(missing, wait_s):
-                if wait_s or (await self._here.topic.count()).available < missing:
-                    return False
-                wait_s = _SHORT_WAIT_S
+        reader, refusals = self._here.reader, 0
+        while reader.ready_count < count:
+            outcome = await reader.look(count)
+            if outcome.is_refused and refusals < _MOST_REFUSALS:
+                refusals += 1
+                await self._here.topic.count()
+            elif not outcome.item_count:
+                return False
         return True
 
     async def _look_for_all(self, count: int) -> bool:
         """As `_look`, but nothing is fetched of too little, and what another program has left is given back at once."""
-        missing = count - self._here.reader.ready_count
-        if (await self._here.topic.count()).available < missing:
+        reader, topic = self._here.reader, self._here.topic
+        if len(topic.partitions()) > 1 and (await topic.count()).available + reader.ready_count < count:
             return False
         are_here = await self._look(count)
         if not are_here:
-            await self._here.reader.give_back()
+            await reader.give_back()
         return are_here
 
     def get_async(self, block: bool = True, timeout: float | None = None) -> Coroutine[Any, Any, Any]:
@@ -331,18 +333,24 @@ class Queue:
             raise TypeError("Argument 'num_items' must be an int")
         if num_items < 0:
             raise ValueError("'num_items' must be nonnegative")
-        holder = current_holder()
-        self._here.reader.begin(holder)
-        items = self._here.reader.take_many(holder, num_items)
-        if items is None and self._here.loop.run(self._look_for_all(num_items)):
-            items = self._here.reader.take_many(holder, num_items)
-        if items is None:
-            raise Empty(f"Cannot get {num_items} items from queue of size {self.size()}.")
+        holder, reader = current_holder(), self._here.reader
+        reader.begin(holder)
+        runs = reader.take_many(holder, num_items)
+        if runs is None and self._here.loop.run(self._look_for_all(num_items)):
+            runs = reader.take_many(holder, num_items)
+        if runs is None:
+            raise Empty(f"Cannot get {num_items} items from the queue, which has fewer.")
+        return self._all_unpickled(holder, runs)
+
+    def _all_unpickled(self, holder: Hashable, runs: Sequence[ItemRun]) -> list[Any]:
         values: list[Any] = []
         try:
-            for item in items:
-                values.append(self._unpickled(holder, item))
-        except BaseException:
+            for run in runs:
+                for value in run.values:
+                    values.append(loads(value))
+        except BaseException as error:
+            items = [item for run in runs for item in run.items()]
+            self._give_up(holder, items.pop(len(values)), error)
             for item in items:
                 self._here.reader.settle_item(holder, item, _RELEASE)
             raise
@@ -351,13 +359,15 @@ class Queue:
     def _unpickled(self, holder: Hashable, item: Item) -> Any:
         try:
             return loads(item.value)
-        except Exception as error:
-            rejection = RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(error))
-            self._here.reader.settle_item(holder, item, rejection)
+        except BaseException as error:
+            self._give_up(holder, item, error)
             raise
-        except BaseException:  # An interrupt says nothing of the item.
-            self._here.reader.settle_item(holder, item, _RELEASE)
-            raise
+
+    def _give_up(self, holder: Hashable, item: Item, error: BaseException) -> None:
+        """An item can't be unpickled; but an interrupt says nothing of the item."""
+        is_its_fault = isinstance(error, Exception)
+        rejection = RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(error))
+        self._here.reader.settle_item(holder, item, rejection if is_its_fault else _RELEASE)
 
     # Ending leases.
 

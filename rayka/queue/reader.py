@@ -15,15 +15,24 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rayka.actors.background import BackgroundTasks
 from rayka.client.loop import LoopThread
-from rayka.client.share.records import RecordAcknowledgement, acknowledgement_batches, acquired_records
+from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
+from rayka.queue.fetched_items import acquired_items
 from rayka.queue.holders import is_alive
-from rayka.queue.leases import Acknowledgements, Item, Leases
+from rayka.queue.leases import (
+    Acknowledged,
+    Item,
+    ItemRun,
+    LeasedOffsets,
+    Leases,
+    acknowledgement_batches,
+    halves_of,
+)
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import QueueTopic
 from rayka.share.config import AcquireMode
@@ -50,6 +59,13 @@ _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
 _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+class FetchOutcome(NamedTuple):
+    """What a fetch brought. `is_refused`: nothing, because a leader was away or refused it."""
+
+    item_count: int
+    is_refused: bool = False
 
 
 class QueueReader:
@@ -105,7 +121,7 @@ class QueueReader:
             self._loop.call_soon(self._start_pumping)
         return item
 
-    def take_many(self, holder: Hashable, count: int) -> Sequence[Item] | None:
+    def take_many(self, holder: Hashable, count: int) -> Sequence[ItemRun] | None:
         """So many items, if they are here."""
         with self._lock:
             self._forget_lost()
@@ -178,7 +194,10 @@ class QueueReader:
                 with self._lock:
                     is_awaited = bool(self._waiters)
                     wanted = self._leases.wanted(len(self._waiters))
-                if wanted <= 0 or not (await self.fetch(wanted, _LONGEST_WAIT_S if is_awaited else 0.0) or is_awaited):
+                if wanted <= 0:
+                    break
+                fetched = await self.fetch(wanted, _LONGEST_WAIT_S if is_awaited else 0.0)
+                if not fetched.item_count and not is_awaited:
                     break
         except RaykaError as error:
             self._error = error if error.code in _GONE else None
@@ -193,8 +212,22 @@ class QueueReader:
             if is_awaited:
                 self._start_pumping()
 
-    async def fetch(self, count: int, wait_s: float) -> bool:
-        """Fetch up to so many items; tells whether there were any. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    async def look(self, count: int) -> FetchOutcome:
+        """Fetch without waiting what is missing to so many items, or nothing if there are too few.
+
+        Of several leaders each one has to have any. Raises UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        with self._lock:
+            missing = count - self._leases.ready_count
+            ahead = self._leases.wanted(1)
+        at_least = missing if len(self._topic.partitions()) == 1 else 1
+        return await self.fetch(max(missing, ahead), 0.0, at_least)
+
+    async def fetch(self, count: int, wait_s: float, at_least: int = 0) -> FetchOutcome:
+        """Fetch up to so many items, or nothing if a leader does not have `at_least` so many.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION.
+        """
         await self._topic.wait_until_known()
         ended: asyncio.Future[None] = self._loop.loop.create_future()
         async with self._giving_back:  # Else later items would come before those that go back.
@@ -202,21 +235,30 @@ class QueueReader:
         try:
             with self._lock:
                 said = self._leases.take_said()
-            results = await self._ask(self._partitions(), said, count, wait_s)
+            results = await self._ask(self._partitions(), said, count, wait_s, at_least=at_least)
         finally:
             del self._fetches[ended]
             ended.set_result(None)
-        items = [item for partition, result in results.items() for item in self._items(partition, result)]
+        runs = [run for partition, result in results.items() for run in self._items(partition, result)]
+        found = self._add(runs, count)
+        self._start_ticking()
+        self._trim_after(runs)
+        is_refused = not runs and any(result.error for result in results.values())
+        if is_refused:
+            await asyncio.sleep(_RETRY_S)
+        return FetchOutcome(found, is_refused)
+
+    def _add(self, runs: Sequence[ItemRun], wanted: int) -> int:
+        """Items were fetched; returns how many. Fewer than wanted, and not very large, are all that there are."""
+        found = sum(len(run.values) for run in runs)
+        size = sum(run.size for run in runs)
+        self._fetched_bytes += size
         with self._lock:
             self._fetched_s = _now_s()
-            self._leases.add(items, _now_ms(), count)
-            for _ in range(min(len(items), len(self._waiters))):
+            self._leases.add(runs, _now_ms(), is_dry=found < wanted and size < _MAX_BYTES // 2)
+            for _ in range(min(found, len(self._waiters))):
                 _wake(self._waiters.popleft())
-        self._start_ticking()
-        self._trim_after(items)
-        if not items and any(result.error for result in results.values()):
-            await asyncio.sleep(_RETRY_S)
-        return bool(items)
+        return found
 
     async def size(self) -> int:
         """How many items can be got: those at the leaders, and those that are here.
@@ -239,10 +281,10 @@ class QueueReader:
         """As `size`, without waiting for items on their way."""
         return (await self._topic.count()).available + self.ready_count
 
-    def _trim_after(self, items: Sequence[Item]) -> None:
+    def _trim_after(self, runs: Sequence[ItemRun]) -> None:
         """Items stay in the log until they are done with, so the programs that get them see to it that they go then."""
-        self._fetched_bytes += sum(len(item.value) for item in items)
-        if self._fetched_bytes >= _TRIM_BYTES or any(item.offset % _TRIM_ITEMS == _TRIM_ITEMS - 1 for item in items):
+        is_due = any(run.end_offset // _TRIM_ITEMS > run.first_offset // _TRIM_ITEMS for run in runs)
+        if is_due or self._fetched_bytes >= _TRIM_BYTES:
             self._fetched_bytes = 0
             self._background.start("trim", self._topic.trim())
 
@@ -254,20 +296,20 @@ class QueueReader:
     async def _ask(
         self,
         fetched: Sequence[TopicPartition],
-        said: Acknowledgements,
+        said: Sequence[Acknowledged],
         count: int = 0,
         wait_s: float = 0.0,
+        at_least: int = 0,
         *,
         renews: bool = False,
     ) -> dict[TopicPartition, ShareFetchResult]:
         """Acknowledge and fetch; what can't be acknowledged yet is said again."""
+        batches = acknowledgement_batches(said)
         wanted = dict.fromkeys(fetched, True)
-        for number in said:
+        for number in batches:
             wanted.setdefault(TopicPartition(self._topic.name, number), False)
         requests = [
-            ShareFetchPartition(
-                one, self._topic.topic_id, is_fetched, acknowledgement_batches(said.get(one.partition, {}))
-            )
+            ShareFetchPartition(one, self._topic.topic_id, is_fetched, batches.get(one.partition, ()))
             for one, is_fetched in wanted.items()
         ]
         params = ShareFetchParams(
@@ -280,60 +322,59 @@ class QueueReader:
             batch_size=max(1, count),
             acquire_mode=AcquireMode.RECORD_LIMIT,
             is_renew_ack=renews,
+            min_records=at_least,
         )
         try:
             lock_duration_ms, results = await self._broker.share_leaders.fetch(params, requests)
         except BaseException:
-            with self._lock:
-                self._leases.say_again({} if renews else said)
+            self._say_again(said, renews=renews)
             raise
         if lock_duration_ms > 0:
             self._lease_s = lock_duration_ms / 1000
         answered = dict(zip(wanted, results, strict=True))
-        await self._check_acknowledged(answered, said, renews=renews)
+        for topic_partition, result in answered.items():
+            if result.acknowledge_error and result.acknowledge_error not in _GONE:
+                refused = [one for one in said if one.place.partition == topic_partition.partition]
+                await self._refused(result.acknowledge_error, refused, renews=renews)
         return answered
 
-    async def _check_acknowledged(
-        self, answered: Mapping[TopicPartition, ShareFetchResult], said: Acknowledgements, *, renews: bool
-    ) -> None:
+    async def _refused(self, error: int, said: Sequence[Acknowledged], *, renews: bool) -> None:
         """A leader refuses acknowledgements as a whole if the lease of one item has ended; then halves are sent."""
-        for topic_partition, result in answered.items():
-            types = dict(said.get(topic_partition.partition, {}))
-            if not result.acknowledge_error or not types or result.acknowledge_error in _GONE:
-                continue
-            number = topic_partition.partition
-            if result.acknowledge_error not in _REFUSED:
-                with self._lock:
-                    self._leases.say_again({} if renews else {number: types})
-            elif len(types) == 1:
-                self._lease_ended(topic_partition, *types, renews=renews)
-            else:
-                offsets = sorted(types)
-                middle = len(offsets) // 2
-                for half in (offsets[:middle], offsets[middle:]):
-                    await self._ask((), {number: {offset: types[offset] for offset in half}}, renews=renews)
+        if error not in _REFUSED:
+            self._say_again(said, renews=renews)
+        elif sum(one.place.length for one in said) == 1:
+            self._lease_ended(said[0].place, renews=renews)
+        else:
+            for half in halves_of(said):
+                await self._ask((), half, renews=renews)
 
-    def _lease_ended(self, topic_partition: TopicPartition, offset: int, *, renews: bool) -> None:
-        logger.info("%s: the lease of offset %s had ended; it is delivered again", topic_partition, offset)
+    def _say_again(self, said: Sequence[Acknowledged], *, renews: bool) -> None:
+        if not renews:
+            with self._lock:
+                self._leases.say_again(said)
+
+    def _lease_ended(self, place: LeasedOffsets, *, renews: bool) -> None:
+        partition, offset, _ = place
+        logger.info(
+            "%s-%d: the lease of offset %s had ended; it is delivered again", self._topic.name, partition, offset
+        )
         if renews:
             with self._lock:
-                self._leases.lose(topic_partition.partition, offset)
+                self._leases.lose(partition, offset)
 
-    def _items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[Item]:
+    def _items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[ItemRun]:
         if not result.acquired or result.records is None:
             return []
         data = self._segments.read(result.records) if isinstance(result.records, FileSlice) else result.records
         number = topic_partition.partition
-        items = [
-            Item(number, record.offset, record.value or b"", record.delivery_count)
-            for record in acquired_records(topic_partition, data, result.acquired)
-        ]
-        if len(items) < result.acquired_count:
-            found = {item.offset for item in items}
-            every = (offset for first, last, _ in result.acquired for offset in range(first, last + 1))
+        runs = acquired_items(number, data, result.acquired)
+        if sum(len(run.values) for run in runs) < result.acquired_count:
+            missing = [LeasedOffsets(number, first, last) for first, last, _ in result.acquired]
+            for run in runs:
+                missing = [rest for one in missing for rest in one.without(run.place)]
             with self._lock:
-                self._leases.say_again({number: {one: _GAP for one in every if one not in found}})
-        return items
+                self._leases.say_again([Acknowledged(one, _GAP) for one in missing])
+        return runs
 
     def _start_ticking(self) -> None:
         if not self._ticking and not self._is_closed:
@@ -356,7 +397,7 @@ class QueueReader:
         try:
             with self._lock:
                 self._leases.end_holders(is_alive)
-                said = self._leases.take_said() if self._leases.has_said else {}
+                said = self._leases.take_said()
             if said:
                 await self._ask((), said)
             if not self._fetches:
@@ -379,8 +420,9 @@ class QueueReader:
             self._renew_later()
         if self._leases.has_said:  # of holders that have ended
             self._start_ticking()
-        for number, offsets in held.items():
-            await self._ask((), {number: dict.fromkeys(offsets, _RENEW)}, renews=True)
+        for number, ranges in held.items():
+            renewals = [Acknowledged(LeasedOffsets(number, *offsets), _RENEW) for offsets in ranges]
+            await self._ask((), renewals, renews=True)
 
     async def give_back(self) -> None:
         """Give back all that is here and not delivered."""

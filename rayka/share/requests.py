@@ -21,8 +21,9 @@ class ShareFetchPartition(NamedTuple):
 class ShareFetchParams(NamedTuple):
     """Who asks, and for how much. `acquire_mode` is the number of an `AcquireMode`.
 
-    The request waits up to `max_wait_s` seconds until `min_bytes` can be read. `session_id` tells the sessions of one
-    member apart, "" if it has no more than one.
+    The request waits up to `max_wait_s` seconds until `min_bytes` can be read. Unless a leader has `min_records` that
+    can be acquired, it gives none; to know, it loads the state first. `session_id` tells the sessions of one member
+    apart, "" if it has no more than one.
     """
 
     group_id: str
@@ -35,6 +36,7 @@ class ShareFetchParams(NamedTuple):
     acquire_mode: int = 0
     is_renew_ack: bool = False
     session_id: str = ""
+    min_records: int = 0
 
     @property
     def has_room(self) -> bool:

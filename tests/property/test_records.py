@@ -23,7 +23,7 @@ from rayka.storage.format.compiled_checks import accepts
 from rayka.storage.format.compression import Codec, compress, decompress
 from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.record_checks import RecordRules, find_rejected
-from rayka.storage.format.records import Record, build_batch, read_records, record_bytes, seal_batch
+from rayka.storage.format.records import Record, build_batch, read_records, read_values, record_bytes, seal_batch
 from rayka.storage.format.varint import continue_unsigned, encode_varint
 from rayka.types import AbortedTransaction
 from tests.property.record_strategies import CODECS, record_lists
@@ -83,6 +83,7 @@ def test_records(records: list[Record], codec: Codec, base_offset: int) -> None:
     assert valid_prefix(built) == len(built)
     assert list(read_records(built)) == expected
     header = read_header(built)
+    assert read_values(built, 0, header) == [record.value for record in records]
     timestamps = sorted(record.timestamp for record in records) or [0]
     rules = RecordRules(True, timestamps[len(timestamps) // 4], timestamps[len(timestamps) * 3 // 4], 1 << 30)
     rejected = find_rejected(record_bytes(built, 0, header), header, rules)
@@ -148,6 +149,7 @@ def read_everything(log: bytes) -> None:
         lambda: ensure_intact(log, 0, read_header(log)),
         lambda: validate(log, 0, read_header(log)),
         lambda: list(read_records(log, include_control=True)),
+        lambda: read_values(log, 0, read_header(log)),
         lambda: list(iter_headers(log)),
         lambda: list(iter_visible(log, iter_headers(log), [AbortedTransaction(-1, 0)])),
         lambda: find_rejected(

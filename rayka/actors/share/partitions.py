@@ -174,10 +174,12 @@ class SharePartitions:
         loading = [one.leader.loaded() for one in found if one.leader is not None and not one.leader.is_loaded]
         if not loading:
             return found
-        has_acknowledgements = any(partition.acknowledgement_batches for partition in request.partitions)
-        timeout_s = _LOAD_TIMEOUT_S if has_acknowledgements else max(request.params.max_wait_s, 0.0)
+        params = request.params
+        must_load = params.min_records or any(partition.acknowledgement_batches for partition in request.partitions)
+        timeout_s = _LOAD_TIMEOUT_S if must_load else max(params.max_wait_s, 0.0)
         await asyncio.wait([asyncio.ensure_future(load) for load in loading], timeout=timeout_s)
-        return [self._check_loaded(request.params.group_id, one) for one in found]
+        checked = [self._check_loaded(params.group_id, one) for one in found]
+        return [one if one.leader or not params.min_records else self._refused(params.group_id, one) for one in checked]
 
     async def _ask_one(self, request: ReturnShareRecords | MeasureShareDepth, done: Done) -> None:
         """What concerns one share-partition, which is loaded if it is not there."""
@@ -200,9 +202,15 @@ class SharePartitions:
             await asyncio.wait([asyncio.ensure_future(found.leader.loaded())], timeout=_LOAD_TIMEOUT_S)
             found = self._check_loaded(group_id, found)
         if found.leader is None:
-            reason = f"the share-partition {wanted.topic_partition} of group {group_id} is not loaded"
-            raise found.error or RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
+            error = self._refused(group_id, found).error
+            assert error is not None
+            raise error
         return found.leader
+
+    def _refused(self, group_id: str, found: Found) -> Found:
+        """What could not be loaded in time, with an error."""
+        reason = f"the share-partition {found.request.topic_partition} of group {group_id} is not loaded"
+        return found._replace(error=found.error or RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, reason))
 
     def _open(self, group_id: str, request: ShareFetchPartition) -> Found:
         key = Place(group_id, request.topic_partition)
@@ -300,6 +308,8 @@ class SharePartitions:
         """One attempt, over the partitions in order."""
         params = request.params
         is_enough = not request.is_wait and (is_last or self._has_enough(request, found))
+        if params.min_records and is_enough:
+            is_enough = _have_records(found, params.min_records)
         records_left, bytes_left = (params.max_records, params.max_bytes) if is_enough else (0, 0)
         results = []
         for one in found:
@@ -400,3 +410,12 @@ class SharePartitions:
         self._members.pop(group_id, None)
         for key in [key for key, leader in self._leaders.items() if key[0] == group_id and leader.is_idle]:
             self._forget(key)
+
+
+def _have_records(found: Sequence[Found], count: int) -> bool:
+    """Whether so many records can be acquired, or there is an error to tell of."""
+    leaders = [one.leader for one in found if one.leader is not None and one.is_fetched]
+    try:
+        return sum(leader.depth().available for leader in leaders) >= count
+    except RaykaError:
+        return True

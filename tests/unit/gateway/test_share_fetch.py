@@ -160,6 +160,22 @@ def test_of_two_fetches_that_wait_the_one_that_can_use_the_records_gets_them(tmp
     check(tmp_path, body)
 
 
+def test_too_few_records_are_left_to_others_and_the_first_fetch_knows_how_many_there_are(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1, 2, 3)
+        partition = ShareFetchPartition(TopicPartition("t", 0), broker.image.topics["t"].topic_id.bytes)
+        params = ShareFetchParams("g", "m", 0.0, 1, 1 << 20, max_records=10, acquire_mode=1)
+        for least, acquired in ((4, []), (3, [(0, 2, 1)])):
+            _, (result,) = await broker.share_leaders.fetch(params._replace(min_records=least), [partition])
+            assert [tuple(one) for one in result.acquired] == acquired
+            broker.share_leaders.partitions.released(partition.topic_partition)
+        broker.shares.failures += [RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no state")]
+        _, (result,) = await broker.share_leaders.fetch(params._replace(min_records=1), [partition])
+        assert result.error == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    check(tmp_path, body)
+
+
 def test_released_records_go_to_another_member_that_waits(tmp_path: Path) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         append(broker, "t", 1, 2)

@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.queue.leases import ACCEPT, Item, Leases, ranges_of
+from rayka.queue.leases import (
+    ACCEPT,
+    Acknowledged,
+    Item,
+    ItemRun,
+    LeasedOffsets,
+    Leases,
+    acknowledgement_batches,
+    halves_of,
+    ranges_of,
+)
 from rayka.queue.settings import MOST_AHEAD, Lease
 from rayka.share.record_state import AcknowledgeType
 
@@ -20,10 +30,35 @@ def items(*offsets: int, partition: int = 0) -> list[Item]:
     return [Item(partition, offset, b"%d" % offset) for offset in offsets]
 
 
+def runs(*offsets: int, partition: int = 0) -> list[ItemRun]:
+    """The same items as a fetch brings them: those that follow each other together."""
+    found: list[ItemRun] = []
+    for item in items(*offsets, partition=partition):
+        if found and found[-1].end_offset == item.offset:
+            found[-1] = found[-1]._replace(values=[*found[-1].values, item.value])
+        else:
+            found.append(ItemRun(partition, item.offset, [item.value]))
+    return found
+
+
+def said(leases: Leases) -> dict[int, dict[int, RecordAcknowledgement]]:
+    """What is to be sent now, by partition and offset."""
+    found: dict[int, dict[int, RecordAcknowledgement]] = {}
+    for (partition, first, last), acknowledgement in leases.take_said():
+        of_partition = found.setdefault(partition, {})
+        assert of_partition.keys().isdisjoint(range(first, last + 1))
+        of_partition.update(dict.fromkeys(range(first, last + 1), acknowledgement))
+    return found
+
+
+def held(leases: Leases, partition: int = 0) -> list[int]:
+    return [*offsets(leases.held(), partition)]
+
+
 def holding(lease: Lease, *offsets: int) -> Leases:
     """Items that one holder has got."""
     leases = Leases(lease)
-    leases.add(items(*offsets), 0)
+    leases.add(runs(*offsets), 0)
     for _ in offsets:
         leases.take("me", 0)
     return leases
@@ -31,11 +66,11 @@ def holding(lease: Lease, *offsets: int) -> Leases:
 
 def test_items_come_in_order_and_are_done_with_the_next_get_of_the_same_holder() -> None:
     leases = Leases(Lease.NEXT_GET)
-    leases.add(items(1, 2, 3), 0)
+    leases.add(runs(1, 2, 3), 0)
     assert [leases.take(holder, 0) for holder in ("me", "you", "me", "you")] == [*items(1, 2, 3), None]
     leases.next_get("you")
-    assert leases.take_said() == {0: {2: ACCEPT}}
-    assert leases.held() == {0: [1, 3]}
+    assert said(leases) == {0: {2: ACCEPT}}
+    assert held(leases) == [1, 3]
 
 
 def test_with_task_done_only_that_ends_a_lease_oldest_first() -> None:
@@ -45,7 +80,7 @@ def test_with_task_done_only_that_ends_a_lease_oldest_first() -> None:
     assert leases.settle("me", ACCEPT)
     assert leases.settle("me", RELEASE)
     assert not leases.settle("me", ACCEPT)
-    assert leases.take_said() == {0: {1: ACCEPT, 2: RELEASE}}
+    assert said(leases) == {0: {1: ACCEPT, 2: RELEASE}}
 
 
 def test_with_program_items_are_done_when_the_program_ends_whoever_got_them() -> None:
@@ -54,14 +89,14 @@ def test_with_program_items_are_done_when_the_program_ends_whoever_got_them() ->
     leases.end_holders(lambda holder: False)
     assert not leases.has_said
     leases.end()
-    assert leases.take_said() == {0: {1: ACCEPT, 2: ACCEPT}}
+    assert said(leases) == {0: {1: ACCEPT, 2: ACCEPT}}
 
 
 def test_the_end_finishes_what_was_delivered_unless_the_program_had_to_say_so() -> None:
-    for lease, said in ((Lease.NEXT_GET, {0: {1: ACCEPT}}), (Lease.TASK_DONE, {})):
+    for lease, expected in ((Lease.NEXT_GET, {0: {1: ACCEPT}}), (Lease.TASK_DONE, {})):
         leases = holding(lease, 1)
         leases.end()
-        assert leases.take_said() == said
+        assert said(leases) == expected
 
 
 def test_a_holder_that_has_ended_gets_nothing_more_so_its_items_are_done() -> None:
@@ -69,7 +104,7 @@ def test_a_holder_that_has_ended_gets_nothing_more_so_its_items_are_done() -> No
     leases.end_holders(lambda holder: True)
     assert not leases.has_said
     leases.end_holders(lambda holder: False)
-    assert leases.take_said() == {0: {1: ACCEPT}}
+    assert said(leases) == {0: {1: ACCEPT}}
 
 
 def test_another_holder_may_finish_the_item_of_one_that_has_ended() -> None:
@@ -77,17 +112,17 @@ def test_another_holder_may_finish_the_item_of_one_that_has_ended() -> None:
     assert not leases.settle("you", ACCEPT)
     leases.end_holders(lambda holder: False)
     assert leases.settle("you", ACCEPT)
-    assert leases.take_said() == {0: {1: ACCEPT}}
+    assert said(leases) == {0: {1: ACCEPT}}
 
 
 def test_only_a_program_that_takes_items_quickly_has_more_fetched_ahead() -> None:
     slow, quick = Leases(Lease.NEXT_GET), Leases(Lease.NEXT_GET)
     for offset in range(10):
         assert slow.wanted(1) == 1
-        slow.add(items(offset), offset * IDLE_MS)
+        slow.add(runs(offset), offset * IDLE_MS)
         slow.take("me", offset * IDLE_MS)
         assert slow.wanted(0) == 0
-        quick.add(items(offset), offset)
+        quick.add(runs(offset), offset)
         quick.take("me", offset)
     assert quick.wanted(0) == MOST_AHEAD
     quick.add([], 10)
@@ -98,27 +133,27 @@ def test_only_a_program_that_takes_items_quickly_has_more_fetched_ahead() -> Non
 def test_what_nobody_takes_goes_back_as_ranges_and_the_next_fetch_is_small() -> None:
     leases = Leases(Lease.NEXT_GET)
     for now_ms in range(5):
-        leases.add(items(now_ms), now_ms)
-    leases.add(items(7, 8, 20) + items(5, partition=1), 5)
+        leases.add(runs(now_ms), now_ms)
+    leases.add(runs(7, 8, 20) + runs(5, partition=1), 5)
     leases.take("me", 5)
     assert leases.take_idle(50) == {}
     assert leases.take_idle(IDLE_MS) == {0: [(1, 4), (7, 8), (20, 20)], 1: [(5, 5)]}
     assert leases.wanted(1) == 1
-    assert leases.held() == {0: [0]}
+    assert held(leases) == [0]
 
 
 def test_many_items_are_taken_together_or_not_at_all() -> None:
     leases = Leases(Lease.NEXT_GET)
-    leases.add(items(1, 2), 0)
+    leases.add(runs(1, 2), 0)
     assert leases.take_many("me", 3, 0) is None
-    assert leases.take_many("me", 2, 0) == items(1, 2)
+    assert leases.take_many("me", 2, 0) == runs(1, 2)
     leases.next_get("me")
-    assert leases.take_said() == {0: {1: ACCEPT, 2: ACCEPT}}
+    assert said(leases) == {0: {1: ACCEPT, 2: ACCEPT}}
 
 
 def test_items_of_a_replaced_leader_are_forgotten() -> None:
     leases = Leases(Lease.NEXT_GET)
-    leases.add(items(1) + items(9, partition=1), 0)
+    leases.add(runs(1) + runs(9, partition=1), 0)
     leases.forget_ready([1])
     assert leases.take_ready() == {0: [(1, 1)]}
 
@@ -126,38 +161,66 @@ def test_items_of_a_replaced_leader_are_forgotten() -> None:
 def test_an_acknowledgement_that_failed_does_not_replace_a_newer_one() -> None:
     leases = holding(Lease.TASK_DONE, 1, 2)
     leases.settle("me", ACCEPT)
-    leases.say_again({0: {1: RELEASE, 5: RELEASE}})
-    assert leases.take_said() == {0: {1: ACCEPT, 5: RELEASE}}
+    leases.say_again([Acknowledged(LeasedOffsets(0, 1, 2), RELEASE), Acknowledged(LeasedOffsets(1, 1, 1), RELEASE)])
+    assert said(leases) == {0: {1: ACCEPT, 2: RELEASE}, 1: {1: RELEASE}}
 
 
 def test_a_lease_that_has_ended_is_not_renewed_until_the_item_is_got_again() -> None:
     leases = holding(Lease.NEXT_GET, 1, 2)
     leases.lose(0, 1)
-    assert leases.held() == {0: [2]}
-    leases.add(items(1), 0)
-    assert leases.held() == {0: [1, 2]}
+    assert held(leases) == [2]
+    leases.add(runs(1), 0)
+    assert held(leases) == [1, 2]
 
 
 def test_one_item_is_rejected_and_those_around_it_are_not() -> None:
     leases = holding(Lease.PROGRAM, 1, 2, 3)
     leases.settle_item("you", items(2)[0], RELEASE)
-    assert leases.take_said() == {0: {2: RELEASE}}
-    assert leases.held() == {0: [1, 3]}
+    assert said(leases) == {0: {2: RELEASE}}
+    assert held(leases) == [1, 3]
 
 
 def test_large_items_are_fetched_ahead_up_to_a_number_of_bytes() -> None:
     leases = Leases(Lease.NEXT_GET)
     for now_ms in range(8):
-        leases.add([Item(0, now_ms, bytes(9 << 20))], now_ms)
+        leases.add([ItemRun(0, now_ms, [bytes(9 << 20)])], now_ms)
     assert leases.wanted(0) == 0
     for now_ms in range(5):
         leases.take("me", now_ms)
     assert leases.wanted(0) > 0
 
 
+def test_a_batch_of_several_runs_comes_in_order_and_leaves_the_rest() -> None:
+    leases = Leases(Lease.TASK_DONE)
+    leases.add(runs(1, 2, 7, 8, 9), 0)
+    assert leases.take("me", 0) == items(1)[0]
+    assert leases.take_many("me", 3, 0) == runs(2, 7, 8)
+    assert leases.take_ready() == {0: [(9, 9)]}
+    assert held(leases) == [1, 2, 7, 8]
+
+
+def test_acknowledgements_of_neighbours_are_one_on_the_wire() -> None:
+    done = [Acknowledged(LeasedOffsets(0, *each), ACCEPT) for each in ((5, 5), (1, 3), (4, 4), (7, 7))]
+    failed = [Acknowledged(LeasedOffsets(1, 4, 4), RELEASE), Acknowledged(LeasedOffsets(1, 5, 5), ACCEPT)]
+    batches = acknowledgement_batches([*done, *failed])
+    assert [batch[:3] for batch in batches[0]] == [(1, 5, (1,)), (7, 7, (1,))]
+    assert [batch[:3] for batch in batches[1]] == [(4, 4, (2,)), (5, 5, (1,))]
+
+
+def test_refused_acknowledgements_are_halved_down_to_single_items() -> None:
+    left, single = [[Acknowledged(LeasedOffsets(0, 1, 5), ACCEPT), Acknowledged(LeasedOffsets(0, 9, 9), RELEASE)]], []
+    while left:
+        part = left.pop()
+        if sum(one.place.length for one in part) == 1:
+            single += part
+        else:
+            left += halves_of(part)
+    assert sorted(one.place.first_offset for one in single) == [1, 2, 3, 4, 5, 9]
+
+
 HOLDERS = st.sampled_from(["a", "b", "c"])
 STEPS = st.one_of(
-    st.tuples(st.just("get"), HOLDERS),
+    st.tuples(st.sampled_from(["get", "get batch", "reject"]), HOLDERS),
     st.tuples(st.just("done"), HOLDERS),
     st.tuples(st.just("ended"), HOLDERS),
     st.tuples(st.sampled_from(["idle", "lost"]), st.none()),
@@ -167,13 +230,18 @@ STEPS = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(Lease)), st.lists(STEPS, max_size=30))
 def test_every_item_ends_in_exactly_one_way(lease: Lease, steps: list[tuple[str, Hashable]]) -> None:
-    leases, said, back, lost, fetched = Leases(lease), [], [], [], 0
+    leases, acknowledged, back, lost, fetched = Leases(lease), [], [], [], 0
     for now_ms, (step, holder) in enumerate(steps):
         if step == "get":
             leases.next_get(holder)
             if leases.take(holder, now_ms) is None:
-                leases.add(items(*range(fetched, fetched + 3)), now_ms)
+                leases.add(runs(*range(fetched, fetched + 3)), now_ms)
                 fetched += 3
+        elif step == "get batch":
+            leases.take_many(holder, 2, now_ms)
+        elif step == "reject":
+            if offsets_held := held(leases):
+                leases.settle_item(holder, Item(0, offsets_held[len(offsets_held) // 2], b""), RELEASE)
         elif step == "done":
             leases.settle(holder, ACCEPT)
         elif step == "ended":
@@ -181,14 +249,14 @@ def test_every_item_ends_in_exactly_one_way(lease: Lease, steps: list[tuple[str,
         elif step == "idle":
             back += offsets(leases.take_idle(now_ms + IDLE_MS))
         else:
-            before = set(offsets(ranges_of(leases._ready)))
+            before = set(offsets(ranges_of(leases._ready_places())))
             leases.forget_ready([0])
             lost += before
-        said += leases.take_said().get(0, {})
-    held = leases.held().get(0, [])
+        acknowledged += said(leases).get(0, {})
+    kept = held(leases)
     back += offsets(leases.take_ready())
-    assert sorted([*said, *back, *lost, *held]) == [*range(fetched)]
+    assert sorted([*acknowledged, *back, *lost, *kept]) == [*range(fetched)]
 
 
-def offsets(ranges: dict[int, list[tuple[int, int]]]) -> list[int]:
-    return [offset for first, last in ranges.get(0, []) for offset in range(first, last + 1)]
+def offsets(ranges: dict[int, list[tuple[int, int]]], partition: int = 0) -> list[int]:
+    return [offset for first, last in ranges.get(partition, []) for offset in range(first, last + 1)]
