@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rayka.metadata.records import (
     ActorChangeRecord,
@@ -31,6 +31,9 @@ from rayka.metadata.values import PartitionImage
 
 if TYPE_CHECKING:
     from rayka.metadata.image import MetadataImage
+
+
+_MAX_DELETED_TOPICS: Final = 10_000
 
 
 class MetadataDelta:
@@ -129,14 +132,24 @@ class MetadataDelta:
         partitions[record.partition] = replace(partitions[record.partition], **record.changes)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        """A topic that is not known is one of a snapshot's deleted topics with tiered storage."""
         name = self._map("topic_names_by_id").pop(record.topic_id, None)
         if name is None:
+            self._remember_tiered(record.topic_id)
             return
         self._map("topics").pop(name)
         self._partitions.pop(name, None)
         resource = ConfigResource(ResourceType.TOPIC, name)
         if resource in self._get("configs"):
-            self._map("configs").pop(resource)
+            configs = self._map("configs").pop(resource)
+            if any(config.startswith("remote.") for config in configs):
+                self._remember_tiered(record.topic_id)
+
+    def _remember_tiered(self, topic_id: uuid.UUID) -> None:
+        deleted = self._map("deleted_tiered_topics")
+        deleted[topic_id] = None
+        if len(deleted) > _MAX_DELETED_TOPICS:
+            deleted.pop(next(iter(deleted)))
 
     def _config(self, record: ConfigRecord) -> None:
         resource = ConfigResource(ResourceType(record.resource_type), record.resource_name)

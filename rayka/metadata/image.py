@@ -33,6 +33,8 @@ class MetadataImage:
     next_producer_id: int = 0
     next_broker_epoch: int = 0
     next_broker_id: int = 1
+    deleted_tiered_topics: Mapping[uuid.UUID, None] = field(default_factory=dict)
+    """The topics deleted last of those with settings of tiered storage: the remote store may still have segments."""
 
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicImage | None:
         """The topic with this id, None if there is none."""

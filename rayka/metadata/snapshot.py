@@ -16,6 +16,7 @@ from rayka.metadata.records import (
     ProducerIdsRecord,
     RegisterActorRecord,
     RegisterBrokerRecord,
+    RemoveTopicRecord,
     TopicRecord,
 )
 
@@ -35,5 +36,6 @@ def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield from (PartitionRecord(topic.topic_id, partition) for partition in topic.partitions)
     for resource, configs in image.configs.items():
         yield from (ConfigRecord(int(resource.type), resource.name, name, value) for name, value in configs.items())
+    yield from map(RemoveTopicRecord, image.deleted_tiered_topics)
     yield ProducerIdsRecord(image.next_producer_id)
     yield IdFloorsRecord(image.next_broker_id, image.next_broker_epoch)

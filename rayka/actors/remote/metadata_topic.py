@@ -1,7 +1,8 @@
 """`__remote_log_metadata` as one partition actor knows it: events are appended, and read back before they count.
 
 The state of a partition of it is what its records say, up to where it was read; nothing else changes it. So an append
-of which nobody knows whether it was done is settled by reading on.
+of which nobody knows whether it was done is settled by reading on. Where the topic no longer has what was read of it,
+because it was truncated, emptied or made again, the partition is read once more from its start.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Final
 
 from rayka.errors import ErrorCode, RaykaError
@@ -20,12 +23,15 @@ from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.remote.metadata_records import decode, encode
 from rayka.storage.remote.partitioner import metadata_partition
 from rayka.storage.remote.remote_partition import RemotePartition
-from rayka.storage.remote.segment_metadata import RemoteLogMetadataEvent
+from rayka.storage.remote.segment_metadata import RemoteLogMetadataEvent, RemotePartitionDeleteState
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import (
+    NO_LEADER_EPOCH,
     AppendParams,
     AppendRequest,
+    EpochQuery,
     FetchPartition,
+    FetchResult,
     FileSlice,
     IsolationLevel,
     TopicIdPartition,
@@ -40,14 +46,34 @@ _READ_BYTES: Final = 1 << 20
 _ALL_ACKS: Final = -1
 
 
+@dataclass(slots=True)
+class _MetadataPartition:
+    """What was read of one partition of the topic, up to `position`; the last batch is of `leader_epoch`."""
+
+    position: int = 0
+    leader_epoch: int = NO_LEADER_EPOCH
+    checked_epoch: int = NO_LEADER_EPOCH
+    """The leader epoch of this partition in which it was known to have everything that was read."""
+    remotes: dict[TopicIdPartition, RemotePartition] = field(default_factory=dict)
+
+    def replay(self, event: RemoteLogMetadataEvent) -> None:
+        """Apply an event. A partition of which nothing is left in the store is forgotten."""
+        remote = self.remotes.setdefault(event.partition, RemotePartition(event.partition))
+        remote.replay(event)
+        if remote.delete_state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED and not remote.segments:
+            del self.remotes[event.partition]
+
+
 class MetadataTopic:
     """All partitions of the topic, each read as far as it was needed."""
 
     def __init__(self, broker: Broker) -> None:
+        self.resets = 0
+        """How often what was read had to be forgotten."""
         self._broker = broker
         self._reader = SegmentReader()
-        self._positions: dict[int, int] = defaultdict(int)
-        self._partitions: dict[int, dict[TopicIdPartition, RemotePartition]] = defaultdict(dict)
+        self._topic_id: uuid.UUID | None = None
+        self._read: dict[int, _MetadataPartition] = defaultdict(_MetadataPartition)
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @property
@@ -63,7 +89,7 @@ class MetadataTopic:
 
     def known_in(self, number: int) -> list[RemotePartition]:
         """The partitions that records of one partition of the topic are about."""
-        return list(self._partitions[number].values())
+        return list(self._read[number].remotes.values())
 
     async def read(self, partition: TopicIdPartition) -> RemotePartition:
         """What the topic says now of a partition. Raises RaykaError."""
@@ -74,8 +100,7 @@ class MetadataTopic:
 
     def known(self, partition: TopicIdPartition) -> RemotePartition:
         """What the topic said of a partition when it was last read."""
-        known = self._partitions[self._number(partition)]
-        return known.setdefault(partition, RemotePartition(partition))
+        return self._read[self._number(partition)].remotes.get(partition) or RemotePartition(partition)
 
     async def append(self, event: RemoteLogMetadataEvent) -> None:
         """Write an event, and take in what the topic says then. Raises RaykaError; it may be written all the same."""
@@ -92,32 +117,74 @@ class MetadataTopic:
     async def read_to_end(self, number: int) -> None:
         """Take in everything that a partition of the topic has. Raises RaykaError."""
         async with self._locks[number]:
+            self._check_topic_id()
+            await self._check_truncation(number)
             while await self._read_more(number):
                 pass
 
+    def _check_topic_id(self) -> None:
+        """Forget what another topic of the name said."""
+        topic = self._broker.image.topics.get(METADATA_TOPIC)
+        topic_id = None if topic is None else topic.topic_id
+        for number in list(self._read) if topic_id != self._topic_id else ():
+            self._forget(number, "was deleted")
+        self._topic_id = topic_id
+
+    async def _check_truncation(self, number: int) -> None:
+        """Forget what was read if a new leader does not have it (KIP-320). Raises RaykaError."""
+        topic_partition, read = TopicPartition(METADATA_TOPIC, number), self._read[number]
+        image = self._broker.image.partition(topic_partition)
+        if image is None or image.leader_epoch == read.checked_epoch:
+            return
+        if read.leader_epoch != NO_LEADER_EPOCH:
+            (end,) = await self._broker.partitions.epoch_end_offsets([EpochQuery(topic_partition, read.leader_epoch)])
+            if end.error:
+                raise RaykaError(ErrorCode(end.error), f"{topic_partition} can't be read")
+            if end.leader_epoch != read.leader_epoch or end.end_offset < read.position:
+                self._forget(number, f"lost the records from offset {end.end_offset} on")
+        self._read[number].checked_epoch = image.leader_epoch
+
+    def _forget(self, number: int, why: str) -> None:
+        read = self._read.pop(number)
+        if read.position:
+            self.resets += 1
+            logger.error("%s-%d %s; it is read again from its start", METADATA_TOPIC, number, why)
+
     async def _read_more(self, number: int) -> bool:
         """Take in the next records; whether there may be more."""
-        wanted = FetchPartition(TopicPartition(METADATA_TOPIC, number), self._positions[number], _READ_BYTES)
+        read = self._read[number]
+        wanted = FetchPartition(TopicPartition(METADATA_TOPIC, number), read.position, _READ_BYTES)
         (result,) = await self._broker.partitions.fetch(
             [wanted], max_wait_ms=0, min_bytes=1, max_bytes=_READ_BYTES, isolation=IsolationLevel.READ_UNCOMMITTED
         )
-        if result.error == ErrorCode.OFFSET_OUT_OF_RANGE and wanted.fetch_offset < result.log_start_offset:
-            self._positions[number] = result.log_start_offset
+        if result.error == ErrorCode.OFFSET_OUT_OF_RANGE and result.log_start_offset != read.position:
+            self._start_again(number, result)
             return True
         if result.error:
             raise RaykaError(ErrorCode(result.error), f"{METADATA_TOPIC}-{number} can't be read")
-        events, position = await asyncio.to_thread(self._decode, result.records, self._positions[number])
-        known = self._partitions[number]
+        events, position, leader_epoch = await asyncio.to_thread(self._decode, result.records, read.position)
         for event in events:
-            known.setdefault(event.partition, RemotePartition(event.partition)).replay(event)
-        is_more = position > self._positions[number]
-        self._positions[number] = position
-        return is_more
+            read.replay(event)
+        if position == read.position:
+            return False
+        read.position, read.leader_epoch = position, leader_epoch
+        return True
 
-    def _decode(self, records: FileSlice | bytes | None, position: int) -> tuple[list[RemoteLogMetadataEvent], int]:
-        """The events from an offset on, and the offset after them. A record that makes no sense is passed over."""
+    def _start_again(self, number: int, result: FetchResult) -> None:
+        """Go to the first record that there is: retention has deleted those before it, or the log was truncated."""
+        self._forget(number, f"begins at offset {result.log_start_offset} and has not the offset that was to be read")
+        self._read[number].position = result.log_start_offset
+
+    def _decode(
+        self, records: FileSlice | bytes | None, position: int
+    ) -> tuple[list[RemoteLogMetadataEvent], int, int]:
+        """The events from an offset on, the offset after them and the leader epoch of the last one.
+
+        A record that makes no sense is passed over.
+        """
         data = self._reader.read(records) if isinstance(records, FileSlice) else records or b""
         events = []
+        leader_epoch = NO_LEADER_EPOCH
         for start, header in iter_headers(data):
             if header.next_offset <= position:
                 continue
@@ -128,8 +195,8 @@ class MetadataTopic:
                     logger.error("record %d of %s makes no sense: %s", record.offset, METADATA_TOPIC, error)
                 else:
                     events += [event] if event is not None else []
-            position = header.next_offset
-        return events, position
+            position, leader_epoch = header.next_offset, header.partition_leader_epoch
+        return events, position, leader_epoch
 
     def _number(self, partition: TopicIdPartition) -> int:
         topic = self._broker.image.topics.get(METADATA_TOPIC)

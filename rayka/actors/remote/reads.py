@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import Done
@@ -71,12 +71,15 @@ class RemoteReads:
         self._slots = Slots(lambda: broker.config["remote.log.reader.threads"])
         self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="rayka-remote-read")
         self._ahead: set[NextChunk] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._background = BackgroundTasks("remote reads")
 
     async def stop(self) -> None:
         """Answer nothing more."""
         self._bandwidth.stop()
         await self._background.stop()
+        for running in self._running:
+            running.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def forget(self, segment: RemoteLogSegmentMetadata) -> None:
@@ -141,13 +144,13 @@ class RemoteReads:
     ) -> tuple[FileSlice | None, tuple[AbortedTransaction, ...] | None]:
         """Records from `offset` on, and for a reader of committed ones the aborted transactions that it may meet.
 
-        Raises RaykaError: OFFSET_OUT_OF_RANGE if they are not in the store, KAFKA_STORAGE_ERROR if it fails.
+        Raises RaykaError: OFFSET_OUT_OF_RANGE below the log start, KAFKA_STORAGE_ERROR if the store fails or is not
+        known to have them.
         """
         try:
             segments = await self._segments(partition, offset)
             if not segments or segments[0].start_offset > offset:
-                message = f"the remote store has no offset {offset} of {partition.topic_partition}"
-                raise RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+                raise _no_offset(partition, offset)
             local = _aborted_here(partition, segments, isolation)
             read = await self._in_thread(partial(self._reader.read, segments, offset, max_bytes, min_one_message))
             if read.records is None:
@@ -208,6 +211,13 @@ class RemoteReads:
         """Raises _TooManyReads if too many reads wait already."""
         if self._slots.waiting >= self._broker.config["remote.log.reader.max.pending.tasks"]:
             raise _TooManyReads(ErrorCode.KAFKA_STORAGE_ERROR, "too many reads from the remote store wait")
+        running = asyncio.ensure_future(self._in_slot(work))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return cast(R, await asyncio.shield(running))
+
+    async def _in_slot(self, work: Callable[[], R]) -> R:
+        """A thread that hangs keeps its slot, also when nobody waits for it any more."""
         async with self._slots:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
@@ -252,6 +262,13 @@ class RemoteReads:
         except OSError as error:
             raise storage_error("The remote store", error) from error
         return local if found is None or found.offset >= local_start_offset else found
+
+
+def _no_offset(partition: Partition, offset: int) -> RaykaError:
+    """What is below the log start was deleted; what is not is lost, and a reader must not pass over it."""
+    is_deleted = offset < partition.log.log_start_offset
+    code = ErrorCode.OFFSET_OUT_OF_RANGE if is_deleted else ErrorCode.KAFKA_STORAGE_ERROR
+    return RaykaError(code, f"the remote store is not known to have offset {offset} of {partition.topic_partition}")
 
 
 def _settled(result: FetchResult, read: asyncio.Task[FetchResult] | None, isolation: IsolationLevel) -> FetchResult:

@@ -17,33 +17,40 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.remote.bandwidth import Bandwidth
-from rayka.actors.remote.metadata_topic import MetadataTopic
+from rayka.actors.remote.metadata_topic import METADATA_TOPIC, MetadataTopic
 from rayka.actors.remote.slots import MOST_THREADS, Slots
 from rayka.actors.replica.disk import DiskThread
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
-from rayka.storage.log.log import Log
-from rayka.storage.remote.copy_plan import CopyableSegment, copyable_segments, take_up
+from rayka.storage.remote.copy_plan import next_copyable, take_up
 from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
-from rayka.storage.remote.retention import Expired, LocalState, expired
-from rayka.storage.remote.segment_copy import delete_objects
+from rayka.storage.remote.retention import expired_of
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata, RemotePartitionDeleteState
 from rayka.storage.remote.steps import Author, Step, StoreWork, copy, copy_of, delete, delete_partition, metadata_of
-from rayka.storage.remote.store import RemoteStore
+from rayka.storage.remote.store import RemoteStore, partition_prefix
 from rayka.types import NO_LEADER_EPOCH, TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Forget = Callable[[RemoteLogSegmentMetadata], None]
+Check = Callable[[], Awaitable[None]]
+"""Raises RaykaError if what is under way must not go on."""
+
+
+class _Loaded(NamedTuple):
+    """When the metadata of a partition was taken up: in which leader epoch, and after how many resets of the topic."""
+
+    leader_epoch: int
+    resets: int
 
 
 @dataclass(slots=True)
@@ -57,12 +64,16 @@ class Tiered:
 
 
 class RemoteLog:
-    """The remote parts of the logs of one actor. `forget` is told of segments that are deleted."""
+    """The remote parts of the logs of one actor. `forget` is told of segments that are deleted.
+
+    `catch_up` returns when this process knows what the controller has decided, and raises RaykaError if it can't.
+    """
 
     def __init__(
         self,
         actor_name: str,
         broker: Broker,
+        catch_up: Callable[[], Awaitable[None]],
         replicas: Replicas,
         directory: LogDirectory,
         disk: DiskThread,
@@ -72,6 +83,7 @@ class RemoteLog:
         self.done = Tiered()
         self._actor_name = actor_name
         self._broker = broker
+        self._catch_up = catch_up
         self._replicas = replicas
         self._directory = directory
         self._disk = disk
@@ -86,8 +98,12 @@ class RemoteLog:
         self._threads = ThreadPoolExecutor(2 * MOST_THREADS, thread_name_prefix="rayka-remote")
         self._bandwidth = Bandwidth(lambda: broker.config["remote.log.manager.copy.max.bytes.per.second"])
         self._interval_s = config["remote.log.manager.task.interval.ms"] / 1000
-        self._loaded: dict[TopicIdPartition, int] = {}
+        self._loaded: dict[TopicIdPartition, _Loaded] = {}
+        self._verified: dict[TopicIdPartition, _Loaded] = {}
+        """The partitions of which neither the metadata nor the store has anything."""
         self._copying: set[uuid.UUID] = set()
+        self._put: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}
+        """Copies of which objects may have been put, and of which it is not settled whether they are known."""
         self._copies: dict[TopicIdPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._under_way: set[tuple[str, TopicIdPartition]] = set()
         self._unknown: set[TopicIdPartition] = set()
@@ -104,13 +120,13 @@ class RemoteLog:
 
     async def known(self, partition: Partition) -> RemotePartition:
         """What is in the store of a partition that is led here. Raises RaykaError."""
-        identity = _identity(partition)
-        if self._loaded.get(identity) != partition.leader_epoch:
-            leader_epoch = partition.leader_epoch
+        identity, leader_epoch = _identity(partition), partition.leader_epoch
+        if self._loaded.get(identity) != (leader_epoch, self._topic.resets):
             remote = await self._topic.read(identity)
-            if self._loaded.get(identity) != leader_epoch:
+            loaded = _Loaded(leader_epoch, self._topic.resets)
+            if self._loaded.get(identity) != loaded:
                 remote.unmark()
-                self._loaded[identity] = leader_epoch
+                self._loaded[identity] = loaded
                 self._take_up(partition)
         return self._topic.known(identity)
 
@@ -124,25 +140,32 @@ class RemoteLog:
 
     async def _look_through(self) -> None:
         for partition in self._replicas:
-            config = partition.log.config
-            if not config.remote_storage_enable and not config.remote_log_delete_on_disable:
-                continue
             identity, leads = _identity(partition), partial(self._leads, partition)
-            if config.is_copied:
+            if partition.log.config.is_copied:
                 self._begin("copy", identity, partial(self._copy_all, partition), leads)
-            if config.remote_storage_enable or self._topic.exists:
+            if self._may_have_segments(partition):
                 self._begin("expire", identity, partial(self._expire, partition), leads)
+        await self._settle_copies()
         for number in self._topic.led_by(self._actor_name):
             await self._topic.read_to_end(number)
             for remote in self._topic.known_in(number):
                 self._look_at_removed(remote)
 
+    def _may_have_segments(self, partition: Partition) -> bool:
+        """Whether the store may have something of a partition: its topic has tiered storage, or may have had it."""
+        if partition.log.config.remote_storage_enable:
+            return True
+        if not self._topic.exists:
+            return False
+        is_loaded = self._loaded.get(_identity(partition)) == (partition.leader_epoch, self._topic.resets)
+        return not is_loaded or bool(self._topic.known(_identity(partition)).segments)
+
     def _look_at_removed(self, remote: RemotePartition) -> None:
-        """Go on with a deletion that was begun. A topic may be missing for other reasons: its segments stay."""
-        identity = remote.partition
-        if remote.delete_state in _DELETING:
+        """Go on with the deletion of a topic. One may be missing for other reasons: then its segments stay."""
+        identity, image = remote.partition, self._broker.image
+        if remote.delete_state in _DELETING or identity.topic_id in image.deleted_tiered_topics:
             self._begin("delete", identity, partial(self._delete_partition, identity), lambda: True)
-        elif remote.segments and self._broker.image.topic_by_id(identity.topic_id) is None:
+        elif remote.segments and image.topic_by_id(identity.topic_id) is None:
             if remote.delete_state is None and identity not in self._unknown:
                 logger.warning("the remote store has segments of %s, a topic that the cluster does not know", identity)
             self._unknown.add(identity)
@@ -170,6 +193,8 @@ class RemoteLog:
                         await work()
                     return
                 except (OSError, RaykaError) as error:
+                    if not is_wanted():
+                        return
                     failures += 1
                     self.done.failures += 1
                     logger.warning("tiered storage, %s of %s failed: %s", what, identity, error)
@@ -187,22 +212,53 @@ class RemoteLog:
     # -- copying --------------------------------------------------------------------------------
 
     async def _copy_all(self, partition: Partition) -> None:
-        await self.known(partition)
+        await self._check_metadata(partition)
         async with self._copies[_identity(partition)]:
             while self._leads(partition) and partition.log.config.is_copied:
                 if not await self._copy_next(partition):
                     return
 
+    async def _check_metadata(self, partition: Partition) -> None:
+        """Raise KAFKA_STORAGE_ERROR if `__remote_log_metadata` has lost what it said of a partition.
+
+        Nothing is copied or deleted then: what it named can be neither read nor deleted any more. A partition that it
+        never named has nothing in the store; what its log start offset says beside that is older than a crash.
+        """
+        identity, log = _identity(partition), partition.log
+        remote = await self.known(partition)
+        missing = self._take_up(partition)
+        if not remote.is_unknown and missing:
+            raise _lost(
+                f"offsets {missing.start} to {missing.stop - 1} of {identity} are not here, and {METADATA_TOPIC} does "
+                "not say where they are in the remote store. To give them up, delete the records up to there."
+            )
+        if remote.is_unknown and self._verified.get(identity) != self._loaded[identity]:
+            found = await self._in_thread(lambda: next(iter(self._store.list(partition_prefix(identity))), None))
+            if found is not None:
+                raise _lost(f"the remote store has {found}, which {METADATA_TOPIC} does not name")
+            if self._leads(partition):
+                log.delete_records(min(log.local_log_start_offset, log.high_watermark))
+            await self._disk.run(lambda: self._directory.write_log_starts([log]))
+            self._verified[identity] = self._loaded[identity]
+
+    async def _check_leads(self, partition: Partition, leader_epoch: int) -> None:
+        """Raise FENCED_LEADER_EPOCH unless this actor leads in that epoch still: it may have been paused for long."""
+        await self._catch_up()
+        if partition.leader_epoch != leader_epoch or not self._leads(partition):
+            message = f"leader epoch {leader_epoch} of {partition.topic_partition} is over"
+            raise RaykaError(ErrorCode.FENCED_LEADER_EPOCH, message)
+
     async def _copy_next(self, partition: Partition) -> bool:
         """Copy the next segment; whether there may be more."""
         log, identity, started = partition.log, _identity(partition), time.monotonic()
-        copyable = await self._disk.run(partial(_next_copyable, log, _now_ms()))
+        check = partial(self._check_leads, partition, partition.leader_epoch)
+        copyable = await self._disk.run(partial(next_copyable, log, _now_ms()))
         if copyable is None:
             return False
         author = self._author()
         metadata = await self._disk.run(partial(metadata_of, identity, log, copyable, uuid.uuid4(), author))
         work = partial(copy_of(log, copyable).write, self._files, metadata=metadata, throttle=self._bandwidth)
-        if not await self._complete(metadata, work, author):
+        if not await self._complete(metadata, work, author, check):
             return False
         self._take_up(partition)
         self.done.copied_segments += 1
@@ -213,32 +269,52 @@ class RemoteLog:
         )  # fmt: skip
         return log.copied_offset >= metadata.end_offset
 
-    async def _complete(self, metadata: RemoteLogSegmentMetadata, work: StoreWork, author: Author) -> bool:
-        """Copy a segment; whether the copy counts.
+    async def _complete(
+        self, metadata: RemoteLogSegmentMetadata, work: StoreWork, author: Author, check: Check
+    ) -> bool:
+        """Copy a segment; whether the copy counts."""
 
-        Another leader may have deleted it meanwhile as left over. Nobody knows then of what was put after that.
-        """
+        def put(store: RemoteStore) -> None:
+            self._put[metadata.segment_id] = metadata
+            work(store)
+
         self._copying.add(metadata.segment_id)
         try:
-            await self._carry_out(copy(metadata, work, author))
+            await self._carry_out(copy(metadata, put, author), check)
         finally:
             self._copying.discard(metadata.segment_id)
         known = self._topic.known(metadata.partition).get(metadata.segment_id)
-        if known is not None and known.state is FINISHED:
-            return True
-        logger.warning("the copy of %s from offset %d was deleted meanwhile", metadata.partition, metadata.start_offset)
-        await self._in_thread(partial(delete_objects, self._store, metadata))
-        return False
+        await self._settle_copies()
+        return known is not None and known.state is FINISHED
 
-    def _take_up(self, partition: Partition) -> None:
-        if self._leads(partition):
-            take_up(partition.log, self._topic.known(_identity(partition)))
+    async def _settle_copies(self) -> None:
+        """Name the copies again that another leader has deleted meanwhile as left over.
+
+        Nobody would know else of what was put after that. Retention deletes them once more.
+        """
+        for segment_id, metadata in list(self._put.items()):
+            if segment_id in self._copying:
+                continue
+            remote = await self._topic.read(metadata.partition)
+            if remote.get(segment_id) is None:
+                logger.warning("a copy of %s was deleted meanwhile: %s", metadata.partition, segment_id)
+                await self._topic.append(metadata)
+            self._put.pop(segment_id, None)
+
+    def _take_up(self, partition: Partition) -> range:
+        """Let the log know what is in the store; the offsets of which nobody knows where they are."""
+        if not self._leads(partition):
+            return range(0)
+        return take_up(partition.log, self._topic.known(_identity(partition)))
 
     # -- deleting -------------------------------------------------------------------------------
 
     async def _expire(self, partition: Partition) -> None:
         remote, log = await self.known(partition), partition.log
-        found = _expired(log, remote, self._copying)
+        check = partial(self._check_leads, partition, partition.leader_epoch)
+        if not remote.is_unknown or log.config.remote_storage_enable or log.config.remote_log_delete_on_disable:
+            await self._check_metadata(partition)
+        found = expired_of(log, remote, _now_ms(), self._copying)
         remote.mark_for_deletion(found.segments)
         is_start_higher = found.log_start_offset > log.log_start_offset
         if is_start_higher:
@@ -247,36 +323,32 @@ class RemoteLog:
         if is_start_higher:
             await self._disk.run(lambda: self._directory.write_log_starts([log]))
         for segment in found.segments:
-            if not self._leads(partition):
-                return
-            await self._delete(segment)
+            await self._carry_out(delete(segment, self._author()), check)
+            self._forget(segment)
+            self.done.deleted_segments += 1
         self._take_up(partition)
-
-    async def _delete(self, segment: RemoteLogSegmentMetadata) -> None:
-        await self._carry_out(delete(segment, self._author()))
-        self._forget(segment)
-        self.done.deleted_segments += 1
 
     async def _delete_partition(self, identity: TopicIdPartition) -> None:
         """A copy that is under way ends first: what it wrote later would stay."""
         async with self._copies[identity]:
             remote = await self._topic.read(identity)
-            if remote.delete_state is None and not remote.segments:
-                return
-            if remote.delete_state is not RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+            if not remote.is_unknown:
                 count = len(remote.segments)
-                await self._carry_out(delete_partition(remote, self._author()))
+                await self._carry_out(delete_partition(remote, self._author()), _no_check)
                 self.done.deleted_segments += count
-        self._loaded.pop(identity, None)
-        self._copies.pop(identity, None)
+        for known in (self._loaded, self._verified, self._copies):
+            known.pop(identity, None)
+        self._unknown.discard(identity)
 
     # -- steps ----------------------------------------------------------------------------------
 
-    async def _carry_out(self, steps: Iterable[Step]) -> None:
+    async def _carry_out(self, steps: Iterable[Step], check: Check) -> None:
+        """Every step until one fails, and none after `check` has."""
         for step in steps:
             if callable(step):
                 await self._in_thread(partial(step, self._store))
             else:
+                await check()
                 await self._topic.append(step)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -292,29 +364,17 @@ _DELETING = (
 )
 
 
+async def _no_check() -> None:
+    """Whoever deletes a deleted topic is right to do so."""
+
+
+def _lost(message: str) -> RaykaError:
+    return RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+
 def _identity(partition: Partition) -> TopicIdPartition:
     return TopicIdPartition(partition.topic_id, partition.topic_partition)
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _next_copyable(log: Log, now_ms: int) -> CopyableSegment | None:
-    safe_offset = min(log.last_stable_offset, log.recovery_point)
-    plan = copyable_segments(log.segments, log.config, now_ms, copied_offset=log.copied_offset, safe_offset=safe_offset)
-    found = next(plan, None)
-    if found is None or not log.has_unwritten_snapshots:
-        return found
-    log.write_snapshots()
-    return found
-
-
-def _expired(log: Log, remote: RemotePartition, copying: set[uuid.UUID]) -> Expired:
-    """What retention deletes; all of it where the topic has no tiered storage any more."""
-    if not log.config.remote_storage_enable:
-        gone = tuple(segment for segment in remote.segments if segment.segment_id not in copying)
-        return Expired(log.local_log_start_offset, gone)
-    local_bytes = sum(segment.size for segment in log.segments if segment.base_offset > log.copied_offset)
-    local = LocalState(log.leader_epochs, log.log_start_offset, log.log_end_offset, local_bytes)
-    return expired(remote, log.config, _now_ms(), local, copying)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,8 @@ from rayka.storage.remote.directory_store import DirectoryStore
 from rayka.storage.remote.segment_copy import PIECE_BYTES
 from rayka.storage.remote.store import RemoteStore
 
+logger = logging.getLogger(__name__)
+
 _TIMEOUT = "30s"
 _RETRIES = 2
 _S3_SETTINGS = {
@@ -24,13 +27,23 @@ _S3_SETTINGS = {
 }
 
 
-def open_store(config: BrokerConfig) -> RemoteStore:
-    """The store. Raises INVALID_CONFIG if it can't be used here."""
+def open_store(config: BrokerConfig, is_new: Callable[[], bool] = lambda: True) -> RemoteStore:
+    """The store, which may be empty if it `is_new()`. Raises INVALID_CONFIG if it can't be used here."""
     url = urlsplit(config[STORE_URL])
     if url.scheme == "file":
-        return DirectoryStore(RealFiles(), url.path)
+        return _open_directory(url.path, is_new)
     settings = {known: config[name] for name, known in _S3_SETTINGS.items() if config[name] is not None}
     return S3Store(url.netloc, url.path.strip("/"), settings)
+
+
+def _open_directory(path: str, is_new: Callable[[], bool]) -> DirectoryStore:
+    """The store; one that can't be used yet is tried again when it is needed."""
+    store = DirectoryStore(RealFiles(), path, is_new)
+    try:
+        store.open()
+    except OSError as error:
+        logger.error("the remote store can't be used: %s", error)
+    return store
 
 
 class S3Store:
@@ -79,7 +92,7 @@ class S3Store:
     def list(self, prefix: str) -> Iterator[str]:
         """See `RemoteStore.list`."""
         with _Translated():
-            for found in self._obstore.list(self._bucket):
+            for found in self._obstore.list(self._bucket, prefix=prefix.rpartition("/")[0] or None):
                 for entry in found:
                     if entry["path"].startswith(prefix):
                         yield entry["path"]

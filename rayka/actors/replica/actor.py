@@ -32,6 +32,7 @@ from rayka.actors.coordinator.transactions import TransactionLinks
 from rayka.actors.node.interpreter import tune_interpreter
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
+from rayka.actors.remote.metadata_topic import METADATA_TOPIC
 from rayka.actors.remote.reads import REMOTE_CACHE, RemoteReads
 from rayka.actors.remote.remote_log import RemoteLog, Tiered
 from rayka.actors.remote.stores import open_store
@@ -178,9 +179,18 @@ class PartitionActor:
         """Serve what is in the remote store, and keep it in step with the logs, if there is one."""
         if not config[SYSTEM_ENABLE]:
             return None
-        store = open_store(config)
+        store = open_store(config, is_new=lambda: METADATA_TOPIC not in self._view.image.topics)
         reads = RemoteReads(self._replicas, self._view, store, os.path.join(self._path, REMOTE_CACHE))
-        remote_log = RemoteLog(self._name, self._view, self._replicas, self._directory, self._disk, store, reads.forget)
+        remote_log = RemoteLog(
+            self._name,
+            self._view,
+            self._view.controller.catch_up,
+            self._replicas,
+            self._directory,
+            self._disk,
+            store,
+            reads.forget,
+        )
         reads.known = remote_log.known
         self._server.reads.remote, self._roles.remote_log = reads, remote_log
         self._remote_reads = reads

@@ -55,6 +55,8 @@ async def delete_old_segments(directory: LogDirectory, disk: DiskThread, log: Lo
             await disk.run(log.write_snapshots)
     deletion = log.delete_segments(segments, now_ms)
     if deletion is not None:
+        if log.config.remote_storage_enable:  # the first segment alone does not tell then where the log starts
+            await disk.run(lambda: directory.write_log_starts([log]))
         await disk.run(lambda: directory.rename_deleted(deletion))
         await disk.run(log.write_epochs)
 

@@ -20,14 +20,21 @@ class CopyableSegment(NamedTuple):
     end_offset: int
 
 
-def take_up(log: Log, remote: RemotePartition) -> None:
-    """Let a log know what is in the store: it serves and retains accordingly."""
+def take_up(log: Log, remote: RemotePartition) -> range:
+    """Let a log know what is in the store: it serves and retains accordingly.
+
+    Returns the offsets that should be in the store and that the metadata does not name: the log keeps them.
+    """
     known = log.leader_epochs
     if known and known[0].start_offset > log.log_start_offset and (lost := remote.epochs_below(known[0])):
         log.restore_epochs(lost)
-    epochs = log.leader_epochs
-    first = min([log.local_log_start_offset, *(segment.start_offset for segment in remote.lineage(epochs)[:1])])
-    log.take_up_remote(first, remote.highest_offset(epochs, log.local_log_start_offset))
+    epochs, local_start = log.leader_epochs, log.local_log_start_offset
+    missing = remote.missing_offsets(epochs, log.log_start_offset, local_start)
+    first = log.log_start_offset
+    if not missing:
+        first = min([local_start, *(segment.start_offset for segment in remote.lineage(epochs)[:1])])
+    log.take_up_remote(first, remote.highest_offset(epochs, local_start))
+    return missing
 
 
 def copyable_segments(
@@ -46,6 +53,17 @@ def copyable_segments(
         if following.base_offset > safe_offset or not _is_due(segment, newer_bytes, config, now_ms):
             return
         yield CopyableSegment(segment, following.base_offset)
+
+
+def next_copyable(log: Log, now_ms: int) -> CopyableSegment | None:
+    """The closed segment that is to be copied next; the producers' state at its end is in a file then."""
+    safe_offset = min(log.last_stable_offset, log.recovery_point)
+    done_offset = max(log.copied_offset, log.log_start_offset - 1)
+    plan = copyable_segments(log.segments, log.config, now_ms, copied_offset=done_offset, safe_offset=safe_offset)
+    found = next(plan, None)
+    if found is not None and log.has_unwritten_snapshots:
+        log.write_snapshots()
+    return found
 
 
 def _is_due(segment: Segment, newer_bytes: int, config: LogConfig, now_ms: int) -> bool:

@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from rayka.storage.files import RealFiles
 
-_PART_SUFFIX = ".part"
+MARKER: Final = ".rayka-remote-store"
+"""A file that every store has, and the mount point of a file system that is not mounted has not."""
+_MARKER_TEXT: Final = b"This directory is a remote store of rayka. Without this file it is taken for another one.\n"
+_PART_SUFFIX: Final = ".part"
 
 
 class DirectoryStore:
     """`RemoteStore` in a directory. An object is flushed before it gets its name.
 
-    The directory is made when the store is opened. One that goes away later is an error, not an empty store, and so is
-    another one in its place, such as the mount point of a file system that is not mounted any more.
+    The directory is made, and gets its marker, when it is opened while `is_new()`. Later, one without the marker is an
+    error, not an empty store, and so is one that goes away, or another one in its place.
     """
 
-    def __init__(self, files: RealFiles, path: str) -> None:
-        """Raises OSError."""
+    def __init__(self, files: RealFiles, path: str, is_new: Callable[[], bool] = lambda: True) -> None:
         self._files = files
         self._path = os.path.abspath(path)
-        files.make_directory(self._path)
-        self._inode = files.status(self._path).inode
+        self._marker = os.path.join(self._path, MARKER)
+        self._is_new = is_new
+        self._inode: int | None = None
+
+    def open(self) -> None:
+        """Find the directory, or make it. Raises OSError; then every later call tries again."""
+        if not self._files.exists(self._marker):
+            if not self._is_new():
+                message = f"no {MARKER} is in the remote store: mount its file system; or, if it is a new one, make it"
+                raise FileNotFoundError(errno.ENOENT, message, self._path)
+            self._files.make_directory(self._path)
+            self._files.write_at(self._marker, _MARKER_TEXT, 0)  # by several actors at once, perhaps
+            self._files.sync_path(self._marker)
+            self._files.sync_path(self._path)
+        self._inode = self._files.status(self._path).inode
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
         """See `RemoteStore.put`."""
@@ -62,13 +78,16 @@ class DirectoryStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         """See `RemoteStore.list`; an object that is only a part counts too."""
-        for directory, _, names in os.walk(self._path):
+        self._check()
+        for directory, _, names in os.walk(os.path.dirname(self._of(prefix))):
             for name in sorted(names):
                 found = os.path.relpath(os.path.join(directory, name), self._path)
-                if found.startswith(prefix):
+                if found.startswith(prefix) and found != MARKER:
                     yield found
 
     def _check(self) -> None:
+        if self._inode is None:
+            self.open()
         if not self._files.is_directory(self._path):
             raise NotADirectoryError(errno.ENOTDIR, "the remote store is not there", self._path)
         if self._files.status(self._path).inode != self._inode:

@@ -33,6 +33,10 @@ class RemotePartition:
     def __init__(self, partition: TopicIdPartition) -> None:
         self.partition = partition
         self.delete_state: RemotePartitionDeleteState | None = None
+        self.is_unknown = True
+        """Whether no event has told of it: nothing of it was ever begun to be copied."""
+        self.deleted_offset = NO_OFFSET
+        """The last offset of the complete segments whose deletion has begun."""
         self._segments: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}
         self._to_delete: set[uuid.UUID] = set()
         self._lineage: tuple[tuple[EpochEntry, ...], tuple[RemoteLogSegmentMetadata, ...]] | None = None
@@ -40,6 +44,7 @@ class RemotePartition:
     def replay(self, event: RemoteLogMetadataEvent) -> None:
         """Apply an event of the log."""
         self._lineage = None
+        self.is_unknown = False
         if isinstance(event, RemoteLogSegmentMetadata):
             if event.segment_id not in self._segments:
                 self._segments[event.segment_id] = event
@@ -52,6 +57,8 @@ class RemotePartition:
         segment = self._segments.get(event.segment_id)
         if segment is None or event.state not in SEGMENT_TRANSITIONS[segment.state]:
             return
+        if segment.state is FINISHED:
+            self.deleted_offset = max(self.deleted_offset, segment.end_offset)
         if event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
             del self._segments[event.segment_id]
             self._to_delete.discard(event.segment_id)
@@ -106,6 +113,18 @@ class RemotePartition:
                 break
             end_offset = segment.end_offset
         return end_offset
+
+    def missing_offsets(self, epochs: Sequence[EpochEntry], log_start_offset: int, local_start_offset: int) -> range:
+        """Where the offsets are of which nothing is known, of those that a log has and that are not here.
+
+        There are none as long as all events are: what was deleted from the log's start on is known.
+        """
+        offset = max(log_start_offset, self.deleted_offset + 1)
+        for segment in self.lineage(epochs):
+            if segment.start_offset > offset:
+                break
+            offset = max(offset, segment.end_offset + 1)
+        return range(offset, local_start_offset)
 
     def epochs_below(self, first: EpochEntry) -> list[EpochEntry]:
         """The leader epochs before the `first` that a log knows, as its complete segments have them, back to a gap."""

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from rayka.config.log import LogConfig
 from rayka.storage.log.leader_epochs import EpochEntry
+from rayka.storage.log.log import Log
 from rayka.storage.remote.remote_partition import RemotePartition
-from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
+from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 
 class LocalState(NamedTuple):
@@ -22,6 +23,7 @@ class LocalState(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     local_bytes: int
+    local_start_offset: int = 0
 
 
 class Expired(NamedTuple):
@@ -31,6 +33,21 @@ class Expired(NamedTuple):
     segments: tuple[RemoteLogSegmentMetadata, ...]
 
 
+def expired_of(log: Log, remote: RemotePartition, now_ms: int, copying: Collection[uuid.UUID]) -> Expired:
+    """What retention deletes of a log's segments; all of them where the topic has no tiered storage any more.
+
+    Where `remote.log.delete.on.disable` was taken back meanwhile, the rest goes as the log start offset rises.
+    """
+    if not log.config.remote_storage_enable and log.config.remote_log_delete_on_disable:
+        gone = tuple(segment for segment in remote.segments if segment.segment_id not in copying)
+        return Expired(log.local_log_start_offset, gone)
+    local_bytes = sum(segment.size for segment in log.segments if segment.base_offset > log.copied_offset)
+    local = LocalState(
+        log.leader_epochs, log.log_start_offset, log.log_end_offset, local_bytes, log.local_log_start_offset
+    )
+    return expired(remote, log.config, now_ms, local, copying)
+
+
 def expired(
     remote: RemotePartition, config: LogConfig, now_ms: int, local: LocalState, copying: Collection[uuid.UUID] = ()
 ) -> Expired:
@@ -38,11 +55,13 @@ def expired(
     lineage = remote.lineage(local.epochs)
     gone = _expired_prefix(lineage, config, now_ms, local)
     end_offset = gone[-1].end_offset + 1 if gone else local.log_start_offset
+    missing = remote.missing_offsets(local.epochs, local.log_start_offset, local.local_start_offset)
     in_use = {segment.segment_id for segment in lineage} | set(copying)
     left_over = [
         segment
         for segment in remote.segments
-        if segment.segment_id not in in_use and (not remote.is_complete(segment) or _is_unread(segment, lineage, local))
+        if segment.segment_id not in in_use
+        and (_is_unread(segment, lineage, local) if remote.is_complete(segment) else _is_useless(segment, missing))
     ]
     return Expired(max(local.log_start_offset, end_offset), (*gone, *left_over))
 
@@ -75,6 +94,15 @@ def _prefix(
 ) -> tuple[RemoteLogSegmentMetadata, ...]:
     count = next((number for number, segment in enumerate(lineage) if not may_go(segment)), len(lineage))
     return tuple(lineage[:count])
+
+
+def _is_useless(segment: RemoteLogSegmentMetadata, missing: range) -> bool:
+    """Whether an incomplete segment may be deleted.
+
+    One that has records that are nowhere else was complete: `__remote_log_metadata` has lost the event that said so.
+    """
+    was_copied = segment.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    return was_copied or not missing or segment.end_offset < missing.start or segment.start_offset >= missing.stop
 
 
 def _is_unread(

@@ -278,9 +278,36 @@ def test_offsets_that_the_store_lacks_are_not_passed_over(tmp_path: Path) -> Non
     async def check(reads: Reads) -> None:
         reads.tiered.remote.mark_for_deletion(reads.tiered.remote.segments[:1])
 
-        assert (await reads.fetch(0))[0].error == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await reads.fetch(0))[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+        reads.log.delete_records(5)
+        with pytest.raises(RaykaError) as refused:
+            await reads.reads.read(reads.partition, 0, 1_000, UNCOMMITTED)
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
     run(tmp_path, check)
+
+
+def test_searches_that_time_out_leave_no_more_threads_hanging_than_may_read(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        may_go, get = threading.Event(), reads.tiered.store.get
+        hanging: list[str] = []
+
+        def hang(name: str, *where: int) -> bytes:
+            hanging.append(name)
+            assert may_go.wait(30)
+            return get(name, *where)
+
+        reads.tiered.store.get = hang  # type: ignore[method-assign]
+        starts = [segment.max_timestamp for segment in reads.tiered.remote.lineage(reads.log.leader_epochs)]
+        found = [await reads.list_offsets(timestamp) for timestamp in starts[:5]]
+
+        assert {each.error for each in found} == {ErrorCode.REQUEST_TIMED_OUT}
+        assert len(hanging) == 2
+        may_go.set()
+        while (await reads.list_offsets(starts[0])).error:
+            await asyncio.sleep(0)
+
+    run(tmp_path, check, **{"remote.log.reader.threads": "2", "remote.list.offsets.request.timeout.ms": "50"})
 
 
 def test_offsets_by_time_come_from_the_store_or_the_local_log(tmp_path: Path) -> None:

@@ -118,6 +118,24 @@ def test_a_directory_that_goes_away_is_an_error(tmp_path: Path) -> None:
     assert store.get(NAME, 0, 1) == b"x"
 
 
+def test_a_directory_that_is_not_mounted_when_the_broker_starts_is_an_error_until_it_is(tmp_path: Path) -> None:
+    config = BrokerConfig.parse({"rsm.config.url": f"file://{tmp_path}/store"})
+    open_store(config).put(NAME, [b"x"])
+    shutil.move(tmp_path / "store", tmp_path / "unmounted")
+    (tmp_path / "store").mkdir()
+
+    store = open_store(config, is_new=lambda: False)
+
+    for call in (lambda: store.put(NAME, [b"y"]), lambda: store.delete(NAME), lambda: list(store.list(""))):
+        with pytest.raises(OSError, match="mount its file system"):
+            call()
+    assert list((tmp_path / "store").iterdir()) == []
+    (tmp_path / "store").rmdir()
+    shutil.move(tmp_path / "unmounted", tmp_path / "store")
+    assert store.get(NAME, 0, 1) == b"x"
+    store.put(NAME, [b"y"])
+
+
 def test_a_server_that_is_away_is_an_error(s3: dict[str, str]) -> None:
     settings = s3 | {"rsm.config.storage.s3.endpoint.url": "http://127.0.0.1:9"}
     store = open_store(BrokerConfig.parse(settings))

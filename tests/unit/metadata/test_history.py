@@ -43,6 +43,19 @@ def test_a_snapshot_gives_the_image_again(cluster: Cluster) -> None:
     assert replace(restored, version=cluster.image.version) == cluster.image
 
 
+def test_a_snapshot_names_the_deleted_topics_that_had_tiered_storage() -> None:
+    cluster = Cluster({"remote.log.storage.system.enable": "true", "rsm.config.url": "file:///store"})
+    cluster.add_broker()
+    cluster.create(NewTopic("tiered", configs={"remote.storage.enable": "true"}), NewTopic("plain"))
+    topic_id = cluster.image.topics["tiered"].topic_id
+    cluster.run(cluster.controller.delete_topics(["tiered"]))
+    cluster.run(cluster.controller.delete_topics(["plain"]))
+
+    assert list(cluster.image.deleted_tiered_topics) == [topic_id]
+    restored = MetadataImage().apply_all(snapshot_records(cluster.image))
+    assert list(restored.deleted_tiered_topics) == [topic_id]
+
+
 def test_a_snapshot_remembers_the_ids_of_brokers_that_are_gone() -> None:
     cluster = Cluster()
     cluster.add_broker(actors=0)
