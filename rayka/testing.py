@@ -12,6 +12,7 @@ name alone, so a broker that somebody else runs on the same machine is never tou
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -30,15 +31,18 @@ START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 READY = "rayka is ready on "
 POLL_S = 0.01
+_PORTS = range(20_000, 30_000)
+_next_port = itertools.count(random.randrange(len(_PORTS)))
 
 
 def free_port() -> int:
-    """A free port below the range of outgoing connections.
+    """A free port below the range of outgoing connections, another one each time.
 
-    In that range a client that tries to reach a stopped broker may connect to itself.
+    In that range a client that tries to reach a stopped broker may connect to itself. Processes that look for ports at
+    the same time begin at different ones.
     """
     while True:
-        port = random.randrange(20_000, 30_000)
+        port = _PORTS[next(_next_port) % len(_PORTS)]
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port

@@ -64,7 +64,8 @@ setup_python() {
     say "Setting up $RAYKA_VENV with $("$python" --version) (once; a few minutes, mostly downloads)"
     [ "$("$PYTHON" --version 2>/dev/null)" = "$("$python" --version)" ] || make_venv "$python"
     run_logged "$RAYKA_VENV/set-up.log" "Installing rayka and what its demo and tests need" \
-      "$PYTHON" -m pip install --disable-pip-version-check -q -e '.[dev,demo]'
+      "$PYTHON" -m pip install --disable-pip-version-check -q --no-compile -e '.[dev,demo]'
+    "$PYTHON" -m compileall -q -j 0 "$RAYKA_VENV/lib" >/dev/null || true  # pip does it on one core
     printf '%s\n' "$wanted" >"$stamp"
   fi
 }

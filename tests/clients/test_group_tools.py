@@ -53,7 +53,7 @@ def wait_for_members(confluent: Confluent, group_id: str, count: int) -> None:
         group = confluent.admin.describe_consumer_groups([group_id])[group_id].result(10)
         return group.state.name == "STABLE" and len(group.members) == count
 
-    wait_until(settled, 20, f"{count} members in {group_id}")
+    wait_until(settled, 40, f"{count} members in {group_id}")
 
 
 def test_commits_with_metadata_are_seen_by_every_client(
@@ -102,7 +102,7 @@ def test_consumer_groups_command(
         group.start("confluent-kafka", group_id, topic)
         group.start("confluent-kafka", group_id, topic)
         wait_for_members(confluent, group_id, 2)
-        wait_until(lambda: len(group.values()) == 10, 20, "all records")
+        wait_until(lambda: len(group.values()) == 10, 40, "all records")
         state = tool(GROUPS, "--describe", "--group", group_id, "--state")
         listed = tool(GROUPS, "--describe", "--group", group_id, "--members", "--verbose")
         for member in group.all:
@@ -127,7 +127,7 @@ def test_consumer_groups_command_on_a_group_of_the_consumer_protocol(
     confluent.produce(topic, [Record(None, b"v")] * 3)
     with members(bootstrap) as group:
         member = group.start("confluent-kafka-consumer", group_id, topic)
-        wait_until(lambda: len(member.values) == 3, 20, "all records")
+        wait_until(lambda: len(member.values) == 3, 40, "all records")
         state = tool(GROUPS, "--describe", "--group", group_id, "--state", "--verbose")
         shown = tool(GROUPS, "--describe", "--group", group_id, "--members", "--verbose")
         kinds = tool(GROUPS, "--list", "--type", "consumer")
@@ -199,7 +199,7 @@ def test_console_consumer_formats_our_offsets_topic(
     confluent.produce(topic, [Record(None, b"v")] * 3)
     with members(bootstrap) as group:
         member = group.start("confluent-kafka", group_id, topic)
-        wait_until(lambda: len(member.values) == 3, 20, "all records")
+        wait_until(lambda: len(member.values) == 3, 40, "all records")
         member.leave()
 
     shown = tool(

@@ -152,7 +152,7 @@ def test_records_come_back_when_their_lock_expires(
     slow.take(5)
     begun = time.monotonic()
     again = join(group).take(5, ACCEPT)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 25, "the lock lasts 30 seconds otherwise"
     assert {record.delivery_count() for record in again} == {2}
 
 
@@ -165,7 +165,7 @@ def test_records_of_a_member_that_leaves_come_back_at_once(
     leaving.consumer.close()
     begun = time.monotonic()
     assert values(join(group).take(5, ACCEPT)) == sent
-    assert time.monotonic() - begun < 10, "the lock lasts 30 seconds"
+    assert time.monotonic() - begun < 25, "the lock lasts 30 seconds"
 
 
 def test_a_record_is_delivered_as_often_as_the_limit_and_no_more(

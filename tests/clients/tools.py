@@ -11,7 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 
@@ -132,25 +133,37 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
+JARS: dict[str, Callable[[], object]] = {"Kafka's Java tools": kafka_tools, "Spark's Kafka source": spark_kafka}
 TOOLS: dict[str, Callable[[], object]] = {
     "kcat": kcat,
     "KafkaJS": kafkajs,
     "franz-go": franz_go,
-    "Kafka's Java tools": kafka_tools,
-    "Spark's Kafka source": spark_kafka,
+    **JARS,
     **{requirement: partial(old_python_client, requirement) for requirement in OLD_PYTHON_CLIENTS},
 }
 
 
 def main() -> int:
-    failed = 0
-    for name, bring in TOOLS.items():
+    """Bring the tools, those of different package managers at the same time."""
+    by_manager = [
+        [name for name in TOOLS if name in JARS],
+        [name for name in TOOLS if name in OLD_PYTHON_CLIENTS],
+        *([name] for name in TOOLS if name not in (*JARS, *OLD_PYTHON_CLIENTS)),
+    ]
+    with ThreadPoolExecutor(len(by_manager)) as threads:
+        brought = list(threads.map(_bring_all, by_manager))
+    return 0 if all(brought) else 1
+
+
+def _bring_all(names: Sequence[str]) -> bool:
+    is_complete = True
+    for name in names:
         try:
-            print(f"{name}: {bring()}")
+            print(f"{name}: {TOOLS[name]()}")
         except ToolMissing as missing:
             print(f"{name}: {missing}", file=sys.stderr)
-            failed += 1
-    return 1 if failed else 0
+            is_complete = False
+    return is_complete
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ def test_a_controller_with_a_damaged_log_is_reported_while_clients_are_served(tm
     with BrokerProcess(tmp_path / "data") as broker:
         create_topic(broker.bootstrap, "events", 2)
         writer = Writer(broker.bootstrap, "events", 2)
-        wait_until(lambda: writer.count >= 200, 20, "200 acknowledged records")
+        wait_until(lambda: writer.count >= 200, 30, "200 acknowledged records")
         (segment,) = (tmp_path / "data").glob("controller/__cluster_metadata-0/*.log")
         data = bytearray(segment.read_bytes())
         data[len(data) // 2] ^= 1
@@ -22,7 +22,7 @@ def test_a_controller_with_a_damaged_log_is_reported_while_clients_are_served(tm
         wait_until(lambda: any(told in line for line in broker.log), 30, "a line for the operator")
         assert segment.read_bytes() == data, "a damaged log is left as it is"
         wanted = writer.count + 500
-        wait_until(lambda: writer.count >= wanted, 20, "acknowledged records without a controller")
+        wait_until(lambda: writer.count >= wanted, 30, "acknowledged records without a controller")
         data[len(data) // 2] ^= 1
         segment.write_bytes(data)
         broker.kill_one("ray::ControllerActor")

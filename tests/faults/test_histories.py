@@ -86,19 +86,19 @@ def test_kills_of_every_actor_break_no_promise(broker: BrokerProcess) -> None:
 
 def cut(proxy: Proxy) -> None:
     proxy.drop()
-    wait_until(lambda: proxy.dropped > 0, 5, "connections were reset")
+    wait_until(lambda: proxy.dropped > 0, RECOVERY_S, "connections were reset")
 
 
 def split(proxy: Proxy) -> None:
     proxy.piece_bytes = 11
     passed = proxy.passed
-    wait_until(lambda: proxy.passed > passed + 5_000, 20, "requests passed in pieces of 11 bytes")
+    wait_until(lambda: proxy.passed > passed + 5_000, 2 * RECOVERY_S, "requests passed in pieces of 11 bytes")
 
 
 def delay(proxy: Proxy) -> None:
     proxy.delay_s = 0.3
     passed = proxy.passed
-    wait_until(lambda: proxy.passed > passed + 20_000, 30, "requests passed late")
+    wait_until(lambda: proxy.passed > passed + 20_000, 2 * RECOVERY_S, "requests passed late")
 
 
 def stall_and_cut(proxy: Proxy) -> None:
@@ -125,7 +125,7 @@ def half_close_to_client(proxy: Proxy) -> None:
 def refuse(proxy: Proxy) -> None:
     proxy.is_refusing = True
     proxy.drop()
-    wait_until(lambda: proxy.refused > 5, 20, "clients tried again")
+    wait_until(lambda: proxy.refused > 5, RECOVERY_S, "clients tried again")
 
 
 FAULTS: tuple[Callable[[Proxy], None], ...] = (

@@ -242,7 +242,7 @@ def test_the_committed_offsets_of_a_deleted_topic_are_no_obstacle(
     def forgotten() -> bool:
         return cli(0, "groups", "describe", group).rows() == []
 
-    wait_until(forgotten, 20, f"offsets of {topic} are gone from {group}")
+    wait_until(forgotten, JOIN_TIMEOUT_S, f"offsets of {topic} are gone from {group}")
 
 
 def test_tree_shows_the_group_at_its_zookeeper_path(broker: BrokerProcess, cli: Cli, topic: str, group: str) -> None:

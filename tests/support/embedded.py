@@ -13,6 +13,7 @@ import ray
 
 import rayka
 from rayka.client.cluster import Cluster
+from rayka.testing import free_port
 
 STORE_BYTES = 256 * 1024 * 1024
 
@@ -33,7 +34,7 @@ def embedded(
         _temp_dir=ray_dir,
     )
     try:
-        with rayka.start(os.fspath(data_dir), "127.0.0.1:0", configs) as cluster:
+        with rayka.start(os.fspath(data_dir), f"127.0.0.1:{free_port()}", configs) as cluster:
             yield cluster
     finally:
         ray.shutdown()

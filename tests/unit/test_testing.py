@@ -63,7 +63,7 @@ def test_a_process_that_survives_stop_is_named_and_killed(server: Parent) -> Non
     family = server.processes()
     with pytest.raises(TimeoutError, match=r"still there: .*import time"):
         server.stop(timeout_s=0.2)
-    assert await_ended(family, 5) == []
+    assert await_ended(family, 30) == []
 
 
 def test_a_server_that_ends_at_once_shows_its_output(tmp_path: Path) -> None:
@@ -72,6 +72,6 @@ def test_a_server_that_ends_at_once_shows_its_output(tmp_path: Path) -> None:
 
 
 def test_wait_until_says_what_did_not_happen() -> None:
-    assert wait_until(lambda: True, 0.1, "nothing") < 0.1
+    assert wait_until(lambda: True, 10, "nothing") < 10
     with pytest.raises(AssertionError, match=r"not within 0\.05 s: a sign"):
         wait_until(lambda: False, 0.05, "a sign")

@@ -50,7 +50,7 @@ class Groups:
         request = ConsumerGroupHeartbeatRequest("g", member_id, 0, client_id="c", client_host="h", **fields)
         future: asyncio.Future[ConsumerGroupHeartbeatResponse] = asyncio.get_running_loop().create_future()
         self.replicas.execute(0, request, future.set_result)
-        return await asyncio.wait_for(future, 5)
+        return await asyncio.wait_for(future, 30)
 
     async def epochs(self, *member_ids: str) -> list[int]:
         return [(await self.join(member_id)).member_epoch for member_id in member_ids]
@@ -87,7 +87,7 @@ def test_a_resigned_coordinator_stops_loading(tmp_path: Path) -> None:
         coordinator = CoordinatorContext(GROUPS, log, Topics, lambda: CoordinatorConfigs({}))
         load = coordinator.start()
         coordinator.resign()
-        await asyncio.wait([load], timeout=5)
+        await asyncio.wait([load], timeout=30)
         assert load.cancelled()
 
     asyncio.run(check())
@@ -110,7 +110,7 @@ def test_a_load_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert background.failures["load of __consumer_offsets-0"] == before + 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         coordinator.execute(ListGroupsRequest(), future.set_result)
-        assert (await asyncio.wait_for(future, 5)).groups == ()
+        assert (await asyncio.wait_for(future, 30)).groups == ()
         coordinator.resign()
 
     asyncio.run(check())

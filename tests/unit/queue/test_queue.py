@@ -499,7 +499,7 @@ def test_an_item_is_done_soon_though_another_thread_waits_already(queue: Queue) 
     with pytest.raises(Empty):
         queue.get(timeout=1)
     wait_until(lambda: queue.lag() == 0, ENOUGH_S, "the item is done")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 9, "the other thread waits ten seconds at a leader"
     queue.put(None)
     waiting.join(ENOUGH_S)
 
