@@ -319,6 +319,19 @@ class Leases:
             places[0] = self._rest_of_first().place
         return places
 
+    def validate_state(self) -> None:
+        """Raise AssertionError if an item is here twice, or what is counted is not what is here."""
+        delivered = [place for held in self._held.values() for place in held]
+        places = sorted((*self._ready_places(), *delivered))
+        assert all(place.length > 0 for place in places), "an empty range"
+        assert not any(one.overlaps(other) for one, other in pairwise(places)), "an item is here twice"
+        assert self.ready_count == sum(place.length for place in self._ready_places())
+        assert self._ready_bytes == sum(run.size for run in self._ready) - self._taken_bytes()
+        assert 1 <= self._window <= max(self._prefetch, 1)
+
+    def _taken_bytes(self) -> int:
+        return sum(map(len, self._ready[0].values[: self._taken])) if self._taken else 0
+
     def _key(self, holder: Hashable) -> Hashable:
         return _ENDED if self._lease is Lease.PROGRAM else holder
 

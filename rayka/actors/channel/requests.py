@@ -6,6 +6,7 @@ its fields. A request that fails as a whole is answered with a `RaykaError`.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -185,6 +186,20 @@ class DescribeProducers(NamedTuple):
     """Ask what partitions remember of their producers."""
 
     partitions: tuple[TopicPartition, ...]
+
+
+class PublishRange(NamedTuple):
+    """Put the records of a range into Ray's object store, as tables with these columns.
+
+    It is sent as a Ray call, and not in a frame, because the answer holds object refs.
+    """
+
+    topic_partition: TopicPartition
+    start_offset: int
+    end_offset: int
+    columns: tuple[str, ...]
+    isolation: IsolationLevel
+    topic_id: uuid.UUID | None = None
 
 
 ShareRequest: TypeAlias = ShareFetch | EndShareSession | ReturnShareRecords | MeasureShareDepth | DescribeShareRecords

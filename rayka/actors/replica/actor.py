@@ -13,13 +13,13 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray.exceptions
 
 from rayka.actors.background import FAILURES_BEFORE_EXIT, BackgroundTasks, exit_if_failed
-from rayka.actors.channel.requests import encode_failure
+from rayka.actors.channel.requests import PublishRange, encode_failure
 from rayka.actors.channel.router import handover_path, socket_path
 from rayka.actors.channel.service import CallRequest, FrameService
 from rayka.actors.channel.socket import ChannelServer
@@ -57,7 +57,6 @@ from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
-from rayka.types import IsolationLevel, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -304,16 +303,7 @@ class PartitionActor:
         self._disk.stop()
         self._directory.close([partition.log for partition in self._replicas], now_ms=time.time_ns() // 1_000_000)
 
-    async def publish(
-        self,
-        topic: str,
-        partition: int,
-        start_offset: int,
-        end_offset: int,
-        columns: Sequence[str],
-        isolation: int,
-        topic_id: uuid.UUID | None = None,
-    ) -> list[PublishedRange]:
+    async def publish(self, request: PublishRange) -> list[PublishedRange]:
         """As `PublishedRanges.publish`."""
         await self._started
         self._check_serves()
@@ -323,9 +313,7 @@ class PartitionActor:
                 lambda: share_of_store(self._watch.image, self._spec.broker_id),
                 remote=self._server.reads.remote,
             )
-        return await self._published.publish(
-            TopicPartition(topic, partition), start_offset, end_offset, columns, IsolationLevel(isolation), topic_id
-        )
+        return await self._published.publish(request)
 
     async def tiered(self) -> Tiered:
         """What tiered storage did so far."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import ray
 
+from rayka.actors.channel.requests import PublishRange
 from rayka.actors.replica.remote_tier import RemoteTier
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
@@ -135,20 +135,13 @@ class PublishedRanges:
         self.size = 0
         self.published = Published()
 
-    async def publish(
-        self,
-        topic_partition: TopicPartition,
-        start_offset: int,
-        end_offset: int,
-        columns: Sequence[str],
-        isolation: IsolationLevel,
-        topic_id: uuid.UUID | None = None,
-    ) -> list[PublishedRange]:
+    async def publish(self, request: PublishRange) -> list[PublishedRange]:
         """The next tables from `start_offset` on: some that are there, or one made now; none at the end.
 
         An empty range only makes the actor ready to decode. Raises RaykaError as a fetch does, INCONSISTENT_TOPIC_ID
         if the topic has another id than `topic_id`, and INVALID_REQUEST for an unknown column.
         """
+        topic_partition, start_offset, end_offset, columns, isolation, topic_id = request
         if start_offset >= end_offset:
             await asyncio.get_running_loop().run_in_executor(self._decoder, _load_decoder)
             return []

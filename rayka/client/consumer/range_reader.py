@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import ray
 import ray.exceptions
 
+from rayka.actors.channel.requests import PublishRange
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -53,7 +54,7 @@ class RangeRecords(NamedTuple):
 class Leaders(Protocol):
     """Partition actors by name, and what they put into the object store."""
 
-    def publish(self, name: str, *arguments: Any) -> Any:
+    def publish(self, name: str, request: PublishRange) -> Any:
         """Call `PartitionActor.publish` and return the ref of its answer. Raises LEADER_NOT_AVAILABLE."""
 
     def get(self, ref: Any, timeout_s: float) -> Any:
@@ -70,14 +71,14 @@ class RayLeaders:
         self._namespace = namespace
         self._actors: dict[str, Any] = {}
 
-    def publish(self, name: str, *arguments: Any) -> Any:
+    def publish(self, name: str, request: PublishRange) -> Any:
         """See `Leaders.publish`."""
         if name not in self._actors:
             try:
                 self._actors[name] = ray.get_actor(name, namespace=self._namespace)
             except ValueError:
                 raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"there is no actor {name}") from None
-        return self._actors[name].publish.remote(*arguments)
+        return self._actors[name].publish.remote(request)
 
     def get(self, ref: Any, timeout_s: float) -> Any:
         """See `Leaders.get`."""
@@ -110,7 +111,7 @@ class RangeReader:
     ) -> None:
         self._broker = broker
         self._columns = tuple(columns)
-        self._isolation = int(isolation)
+        self._isolation = isolation
         self._leaders = leaders
         self._earliest = earliest
         self._timeout_s = timeout_s
@@ -145,9 +146,11 @@ class RangeReader:
 
     def _ask(self, offsets: OffsetRange, position: int) -> Any:
         topic_id = None if offsets.topic_id == NO_TOPIC_ID else offsets.topic_id
-        topic, partition = offsets.topic_partition
-        arguments = (topic, partition, position, offsets.end_offset, self._columns, self._isolation, topic_id)
-        return self._leaders.publish(_leader(self._broker.image, offsets.topic_partition, topic_id), *arguments)
+        leader = _leader(self._broker.image, offsets.topic_partition, topic_id)
+        request = PublishRange(
+            offsets.topic_partition, position, offsets.end_offset, self._columns, self._isolation, topic_id
+        )
+        return self._leaders.publish(leader, request)
 
     def _recover(self, offsets: OffsetRange, position: int, error: Exception) -> int:
         """Where to go on after an error. Raises it if it is not one that passes."""
@@ -183,14 +186,10 @@ class RangeReader:
 
 def prepare_leaders(broker: Broker, namespace: str = DEFAULT_NAMESPACE) -> None:
     """Let all partition actors load what they need to decode, and wait until they have."""
-    actors = {
-        partition.leader_actor: (topic.name, partition.partition)
-        for topic in broker.image.topics.values()
-        for partition in topic.partitions
-        if partition.leader_actor is not None
-    }
-    leaders = RayLeaders(namespace)
-    ray.get([leaders.publish(name, *each, 0, 0, (), 0) for name, each in actors.items() if name])
+    partitions = [partition for topic in broker.image.topics.values() for partition in topic.partitions]
+    names = {partition.leader_actor for partition in partitions if partition.leader_actor}
+    leaders, nothing = RayLeaders(namespace), PublishRange(TopicPartition("", 0), 0, 0, (), IsolationLevel(0))
+    ray.get([leaders.publish(name, nothing) for name in names])
 
 
 def _leader(image: MetadataImage, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> str:

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from rayka.actors.channel.requests import PublishRange
 from rayka.actors.replica.published_ranges import TTL_S, PublishedRanges
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
@@ -51,10 +52,13 @@ class Published:
     def referenced(self):
         return self.lent
 
+    async def publish(self, *fields):
+        return await self.cache.publish(PublishRange(*fields))
+
     async def read(self, start=0, end=COUNT, columns=COLUMNS, isolation=IsolationLevel.READ_COMMITTED):
         tables = []
         while start < end:
-            found = await self.cache.publish(ORDERS, start, end, columns, isolation)
+            found = await self.publish(ORDERS, start, end, columns, isolation)
             if not found:
                 break
             for each in found:
@@ -131,9 +135,9 @@ def test_tables_that_readers_hold_count_in_the_bound(published):
 def test_the_topic_before_of_the_same_name_is_refused(published):
     async def check():
         arguments = (ORDERS, 0, 1, COLUMNS, IsolationLevel.READ_COMMITTED)
-        assert await published.cache.publish(*arguments, published.partition.topic_id)
+        assert await published.publish(*arguments, published.partition.topic_id)
         with pytest.raises(RaykaError) as refused:
-            await published.cache.publish(*arguments, uuid.uuid4())
+            await published.publish(*arguments, uuid.uuid4())
         assert refused.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
 
     asyncio.run(check())
@@ -191,7 +195,7 @@ def test_only_the_leader_publishes(published):
             await published.read()
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         with pytest.raises(RaykaError) as refused:
-            await published.cache.publish(TopicPartition("other", 0), 0, 1, COLUMNS, IsolationLevel.READ_COMMITTED)
+            await published.publish(TopicPartition("other", 0), 0, 1, COLUMNS, IsolationLevel.READ_COMMITTED)
         assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     asyncio.run(check())
@@ -199,7 +203,7 @@ def test_only_the_leader_publishes(published):
 
 def test_an_empty_range_makes_ready_and_publishes_nothing(published):
     async def check():
-        assert await published.cache.publish(TopicPartition("none", 0), 0, 0, (), IsolationLevel.READ_COMMITTED) == []
+        assert await published.publish(TopicPartition("none", 0), 0, 0, (), IsolationLevel.READ_COMMITTED) == []
         assert published.made == []
 
     asyncio.run(check())
@@ -222,7 +226,7 @@ def test_ranges_of_a_compacted_log_end_though_offsets_are_missing(published):
     async def check():
         assert offsets(await published.read(end=COUNT + 1)) == [COUNT - 1, COUNT]
         for start, end in ((0, 1), (55, 66), (COUNT - 2, COUNT - 1)):
-            (found,) = await published.cache.publish(ORDERS, start, end, COLUMNS, IsolationLevel.READ_COMMITTED)
+            (found,) = await published.publish(ORDERS, start, end, COLUMNS, IsolationLevel.READ_COMMITTED)
             assert (found.end_offset, found.ref.num_rows) == (end, 0)
         assert offsets(await published.read(77, COUNT)) == [COUNT - 1]
 
@@ -243,7 +247,7 @@ def test_a_gap_that_compaction_left_leads_no_reader_into_an_open_transaction(pub
 
     async def check():
         assert offsets(await published.read(last, END)) == []
-        (tail,) = await published.cache.publish(ORDERS, last, last + 1, COLUMNS, IsolationLevel.READ_COMMITTED)
+        (tail,) = await published.publish(ORDERS, last, last + 1, COLUMNS, IsolationLevel.READ_COMMITTED)
         assert (tail.end_offset, tail.ref.num_rows) == (last + 1, 0)
         assert offsets(await published.read(last, END, isolation=IsolationLevel.READ_UNCOMMITTED)) == [last + 1]
 

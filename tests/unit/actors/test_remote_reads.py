@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rayka.actors.channel.requests import PublishRange
 from rayka.actors.remote.reads import RemoteReads
 from rayka.actors.remote.slots import Slots
 from rayka.actors.replica.published_ranges import PublishedRanges
@@ -362,14 +363,14 @@ def test_ranges_for_ray_data_and_spark_come_from_the_store_too(tmp_path: Path) -
         ranges = PublishedRanges(reads.replicas, lambda: 1 << 30, store=store, remote=reads.reads)
         found: list[int] = []
         while len(found) < 200:
-            for each in await ranges.publish(ORDERS, len(found), 200, ("offset",), UNCOMMITTED):
+            for each in await ranges.publish(PublishRange(ORDERS, len(found), 200, ("offset",), UNCOMMITTED)):
                 found += each.ref.column("offset").to_pylist()
         ranges.close()
 
         assert found == list(range(200))
         with pytest.raises(RaykaError) as refused:
             await PublishedRanges(reads.replicas, lambda: 1, store=store).publish(
-                ORDERS, 0, 9, ("offset",), UNCOMMITTED
+                PublishRange(ORDERS, 0, 9, ("offset",), UNCOMMITTED)
             )
         assert refused.value.code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 

@@ -26,9 +26,9 @@ class ScriptedLeaders:
         self.failures = []
         self.asked = []
 
-    def publish(self, name, topic, partition, position, end_offset, columns, isolation, topic_id):
-        self.asked.append((name, position, topic_id))
-        return "publish", position, end_offset
+    def publish(self, name, request):
+        self.asked.append((name, request.start_offset, request.topic_id))
+        return "publish", request.start_offset, request.end_offset
 
     def get(self, ref, timeout_s):
         if self.failures and (failure := self.failures.pop(0)) is not None:

@@ -252,6 +252,7 @@ def test_every_item_ends_in_exactly_one_way(lease: Lease, steps: list[tuple[str,
             before = set(offsets(ranges_of(leases._ready_places())))
             leases.forget_ready([0])
             lost += before
+        leases.validate_state()
         acknowledged += said(leases).get(0, {})
     kept = held(leases)
     back += offsets(leases.take_ready())
