@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from rayka.client.share.records import RecordAcknowledgement
@@ -320,12 +321,12 @@ class Leases:
         return places
 
     def validate_state(self) -> None:
-        """Raise AssertionError if an item is here twice, or what is counted is not what is here."""
+        """Raise AssertionError if an item is ready twice, or what is counted is not what is here."""
         delivered = [place for held in self._held.values() for place in held]
-        places = sorted((*self._ready_places(), *delivered))
-        assert all(place.length > 0 for place in places), "an empty range"
-        assert not any(one.overlaps(other) for one, other in pairwise(places)), "an item is here twice"
-        assert self.ready_count == sum(place.length for place in self._ready_places())
+        ready = self._ready_places()
+        assert all(place.length > 0 for place in (*ready, *delivered)), "an empty range"
+        assert not any(one.overlaps(other) for one, other in pairwise(sorted(ready))), "an item is ready twice"
+        assert self.ready_count == sum(place.length for place in ready)
         assert self._ready_bytes == sum(run.size for run in self._ready) - self._taken_bytes()
         assert 1 <= self._window <= max(self._prefetch, 1)
 
