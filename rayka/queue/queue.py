@@ -172,7 +172,8 @@ class Queue:
         timeout, and RaykaError: MESSAGE_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
         """
         deadline_s = _deadline(block, timeout)
-        data = self._checked(item)
+        self._require_known()
+        data = _pickled(item)
         if self.maxsize > 0:
             self._wait_for_room(1, deadline_s)
         self._here.producer.send(self.name, data).get()
@@ -180,7 +181,8 @@ class Queue:
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """As `put`, to be awaited in any event loop."""
         deadline_s = _deadline(block, timeout)
-        data = self._checked(item)
+        self._require_known()
+        data = _pickled(item)
         if self.maxsize > 0:
             await self._wait_for_room_async(deadline_s)
         await self._here.producer.send(self.name, data)
@@ -193,21 +195,19 @@ class Queue:
         """Add several items in order. Raises `Full` if there is no room for all of them: then none is added."""
         if not isinstance(items, Iterable):
             raise TypeError("Argument 'items' must be an Iterable")
-        values = [self._checked(item) for item in items]
+        self._require_known()
+        values = [_pickled(item) for item in items]
         if self.maxsize > 0:
             self._wait_for_room(len(values), time.monotonic())
         for future in self._here.producer.send_batch(self.name, None, values):
             future.get()
 
-    def _checked(self, item: Any) -> bytes:
-        """The bytes of an item that can be sent."""
+    def _require_known(self) -> None:
+        """Wait a moment for the topic, if this process has not heard of it yet."""
         here = self._here
         topic = here.broker.image.topics.get(self.name)
         if topic is None or topic.topic_id.bytes != self._topic_id:
             here.loop.run(here.topic.wait_until_known())
-        data = dumps(item)
-        require_item_fits(len(data))
-        return data
 
     def _wait_for_room(self, count: int, deadline_s: float) -> None:
         pauses_s = itertools.chain(_FULL_PAUSES_S, itertools.repeat(_FULL_PAUSES_S[-1]))
@@ -407,6 +407,13 @@ class Queue:
 
 
 _NEVER: Final = float("inf")
+
+
+def _pickled(item: Any) -> bytes:
+    """The bytes of an item that can be sent."""
+    data = dumps(item)
+    require_item_fits(len(data))
+    return data
 
 
 def _handle(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> Queue:

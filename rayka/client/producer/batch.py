@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rayka.client.compiled import Compiled
 from rayka.client.producer.future import BatchCompletion, BatchMetadata, ProduceFuture, RecordMetadata
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
-from rayka.storage.format.builder import append_records
+from rayka.storage.format.builder import append_records, max_record_size
 from rayka.storage.format.records import seal_batch
 from rayka.types import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
 
@@ -27,6 +27,7 @@ NS = 1_000_000
 """Nanoseconds in a millisecond."""
 PLAIN_OVERHEAD = 3 + 1 + 6 + 3 + 1 + 3 + 1
 """The most bytes beside the value, if that is below 512 KB, of a record without key, headers and given timestamp."""
+MAX_RECORD_OVERHEAD = max_record_size(None, None)
 _RESERVE_BYTES = 16_384
 _FEW_RECORDS = 16
 """So many are encoded by plain Python in less time than compiled code needs to begin."""
@@ -136,6 +137,19 @@ class ProducerBatch(BatchCompletion):
             _set(self.headers, index, headers, ())
         self.size += size
         return index
+
+    def fill(self, values: Iterable[Any], timestamp: int, limit: int) -> bool:
+        """Make these the records of an empty batch if they are a list of bytes and take at most `limit` bytes.
+
+        Several times as quick as `add` for each. Tells whether it was done.
+        """
+        if not isinstance(values, list) or set(map(type, values)) != {bytes}:
+            return False
+        size = self.size + sum(map(len, values)) + len(values) * MAX_RECORD_OVERHEAD
+        if size > limit:
+            return False
+        self.values, self.timestamps_ns, self.size = values.copy(), [timestamp * NS] * len(values), size
+        return True
 
     def reserve(self) -> int:
         """Reserve memory for what is there and for some more records; the bytes by which it has grown."""

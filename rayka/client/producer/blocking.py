@@ -64,7 +64,7 @@ class Producer(Shell[AsyncProducer], Closing):
 
     def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
         """As `AsyncProducer.send_batch`."""
-        self._loop.run(self._core.ready(topic))
+        self._wait_until_ready(topic)
         return self._put_all(self._core.batches(topic, partition, records))
 
     def send_many(
@@ -77,13 +77,17 @@ class Producer(Shell[AsyncProducer], Closing):
         timestamps_ms: int | Sequence[int] | None = None,
     ) -> list[BatchFuture]:
         """As `AsyncProducer.send_many`."""
-        self._loop.run(self._core.ready(topic))
+        self._wait_until_ready(topic)
         return self._put_all(self._core.list_batches(topic, values, keys, headers, partition, timestamps_ms))
 
     def send_table(self, topic: str, table: Any) -> list[BatchFuture]:
         """As `AsyncProducer.send_table`."""
-        self._loop.run(self._core.ready(topic))
+        self._wait_until_ready(topic)
         return self._put_all(self._core.table_batches(topic, table))
+
+    def _wait_until_ready(self, topic: str) -> None:
+        if not self._core.is_ready(topic):
+            self._loop.run(self._core.ready(topic))
 
     def _put_all(self, batches: Iterator[ProducerBatch]) -> list[BatchFuture]:
         return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]

@@ -17,7 +17,7 @@ from rayka.client.group.coordinator import GroupMetadata
 from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.producer.accumulator import Accumulator, BufferFull
 from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
-from rayka.client.producer.batch import BatchFuture, Headers, ProducerBatch, RecordFuture
+from rayka.client.producer.batch import MAX_RECORD_OVERHEAD, BatchFuture, Headers, ProducerBatch, RecordFuture
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Routes, TopicRoute, wait_for_topic
 from rayka.client.producer.sender import Sender
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 ProducerRecord = Any
 
-_MAX_RECORD_OVERHEAD = max_record_size(None, None)
 _BULK_BATCH_SIZE = 1 << 20
 _NOTHING = (None, None, None)
 _CLOSED = "The producer is closed"
@@ -113,7 +112,7 @@ class AsyncProducer(AsyncClosing):
         if key is not None and (self._key_serializer is not None or type(key) is not bytes):
             key = bytes_of("key", key, self._key_serializer)
         timestamp_ms = self._broker.now_ms() if timestamp_ms is None else timestamp_of(timestamp_ms)
-        size = _MAX_RECORD_OVERHEAD + (0 if value is None else len(value)) + (0 if key is None else len(key))
+        size = MAX_RECORD_OVERHEAD + (0 if value is None else len(value)) + (0 if key is None else len(key))
         pairs: Headers = ()
         if headers:
             pairs = headers_of(headers)
@@ -173,10 +172,14 @@ class AsyncProducer(AsyncClosing):
         route = self._routes.get(topic)
         return set() if route is None else set(route.partitions)
 
+    def is_ready(self, topic: str) -> bool:
+        """Whether the topic is known. From any thread."""
+        return self._routes.get(topic) is not None
+
     @at_home
     async def ready(self, topic: str) -> None:
         """Wait until the topic is known, and create it if the broker's settings say so."""
-        if self._routes.get(topic) is None:
+        if not self.is_ready(topic):
             await wait_for_topic(self._broker, topic, self.config.max_block_ms)
 
     def batches(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> Iterator[ProducerBatch]:
@@ -185,7 +188,8 @@ class AsyncProducer(AsyncClosing):
         limit = min(route.max_batch_size, _BULK_BATCH_SIZE)
         chosen = route.choose(None, limit, partition, None)
         batch = ProducerBatch(TopicPartition(topic, chosen), self.config)
-        for record in records:
+        is_full = self._value_serializer is None and batch.fill(records, self._broker.now_ms(), limit)
+        for record in () if is_full else records:
             key, value, timestamp, headers = self._fields(record)
             size = max_record_size(key, value, headers)
             if size > route.max_batch_size - RECORD_BATCH_OVERHEAD:
