@@ -39,30 +39,42 @@ class Column(Protocol):
 
 
 class _Growing:
-    """An array that gets longer. What is beyond `size` elements is not memory yet, only addresses."""
+    """An array that gets longer. What is beyond `size` elements is not memory yet, only addresses.
+
+    Arrow's allocator gives the memory: unlike NumPy's it keeps the pages of tables that are gone for the next ones.
+    """
 
     def __init__(self, dtype: type[np.generic]) -> None:
-        self._array: npt.NDArray[Any] = np.empty(0, dtype)
+        self._dtype = np.dtype(dtype)
+        self._allocate(0)
         self.size = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
-        return self.size * self._array.itemsize
+        return self.size * self._dtype.itemsize
 
     def extend(self, count: int, progress: float) -> npt.NDArray[Any]:
         """`count` more elements, to be written."""
         start, self.size = self.size, self.size + count
         if self.size > len(self._array):
             expected = int(self.size / progress * _SPARE)
-            grown = np.empty(max(self.size, min(expected, self.size + _MAX_AHEAD)), self._array.dtype)
-            grown[:start] = self._array[:start]
-            self._array = grown
+            written = self._array[:start]
+            self._allocate(max(self.size, min(expected, self.size + _MAX_AHEAD)))
+            self._array[:start] = written
         return self._array[start : self.size]
 
     def finish(self) -> npt.NDArray[Any]:
         """All elements."""
         return self._array[: self.size]
+
+    def buffer(self) -> pa.Buffer:
+        """All elements, as Arrow has them."""
+        return self._buffer.slice(0, self.nbytes)
+
+    def _allocate(self, count: int) -> None:
+        self._buffer = pa.allocate_buffer(count * self._dtype.itemsize)
+        self._array: npt.NDArray[Any] = np.frombuffer(self._buffer, self._dtype)
 
 
 class _Binary:
@@ -89,15 +101,20 @@ class _Binary:
 
     def finish(self, small: pa.DataType, large: pa.DataType) -> pa.Array:
         """An array of type `small`, or `large` when its bytes are 2 GiB or more."""
-        copied, offsets, is_valid = self._copied.finish(), self._offsets.finish(), self._is_valid.finish()
-        is_small = len(copied) <= _MAX_INT
+        is_valid = self._is_valid.finish()
+        is_small = self._copied.size <= _MAX_INT
         nulls = len(is_valid) - int(np.count_nonzero(is_valid))
         buffers = [
             pa.py_buffer(np.packbits(is_valid, bitorder="little")) if nulls else None,
-            pa.py_buffer(offsets.astype(np.int32) if is_small else offsets),
-            pa.py_buffer(copied),
+            self._small_offsets() if is_small else self._offsets.buffer(),
+            self._copied.buffer(),
         ]
         return pa.Array.from_buffers(small if is_small else large, len(is_valid), buffers, nulls)
+
+    def _small_offsets(self) -> pa.Buffer:
+        offsets = _Growing(np.int32)
+        np.copyto(offsets.extend(self._offsets.size, 1.0), self._offsets.finish(), casting="unsafe")
+        return offsets.buffer()
 
 
 class KeyColumn:
@@ -131,8 +148,9 @@ class ValueColumn(KeyColumn):
 class _NumberColumn:
     """A number of each record."""
 
-    def __init__(self, dtype: type[np.generic]) -> None:
+    def __init__(self, dtype: type[np.generic], arrow_type: pa.DataType) -> None:
         self._numbers = _Growing(dtype)
+        self._type = arrow_type
 
     @property
     def size(self) -> int:
@@ -141,14 +159,15 @@ class _NumberColumn:
 
     def finish(self) -> pa.Array:
         """See `Column`."""
-        return pa.array(self._numbers.finish())
+        numbers = self._numbers
+        return pa.Array.from_buffers(self._type, numbers.size, [None, numbers.buffer()], 0)
 
 
 class OffsetColumn(_NumberColumn):
     """The offsets, as int64."""
 
     def __init__(self) -> None:
-        super().__init__(np.int64)
+        super().__init__(np.int64, pa.int64())
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
@@ -159,23 +178,19 @@ class TimestampColumn(_NumberColumn):
     """The timestamps in microseconds since the epoch, UTC."""
 
     def __init__(self) -> None:
-        super().__init__(np.int64)
+        super().__init__(np.int64, TIMESTAMP_TYPE)
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
         timestamps = records.timestamps
         np.multiply(timestamps, _MICROSECONDS, out=self._numbers.extend(len(timestamps), records.progress))
 
-    def finish(self) -> pa.Array:
-        """See `Column`."""
-        return super().finish().view(TIMESTAMP_TYPE)
-
 
 class TimestampTypeColumn(_NumberColumn):
     """0 for the producer's time, 1 for the log's, as int32."""
 
     def __init__(self) -> None:
-        super().__init__(np.int32)
+        super().__init__(np.int32, pa.int32())
 
     def append(self, records: ChunkRecords) -> None:
         """See `Column`."""
@@ -245,7 +260,7 @@ class HeadersColumn:
         has_headers = np.diff(offsets) > 0
         validity = pa.py_buffer(np.packbits(has_headers, bitorder="little"))
         nulls = rows - int(np.count_nonzero(has_headers))
-        return pa.Array.from_buffers(HEADERS_TYPE, rows, [validity, pa.py_buffer(offsets)], nulls, children=[struct])
+        return pa.Array.from_buffers(HEADERS_TYPE, rows, [validity, self._ends.buffer()], nulls, children=[struct])
 
 
 def _strings(binary: _Binary) -> pa.Array:
