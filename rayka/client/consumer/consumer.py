@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _CALL_TIMEOUT_MS = 30_000
 _QUICK_S = 0.1
-_MAX_FILL_RECORDS = 8192
 
 T = TypeVar("T")
 Taken = TypeVar("Taken", bound=Mapping[TopicPartition, Any])
@@ -51,6 +50,8 @@ class AsyncConsumer(AsyncClosing):
     """
 
     config: ConsumerConfig
+    max_fill_records = 65_536
+    """The most records that iteration takes at a time. While it has some, no other thread has to run for it."""
 
     def __init__(
         self, broker: Broker, home: asyncio.AbstractEventLoop | None = None, **config: Unpack[ConsumerOptions]
@@ -276,7 +277,7 @@ class AsyncConsumer(AsyncClosing):
         if taken:
             now_s, least = time.monotonic(), self.config.max_poll_records
             is_quick = now_s - self._filled_s < _QUICK_S
-            self._fill_limit = max(min(self._fill_limit * 2, _MAX_FILL_RECORDS), least) if is_quick else least
+            self._fill_limit = max(min(self._fill_limit * 2, self.max_fill_records), least) if is_quick else least
             self._filled_s = now_s
         return taken
 

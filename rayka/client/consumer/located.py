@@ -115,7 +115,7 @@ class LocatedRecords:
             repeat(()) if self._headers is None else self._all_headers(self._headers, start, end),
             strict=False,
         )
-        return [_new(ConsumerRecord, each) for each in fields]
+        return list(map(_new, repeat(ConsumerRecord), fields))
 
     def _bytes(self, fields: FieldPositions, start: int, end: int) -> list[bytes | None]:
         data, lengths = self._data, fields.lengths[start:end]

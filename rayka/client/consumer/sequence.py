@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -108,6 +109,14 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
             count = last - first
             found.append(source, first + max(start - before, 0), first + min(end - before, count))
             before += count
+        return found
+
+    def within(self, first_offset: int, last_offset: int) -> ConsumerRecords:
+        """The records with these offsets, which are not made for this."""
+        found = ConsumerRecords()
+        for source, start, end in self._parts:
+            first = bisect_left(range(end), first_offset, start, key=source.offset)
+            found.append(source, first, bisect_left(range(end), last_offset + 1, first, key=source.offset))
         return found
 
     def __eq__(self, other: object) -> bool:

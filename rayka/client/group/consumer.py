@@ -46,6 +46,8 @@ class AsyncGroupConsumer(CommittingConsumer):
     """
 
     config: GroupConsumerConfig
+    max_fill_records = 8192
+    """The steps of a rebalance wait until these are given out."""
 
     def __init__(
         self,

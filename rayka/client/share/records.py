@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from rayka.client.consumer.records import CompletedFetch
+from rayka.client.settings import ConsumerConfig
 from rayka.share.acknowledge import GROUP_BACKOFF, AcknowledgementBatch
 from rayka.share.acquire import AcquiredRecords
 from rayka.share.in_flight import Headers
-from rayka.storage.format.records import read_records
 from rayka.types import TopicPartition
 
+_ANY_RECORDS: Final = ConsumerConfig()
 _MESSAGE_BYTES: Final = 2 << 10
 _NAME_BYTES: Final = 1 << 10
 _STACKTRACE_BYTES: Final = 12 << 10
@@ -39,25 +41,15 @@ class ShareRecord(NamedTuple):
 def acquired_records(
     topic_partition: TopicPartition, data: bytes, acquired: Sequence[AcquiredRecords]
 ) -> Iterator[ShareRecord]:
-    """The acquired records among those of whole batches."""
-    ranges = iter(acquired)
-    current = next(ranges)
-    for record in read_records(data):
-        while record.offset > current.last_offset:
-            following = next(ranges, None)
-            if following is None:
-                return
-            current = following
-        if record.offset >= current.first_offset:
-            yield ShareRecord(
-                *topic_partition,
-                record.offset,
-                record.timestamp,
-                record.key,
-                record.value,
-                record.headers,
-                current.delivery_count,
-            )
+    """The acquired records among those of whole batches. Raises CORRUPT_MESSAGE."""
+    fetch = CompletedFetch(topic_partition, acquired[0].first_offset, data, None, _ANY_RECORDS)
+    new = tuple.__new__
+    while records := fetch.take(len(data)):
+        for first_offset, last_offset, delivery_count in acquired:
+            for topic, partition, offset, timestamp, _, key, value, headers in records.within(
+                first_offset, last_offset
+            ):
+                yield new(ShareRecord, (topic, partition, offset, timestamp, key, value, headers, delivery_count))
 
 
 class RecordAcknowledgement(NamedTuple):
