@@ -5,7 +5,7 @@ replays them, and calls `commit(step, now)`; if the append failed it calls `roll
 the other comes before the next command. Responses leave when the records are durable.
 
 A request that has to wait (a join until all members have joined, a sync until the leader has assigned) is answered
-with `Pending`; its response comes as a `Completion` of a later result.
+with `Pending`; its response comes as a `Completion` of a later result. The response `Again` has it carried out anew.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ class Completion(NamedTuple):
 
     request_id: int
     response: Any
+
+
+class Again(NamedTuple):
+    """Instead of a response: what the request waited for has come, so it is carried out now."""
+
+    request: Any
 
 
 class ProducerIdAndEpoch(NamedTuple):

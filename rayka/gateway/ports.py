@@ -144,8 +144,11 @@ class Groups(Protocol):
         Raises COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
         """
 
-    async def execute_all(self, request: Request[R]) -> list[R]:
-        """Carry out a request at every coordinator of the cluster: one response each. Errors as `execute`."""
+    async def execute_all(self, request: Request[R], node_id: int | None = None) -> list[R]:
+        """Carry out a request at every coordinator of the cluster, or of one node: one response each.
+
+        Errors as `execute`.
+        """
 
     def partition_of(self, group_id: str) -> int:
         """The partition of the offsets topic that the group hashes to; groups of one partition share a coordinator."""

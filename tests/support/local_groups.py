@@ -60,7 +60,7 @@ class LocalGroups:
             answer = result.response
         return answer
 
-    async def execute_all(self, request: Request[R]) -> list[R]:
+    async def execute_all(self, request: Request[R], node_id: int | None = None) -> list[R]:
         return [await self.execute(request)]
 
     def partition_of(self, group_id: str) -> int:

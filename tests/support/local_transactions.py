@@ -38,6 +38,7 @@ class LocalTransactions:
         self.core = TransactionCoordinator(TransactionSettings.parse(broker.config))
         self.core.on_loaded(self._now())
         self.failure: RaykaError | None = None
+        self._waited: dict[int, Any] = {}
 
     async def coordinator_of(self, transactional_id: str) -> BrokerImage:
         return self._broker.image.brokers[self._broker.node_id]
@@ -45,7 +46,7 @@ class LocalTransactions:
     def partition_of(self, transactional_id: str) -> int:
         return partition_for(transactional_id, COORDINATORS)
 
-    async def execute_all(self, request: Request[R]) -> list[R]:
+    async def execute_all(self, request: Request[R], node_id: int | None = None) -> list[R]:
         return [await self.execute(request)]
 
     async def execute(self, request: Request[R]) -> R:
@@ -59,11 +60,11 @@ class LocalTransactions:
             found: R = TRANSACTIONS.queries[kind](self.core, request)
             return found
         result = TRANSACTIONS.commands[kind](self.core, request, self._now())
-        assert not isinstance(result.response, Pending), "markers are written at once, so nobody waits"
         self._carry_out(result)
         for markers in self.core.take_markers():
             self._write(markers)
-        answer: R = result.response
+        waits = isinstance(result.response, Pending)
+        answer: R = self._waited.pop(result.response.request_id) if waits else result.response
         return answer
 
     def _carry_out(self, result: Result[Any]) -> None:
@@ -71,12 +72,14 @@ class LocalTransactions:
             key, value = TRANSACTIONS.encode(record)
             self.core.replay(TRANSACTIONS.decode(key, value))
         if result.step is not None:
-            self.core.commit(result.step, self._now())
+            for request_id, response in self.core.commit(result.step, self._now()):
+                self._waited[request_id] = self.execute_now(response.request)
 
     def _write(self, markers: TransactionMarkers) -> None:
         producer = markers.producer_id, markers.producer_epoch
         marker = TxnMarker(*producer, 0, markers.is_committed, markers.transaction_version, markers.partitions)
-        assert set(write_marker(self._broker, marker)) <= {ErrorCode.NONE}
+        # Offsets of groups are in no log here.
+        assert set(write_marker(self._broker, marker)) <= {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         self.execute_now(MarkersWrittenRequest(markers.transactional_id, *producer))
 
     def verify(self, request: AppendRequest, params: AppendParams) -> Verification | None:

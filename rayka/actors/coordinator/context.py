@@ -21,7 +21,7 @@ from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.actors.coordinator.outside import OnceOnly, Outside
 from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request, TransactionalRequest
-from rayka.coordinator.result import Completion, Pending, Result, append_error
+from rayka.coordinator.result import Again, Completion, Pending, Result, append_error
 from rayka.coordinator.spec import C, CoordinatorConfigs, CoordinatorSpec
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
@@ -220,7 +220,8 @@ class CoordinatorContext(Generic[C]):
 
     def _carry_out(
         self, result: Result[Any], respond: Respond | None, verification: Verification | None = None
-    ) -> None:
+    ) -> Result[Any]:
+        """Append and answer; the result, or what it was replaced by when the append failed."""
         result = self._append(result, verification)
         if isinstance(result.response, Pending):
             if respond is not None:
@@ -230,6 +231,7 @@ class CoordinatorContext(Generic[C]):
             self._answer_when_durable(respond, result.response, result.completions)
         self._begin_effects()
         self._timer.schedule()
+        return result
 
     def _append(self, result: Result[Any], verification: Verification | None) -> Result[Any]:
         """Append, replay, commit; or roll back. The result says what to answer."""
@@ -303,15 +305,21 @@ class CoordinatorContext(Generic[C]):
             self._background.start("effect", self._carry_out_effect(outside, effect))
 
     async def _carry_out_effect(self, outside: Outside, effect: Any) -> None:
-        """Perform one effect, and report it to the core; repeat the report until the core has accepted it."""
+        """Perform one effect, and report it to the core; again until the report is in the log."""
         request = await outside.perform(effect, self._log.partition.leader_epoch)
-        while request is not None and self._error is None:
-            response: asyncio.Future[Any] = self._loop.create_future()
-            self._execute(request, _setter(response))
-            answer = await response
-            if not isinstance(answer, RaykaError) and answer.error is ErrorCode.NONE:
-                return
+        while request is not None and self._error is None and not self._report(request):
             await asyncio.sleep(_EFFECT_RETRY_S)
+
+    def _report(self, request: Request[Any]) -> bool:
+        """Carry out a request that nobody waits for; False if its records were not appended.
+
+        Once they are, it must not be repeated: the core could take it for a report of what came next.
+        """
+        result = self._attempt(request, self._spec.commands[type(request)], self._core, request, _now())
+        if isinstance(result, RaykaError):
+            return False
+        response: Any = self._carry_out(result, None).response
+        return not isinstance(response, RaykaError) and response.error is ErrorCode.NONE
 
     def _answer_when_durable(self, respond: Respond | None, response: Any, completions: Sequence[Completion]) -> None:
         if self._log.is_durable:
@@ -338,7 +346,11 @@ class CoordinatorContext(Generic[C]):
     def _deliver(self, completions: Sequence[Completion]) -> None:
         for request_id, response in completions:
             respond = self._waiting.pop(request_id, None)
-            if respond is not None:
+            if respond is None:
+                continue
+            if isinstance(response, Again):
+                self._execute(response.request, respond)
+            else:
                 respond(response)
 
     def _next_deadline(self) -> int | None:
@@ -374,16 +386,6 @@ class CoordinatorContext(Generic[C]):
     @property
     def _name(self) -> str:
         return str(self._log.partition.topic_partition)
-
-
-def _setter(future: asyncio.Future[Any]) -> Respond:
-    """Sets the future to the response, unless the task that awaits it was cancelled, as `resign` does."""
-
-    def respond(response: Any) -> None:
-        if not future.done():
-            future.set_result(response)
-
-    return respond
 
 
 def _now() -> Now:

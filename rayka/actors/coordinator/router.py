@@ -67,11 +67,12 @@ class CoordinatorRouter:
         """Carry out a request at its coordinator."""
         return await self._ask(self.partition_of(request.coordinator_key), request)
 
-    async def execute_all(self, request: Request[R]) -> list[R]:
-        """Carry out a request at every coordinator."""
+    async def execute_all(self, request: Request[R], node_id: int | None = None) -> list[R]:
+        """Carry out a request at every coordinator, or every one of a node."""
         topic = self._image().topics.get(self._spec.topic)
-        numbers = range(len(topic.partitions)) if topic is not None else ()
-        return list(await asyncio.gather(*(self._ask(number, request) for number in numbers)))
+        partitions = topic.partitions if topic is not None else ()
+        asked = (number for number, one in enumerate(partitions) if node_id is None or one.leader == node_id)
+        return list(await asyncio.gather(*(self._ask(number, request) for number in asked)))
 
     async def _ask(self, number: int, request: Request[R]) -> R:
         actor_name = self._leader_of(number)

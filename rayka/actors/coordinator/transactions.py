@@ -23,7 +23,6 @@ from rayka.coordinator.request import Request, TransactionalRequest
 from rayka.coordinator.transactions.metadata import FIRST_WITH_EPOCH_BUMP
 from rayka.coordinator.transactions.requests import AddPartitionsRequest, MarkersWrittenRequest
 from rayka.coordinator.transactions.steps import TransactionMarkers
-from rayka.coordinator.transactions.turns import add_partitions_in_turn
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.types import TopicPartition, TransactionSupport, TxnMarker
@@ -81,7 +80,7 @@ class TransactionLinks:
         )
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                return (await add_partitions_in_turn(self._coordinators.execute, request)).errors
+                return (await self._coordinators.execute(request)).errors
         except TimeoutError:
             return [ErrorCode.REQUEST_TIMED_OUT] * len(partitions)
         except RaykaError as error:

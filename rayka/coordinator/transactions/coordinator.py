@@ -14,19 +14,22 @@ record is in the log before the next request is looked at: PrepareEpochFence is 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.result import Completion, Pending, Result, append_error
+from rayka.coordinator.result import Again, Completion, Pending, Result, append_error
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
 from rayka.coordinator.transactions import listing
+from rayka.coordinator.transactions.adding import check_addition, verified
 from rayka.coordinator.transactions.ending import begins_to_end
 from rayka.coordinator.transactions.metadata import (
     FIRST_WITH_EPOCH_BUMP,
+    NO_TIMEOUT_MS,
     TransactionMetadata,
     is_epoch_exhausted,
 )
@@ -58,7 +61,6 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 NONE = ErrorCode.NONE
-INT_MAX = 0x7FFF_FFFF
 _RETRY_BACKOFF_MS = 500
 _EXPIRED_IN_ONE_STEP = 1000
 
@@ -70,7 +72,7 @@ class TransactionCoordinator:
         self.settings = settings
         self.transactions: dict[str, TransactionMetadata] = {}
         self._timers: TimerQueue[TransactionTimerKey] = TimerQueue()
-        self._waiting: dict[str, dict[int, Any]] = {}
+        self._waiting: dict[str, dict[int, Wait]] = {}
         self._markers: dict[str, None] = {}
         self._request_ids = itertools.count(1)
 
@@ -109,16 +111,23 @@ class TransactionCoordinator:
         self._timers.clear()
         self._markers.clear()
         waiting, self._waiting = self._waiting, {}
-        return tuple(Completion(number, answer) for waits in waiting.values() for number, answer in waits.items())
+        return tuple(Completion(wait.request_id, wait.late) for waits in waiting.values() for wait in waits.values())
 
     def commit(self, step: Any, now: Now) -> tuple[Completion, ...]:
         """The records that belong to the step have been replayed."""
         if isinstance(step, Wait):
-            self._waiting.setdefault(step.transactional_id, {})[step.request_id] = step.response
-            key = TransactionTimerKey(TransactionTimer.WAIT, step.transactional_id, step.request_id)
-            self._timers.schedule(key, now.ms + step.max_wait_ms)
+            self._begin_to_wait(step, now)
             return ()
+        if isinstance(step, Move) and step.wait is not None:
+            self._begin_to_wait(step.wait, now)
         return self._moved(step.transactional_id, now)
+
+    def _begin_to_wait(self, wait: Wait, now: Now) -> None:
+        transactional_id = wait.request.transactional_id
+        self._waiting.setdefault(transactional_id, {})[wait.request_id] = wait
+        self._timers.schedule(
+            TransactionTimerKey(TransactionTimer.WAIT, transactional_id, wait.request_id), now.ms + wait.max_wait_ms
+        )
 
     def _moved(self, transactional_id: str, now: Now) -> tuple[Completion, ...]:
         metadata = self.transactions.get(transactional_id)
@@ -130,13 +139,13 @@ class TransactionCoordinator:
         if metadata is not None and metadata.state.is_prepared:
             self._markers[transactional_id] = None
             return ()
-        return self._answer_waiting(transactional_id)
+        return self._end_waiting(transactional_id)
 
-    def _answer_waiting(self, transactional_id: str) -> tuple[Completion, ...]:
+    def _end_waiting(self, transactional_id: str) -> tuple[Completion, ...]:
         waiting = self._waiting.pop(transactional_id, {})
         for request_id in waiting:
             self._timers.cancel(TransactionTimerKey(TransactionTimer.WAIT, transactional_id, request_id))
-        return tuple(Completion(request_id, response) for request_id, response in waiting.items())
+        return tuple(Completion(wait.request_id, Again(wait.request)) for wait in waiting.values())
 
     def rollback(self, step: Any, error: ErrorCode, now: Now) -> Result[Any] | None:
         """The records that belong to the step could not be appended: nothing has happened."""
@@ -158,8 +167,8 @@ class TransactionCoordinator:
     def validate_state(self) -> None:
         """Check what must always hold. Raises AssertionError."""
         for transactional_id, metadata in self.transactions.items():
-            is_open = metadata.state is ONGOING
-            assert (TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id) in self._timers) == is_open, (
+            may_end = metadata.state is ONGOING and metadata.times_out
+            assert (TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id) in self._timers) == may_end, (
                 transactional_id
             )
             assert not metadata.state.is_idle or not metadata.partitions, transactional_id
@@ -197,13 +206,14 @@ class TransactionCoordinator:
 
     def _stop_waiting(self, key: TransactionTimerKey) -> Completion:
         waiting = self._waiting[key.transactional_id]
-        response = waiting.pop(key.request_id)
+        wait = waiting.pop(key.request_id)
         if not waiting:
             del self._waiting[key.transactional_id]
-        return Completion(key.request_id, response)
+        return Completion(key.request_id, wait.late)
 
     def _set_timeout(self, transactional_id: str, deadline_ms: int) -> None:
-        self._timers.schedule(TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id), deadline_ms)
+        if self.transactions[transactional_id].times_out:
+            self._timers.schedule(TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id), deadline_ms)
 
     def _schedule_expiry(self, now: Now, *, goes_on: bool = False) -> None:
         """Look for expired ids again after the interval, or soon if some are left."""
@@ -227,7 +237,7 @@ class TransactionCoordinator:
         if error is not NONE:
             return Result(ProducerIdResponse(error))
         metadata = self.transactions.get(request.transactional_id)
-        timeout_ms = INT_MAX if request.is_two_phase else request.timeout_ms
+        timeout_ms = NO_TIMEOUT_MS if request.is_two_phase else request.timeout_ms
         if metadata is None:
             if request.new_producer_id == NO_PRODUCER_ID:
                 return Result(ProducerIdResponse(needs_producer_id=True))
@@ -238,8 +248,7 @@ class TransactionCoordinator:
         if metadata.state is ONGOING:
             return self._fence(request, metadata, now)
         if metadata.state.is_prepared:
-            again = ProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
-            return self._wait(request.transactional_id, again, request.max_wait_ms)
+            return self._wait(request, ProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS))
         return self._begin(request, metadata, timeout_ms, now)
 
     def _check_init(self, request: InitProducerIdRequest) -> ErrorCode:
@@ -256,31 +265,27 @@ class TransactionCoordinator:
     def _fence(
         self, request: InitProducerIdRequest, metadata: TransactionMetadata, now: Now
     ) -> Result[ProducerIdResponse]:
-        """Abort the transaction, whose producer is replaced. The request is to come again, as in Kafka.
+        """Abort the transaction, whose producer is replaced, and go on when that is done.
 
         Kafka lets an old epoch do this too; here a request that was delayed can't abort a later transaction.
         """
         if request.producer_id != NO_PRODUCER_ID and request.producer_epoch != metadata.producer_epoch:
             return Result(ProducerIdResponse(ErrorCode.PRODUCER_FENCED))
-        again = ProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
         record = TransactionRecord(request.transactional_id, metadata.fence(now.wall_ms))
-        return Result(again, (record,), step=Move(request.transactional_id, ProducerIdResponse))
+        return self._wait(request, ProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS), record)
 
     def _begin(
         self, request: InitProducerIdRequest, metadata: TransactionMetadata, timeout_ms: int, now: Now
     ) -> Result[ProducerIdResponse]:
         """The next epoch, or a new id if there is none. An id may be given back that a lost response had."""
-        expected = request.producer_epoch
-        has_expected = request.producer_id != NO_PRODUCER_ID
-        if metadata.is_epoch_exhausted and (not has_expected or expected == metadata.producer_epoch):
+        expected = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else NO_PRODUCER_EPOCH
+        if metadata.needs_new_id(expected):
             if request.new_producer_id == NO_PRODUCER_ID:
                 return Result(ProducerIdResponse(needs_producer_id=True))
-            begun = metadata.rotate_producer_id(
-                request.new_producer_id, timeout_ms, now.wall_ms, keeps_last_epoch=has_expected
-            )
+            begun = metadata.rotate_producer_id(request.new_producer_id, expected, timeout_ms, now.wall_ms)
             return self._give_producer_id(request.transactional_id, begun)
         try:
-            begun = metadata.increment_epoch(timeout_ms, expected if has_expected else NO_PRODUCER_EPOCH, now.wall_ms)
+            begun = metadata.increment_epoch(timeout_ms, expected, now.wall_ms)
         except RaykaError as fenced:
             return Result(ProducerIdResponse(fenced.code))
         return self._give_producer_id(request.transactional_id, begun)
@@ -290,24 +295,30 @@ class TransactionCoordinator:
         record = TransactionRecord(transactional_id, metadata)
         return Result(response, (record,), step=Move(transactional_id, ProducerIdResponse))
 
-    def _wait(self, transactional_id: str, again: Any, max_wait_ms: int) -> Result[Any]:
-        """Answer with `again` when the markers are written, or the time is over."""
-        if max_wait_ms <= 0:
-            return Result(again)
-        request_id = next(self._request_ids)
-        return Result(Pending(request_id), step=Wait(transactional_id, request_id, again, max_wait_ms))
+    def _wait(
+        self, request: InitProducerIdRequest | AddPartitionsRequest, late: Any, record: TransactionRecord | None = None
+    ) -> Result[Any]:
+        """Carry out the request when the markers are written, those of `record` too. A request waits once at most."""
+        wait = None
+        if request.max_wait_ms > 0:
+            again = dataclasses.replace(request, max_wait_ms=0)
+            wait = Wait(next(self._request_ids), again, late, request.max_wait_ms)
+        response = late if wait is None else Pending(wait.request_id)
+        if record is None:
+            return Result(response, step=wait)
+        return Result(response, (record,), step=Move(request.transactional_id, ProducerIdResponse, wait))
 
     def add_partitions(self, request: AddPartitionsRequest, now: Now) -> Result[AddPartitionsResponse]:
         """AddPartitionsToTxn and AddOffsetsToTxn, and what a produce adds by itself; or verification only."""
         metadata = self.transactions.get(request.transactional_id)
-        error = _check_addition(metadata, request)
+        error = check_addition(metadata, request)
         response = AddPartitionsResponse((error,) * len(request.partitions))
         if error is ErrorCode.CONCURRENT_TRANSACTIONS:
-            return self._wait(request.transactional_id, response, request.max_wait_ms)
+            return self._wait(request, response)
         if error is not NONE or metadata is None:
             return Result(response)
         if request.is_verify_only:
-            return Result(_verified(metadata, request))
+            return Result(verified(metadata, request))
         partitions = frozenset(request.partitions)
         if metadata.state is ONGOING and partitions <= metadata.partitions:
             return Result(response)
@@ -369,31 +380,6 @@ def _may_continue(metadata: TransactionMetadata, request: InitProducerIdRequest)
     if request.producer_id in (NO_PRODUCER_ID, metadata.producer_id):
         return True
     return request.producer_id == metadata.previous_producer_id and is_epoch_exhausted(request.producer_epoch)
-
-
-def _check_addition(metadata: TransactionMetadata | None, request: AddPartitionsRequest) -> ErrorCode:
-    if not request.transactional_id:
-        return ErrorCode.INVALID_REQUEST
-    if metadata is None:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    producer = request.producer_id, request.producer_epoch
-    if metadata.next_producer_id != NO_PRODUCER_ID and producer == (metadata.next_producer_id, 0):
-        return ErrorCode.CONCURRENT_TRANSACTIONS
-    if metadata.producer_id != request.producer_id:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if metadata.producer_epoch != request.producer_epoch:
-        return ErrorCode.PRODUCER_FENCED
-    return ErrorCode.CONCURRENT_TRANSACTIONS if metadata.state.is_prepared else NONE
-
-
-def _verified(metadata: TransactionMetadata, request: AddPartitionsRequest) -> AddPartitionsResponse:
-    is_open = metadata.state is ONGOING
-    return AddPartitionsResponse(
-        tuple(
-            NONE if is_open and partition in metadata.partitions else ErrorCode.TRANSACTION_ABORTABLE
-            for partition in request.partitions
-        )
-    )
 
 
 def _markers(transactional_id: str, metadata: TransactionMetadata) -> TransactionMarkers:

@@ -1,7 +1,8 @@
 """What EndTxn may do in each state, and which requests are repeats of one that was carried out (KIP-890).
 
 With transaction version 2 the epoch tells one transaction from the next: a request with the epoch before is a repeat,
-and one with the present epoch belongs to a transaction that has not been ended.
+and one with the present epoch belongs to a transaction that has not been ended. The version is that of the request,
+as a client may change it between two transactions, when the level of the feature changes.
 """
 
 from __future__ import annotations
@@ -19,20 +20,24 @@ _OUTCOMES = {True: COMPLETE_COMMIT, False: COMPLETE_ABORT}
 class Repeat(NamedTuple):
     """Whether the request was carried out before: the epoch was bumped since, or the producer id replaced."""
 
-    of_epoch: bool
-    of_producer_id: bool
+    of_epoch: bool = False
+    of_producer_id: bool = False
 
     @classmethod
     def of(cls, metadata: TransactionMetadata, request: EndTxnRequest) -> Repeat:
-        """Of a request to a transactional id whose last transaction had an epoch of its own."""
-        if not metadata.has_epoch_bump:
-            return cls(False, False)
+        """An older client's request can't be told from that for its next transaction."""
+        if not _has_epoch_bump(request):
+            return cls()
         same_id = metadata.producer_id == request.producer_id
         was_replaced = metadata.previous_producer_id == request.producer_id and metadata.producer_epoch == 0
         return cls(
             same_id and metadata.producer_epoch == request.producer_epoch + 1,
             not same_id and was_replaced and request.producer_epoch == MAX_EPOCH - 1,
         )
+
+
+def _has_epoch_bump(request: EndTxnRequest) -> bool:
+    return request.transaction_version >= FIRST_WITH_EPOCH_BUMP
 
 
 def begins_to_end(metadata: TransactionMetadata, request: EndTxnRequest) -> bool:
@@ -56,7 +61,7 @@ def _check_producer(metadata: TransactionMetadata, request: EndTxnRequest, repea
     if metadata.producer_id != request.producer_id and not repeat.of_producer_id:
         raise RaykaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     has_epoch = metadata.producer_epoch == request.producer_epoch
-    if not metadata.has_epoch_bump or metadata.state in (ONGOING, EMPTY):
+    if not _has_epoch_bump(request) or metadata.state in (ONGOING, EMPTY):
         is_valid = has_epoch
     elif metadata.state.is_prepared:
         is_valid = repeat.of_epoch
@@ -69,14 +74,8 @@ def _check_producer(metadata: TransactionMetadata, request: EndTxnRequest, repea
 def _begins_when_idle(metadata: TransactionMetadata, request: EndTxnRequest, *, is_repeat: bool) -> bool:
     """Without a transaction: a repeat has its answer, and a producer with version 2 may abort nothing."""
     has_outcome = metadata.state is _OUTCOMES[request.is_committed]
-    if metadata.has_epoch_bump and metadata.state is not EMPTY:
-        if is_repeat and has_outcome:
-            return False
-        if not is_repeat and not request.is_committed:
-            return True
-    elif metadata.state is EMPTY:
-        if request.transaction_version >= FIRST_WITH_EPOCH_BUMP and not request.is_committed:
-            return True
-    elif has_outcome:
+    if has_outcome and (is_repeat or not _has_epoch_bump(request)):
         return False
+    if _has_epoch_bump(request) and not is_repeat and not request.is_committed:
+        return True
     raise RaykaError(ErrorCode.INVALID_TXN_STATE)

@@ -48,6 +48,8 @@ def _passes(metadata: TransactionMetadata, states: set[TransactionState], reques
 
 def describe(transactional_id: str, metadata: TransactionMetadata | None) -> DescribedTransaction:
     """One transactional id."""
+    if not transactional_id:
+        return DescribedTransaction(transactional_id, ErrorCode.INVALID_REQUEST)
     if metadata is None:
         return DescribedTransaction(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     return DescribedTransaction(

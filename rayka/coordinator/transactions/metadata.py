@@ -25,6 +25,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 MAX_EPOCH = 0x7FFF
+NO_TIMEOUT_MS = 0x7FFF_FFFF
+"""The timeout of a transaction that never times out, with two-phase commit (KIP-939)."""
 FIRST_WITH_EPOCH_BUMP = 2
 """The transaction version from which on every transaction has an epoch of its own (KIP-890)."""
 
@@ -55,14 +57,22 @@ class TransactionMetadata:
     client_transaction_version: int = 0
 
     @property
-    def has_epoch_bump(self) -> bool:
-        """Whether the last transaction was of a client that gets a new epoch with each."""
-        return self.client_transaction_version >= FIRST_WITH_EPOCH_BUMP
+    def times_out(self) -> bool:
+        """Whether the coordinator aborts a transaction that is open for too long."""
+        return self.timeout_ms != NO_TIMEOUT_MS
 
     @property
     def is_epoch_exhausted(self) -> bool:
         """Whether the producer needs a new id next."""
         return is_epoch_exhausted(self.producer_epoch)
+
+    def needs_new_id(self, expected_epoch: int) -> bool:
+        """Whether a producer that begins needs a new id; `expected_epoch` is the one that it had, -1 if it is new.
+
+        That is also so for one which was fenced in the last epoch of its id.
+        """
+        last = self.last_producer_epoch if self.producer_epoch == MAX_EPOCH else NO_PRODUCER_EPOCH
+        return self.is_epoch_exhausted and expected_epoch in (NO_PRODUCER_EPOCH, self.producer_epoch, last)
 
     def increment_epoch(self, timeout_ms: int, expected_epoch: int, now_ms: int) -> TransactionMetadata:
         """A producer begins, or goes on after an error with the epoch that it had (KIP-360), else -1.
@@ -80,11 +90,10 @@ class TransactionMetadata:
         return self._begin(self.producer_id, epoch, last, timeout_ms, now_ms)
 
     def rotate_producer_id(
-        self, producer_id: int, timeout_ms: int, now_ms: int, *, keeps_last_epoch: bool
+        self, producer_id: int, expected_epoch: int, timeout_ms: int, now_ms: int
     ) -> TransactionMetadata:
         """A producer begins with a new id, since the epochs of the old one are used up."""
-        last = self.producer_epoch if keeps_last_epoch else NO_PRODUCER_EPOCH
-        return self._begin(producer_id, 0, last, timeout_ms, now_ms)
+        return self._begin(producer_id, 0, expected_epoch, timeout_ms, now_ms)
 
     def _begin(
         self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
@@ -129,11 +138,11 @@ class TransactionMetadata:
         )
 
     def fence(self, now_ms: int) -> TransactionMetadata:
-        """Abort against the producer's will: it has another epoch from now on, which nobody is told."""
+        """Abort against the producer's will, in the next epoch. If no other takes its place, it may go on in that."""
         return self._move(
             PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH),
-            last_producer_epoch=NO_PRODUCER_EPOCH,
+            last_producer_epoch=self.producer_epoch,
             last_update_ms=now_ms,
         )
 

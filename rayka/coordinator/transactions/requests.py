@@ -40,7 +40,7 @@ class ProducerIdResponse:
 class InitProducerIdRequest(TransactionRequest[ProducerIdResponse]):
     """A producer begins. With an id and epoch it goes on after an error, unless another has taken its place (KIP-360).
 
-    CONCURRENT_TRANSACTIONS while the transaction of before is ended, for which the request waits up to `max_wait_ms`.
+    While the transaction of before is ended the request waits up to `max_wait_ms`; then CONCURRENT_TRANSACTIONS.
     """
 
     transactional_id: str
@@ -76,8 +76,8 @@ class AddPartitionsResponse:
 class AddPartitionsRequest(TransactionRequest[AddPartitionsResponse]):
     """Add partitions to the transaction, or verify that they are in it.
 
-    While the markers of the transaction before are written the request waits up to `max_wait_ms`; then, and as soon as
-    they are written, the answer is CONCURRENT_TRANSACTIONS, and the request is to come again.
+    While the markers of the transaction before are written the request waits up to `max_wait_ms`; then
+    CONCURRENT_TRANSACTIONS.
     """
 
     transactional_id: str

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rayka.coordinator.transactions.requests import TransactionRequest
 from rayka.types import TopicPartition
 
 
@@ -37,14 +38,6 @@ class TransactionTimerKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Step: the transactional id has its next state. `failure` answers a failed append."""
-
-    transactional_id: str
-    failure: type[Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class MovePartitions:
     """Step: partitions, so many, were added."""
 
@@ -54,9 +47,18 @@ class MovePartitions:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Step: a request waits for the markers of a transactional id; later it gets `response`, which asks it back."""
+    """Step: a request waits until markers are written, and is carried out then; after `max_wait_ms` it gets `late`."""
+
+    request_id: int
+    request: TransactionRequest[Any]
+    late: Any
+    max_wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Step: the transactional id has its next state. `failure` answers a failed append; `wait` begins with the step."""
 
     transactional_id: str
-    request_id: int
-    response: Any
-    max_wait_ms: int
+    failure: type[Any] | None = None
+    wait: Wait | None = None

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rayka.coordinator.groups.spec import OFFSETS_TOPIC
+from rayka.coordinator.transactions.spec import TRANSACTION_STATE_TOPIC
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.limits import logger
 from rayka.types import TopicPartition
@@ -35,8 +36,8 @@ _MOVES: Final = struct.Struct("<I")
 class Affinity:
     """Counts how often in a row a connection asked for partitions of one other process. `moves` it has moved before.
 
-    A connection that carries records follows their leader. One that carries none follows its group's coordinator:
-    most clients have a connection of its own for that.
+    A connection that carries records follows their leader. One that carries none follows the coordinator of its group
+    or transactional id: most clients have connections of their own for that.
     """
 
     __slots__ = ("_broker", "_carries_records", "_count", "_threshold", "moves", "path")
@@ -64,8 +65,16 @@ class Affinity:
     def follow_group(self, group_id: str) -> None:
         """A request is for a group."""
         if not self._carries_records:
-            coordinator = TopicPartition(OFFSETS_TOPIC, self._broker.groups.partition_of(group_id))
-            self._note(self._broker.partitions.process_of(coordinator))
+            self._follow_coordinator(OFFSETS_TOPIC, self._broker.groups.partition_of(group_id))
+
+    def follow_transaction(self, transactional_id: str) -> None:
+        """A request is for a transaction."""
+        if not self._carries_records:
+            partition = self._broker.transactions.partition_of(transactional_id)
+            self._follow_coordinator(TRANSACTION_STATE_TOPIC, partition)
+
+    def _follow_coordinator(self, topic: str, partition: int) -> None:
+        self._note(self._broker.partitions.process_of(TopicPartition(topic, partition)))
 
     def _note(self, path: str | None) -> None:
         """Count a request for the process at `path`; None stands for this one, or several."""

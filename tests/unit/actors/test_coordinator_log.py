@@ -43,12 +43,14 @@ def lead(directory: LogDirectory, config: LogConfig) -> tuple[Partition, Replica
 
 
 class FewDescriptors(CrashingFiles):
-    """Loses at a power cut what was not synced. While it `lacks` descriptors, no flush can begin."""
+    """Loses at a power cut what was not synced. While it `lacks` descriptors, no flush can begin, and is `refused`."""
 
     lacks = False
+    refused = 0
 
     def duplicate(self, descriptor: int) -> int:
         if self.lacks:
+            self.refused += 1
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return super().duplicate(descriptor)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from rayka.actors.coordinator import context
 from rayka.actors.coordinator.outside import Verified
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.coordinator.transactions import TransactionLinks
@@ -26,6 +28,7 @@ from rayka.coordinator.transactions.requests import (
     MarkersWrittenRequest,
 )
 from rayka.coordinator.transactions.spec import TRANSACTIONS
+from rayka.coordinator.transactions.state import TransactionState
 from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
@@ -44,12 +47,15 @@ class Running:
         self.runtime = CoordinatorRuntime(spec, self.server, BrokerConfig.parse({}), 1)
         self.runtime.outside = self
         self.performed: list[TransactionMarkers] = []
+        self.may_report = asyncio.Event()
+        self.may_report.set()
 
     async def verified(self, partition: Partition, request: TransactionalRequest[Any]) -> Verified:
         return ErrorCode.NONE, None
 
     async def perform(self, markers: TransactionMarkers, leader_epoch: int) -> Request[Any]:
         self.performed.append(markers)
+        await self.may_report.wait()
         return MarkersWrittenRequest(markers.transactional_id, markers.producer_id, markers.producer_epoch)
 
     async def start(self, query: Request[Any]) -> None:
@@ -57,6 +63,12 @@ class Running:
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         while isinstance(answer := await self.send(query), RaykaError) and answer.code is loading:
             await asyncio.sleep(0)
+
+    @property
+    def state(self) -> TransactionState:
+        """Of the transactional id, durable or not."""
+        state: TransactionState = self.runtime._coordinators[0]._core.transactions["t"].state
+        return state
 
     def send(self, request: Request[Any]) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -94,6 +106,44 @@ def test_markers_are_written_though_the_flush_of_the_outcome_fails_at_first(tmp_
         assert (markers.is_committed, markers.partitions) == (True, (ORDERS,))
 
     check(tmp_path, TRANSACTIONS, end)
+
+
+def test_a_report_of_markers_whose_flush_fails_does_not_end_the_next_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transactions of an older client have the same epoch, so a report that came again would be taken for theirs."""
+    monkeypatch.setattr(context, "_EFFECT_RETRY_S", 0.2)
+
+    async def end_two(running: Running) -> None:
+        await running.start(ListTransactionsRequest())
+        producer = await running.send(InitProducerIdRequest("t", 60_000, new_producer_id=5))
+        commit = EndTxnRequest("t", producer.producer_id, producer.producer_epoch, True)
+        add = AddPartitionsRequest("t", producer.producer_id, producer.producer_epoch, (ORDERS,))
+        running.may_report.clear()
+        await running.send(add)
+        await running.send(commit)
+        while not running.performed:
+            await asyncio.sleep(0)
+        running.files.lacks = True
+        running.may_report.set()
+        while not running.files.refused:
+            await asyncio.sleep(0)
+        assert running.state is TransactionState.COMPLETE_COMMIT
+        running.may_report.clear()
+        running.files.lacks = False
+        running.server._directory.disk.probe_succeeded()
+        await running.send(add)
+        await running.send(commit)
+        while len(running.performed) < 2:
+            await asyncio.sleep(0)
+        for _ in range(30):
+            await asyncio.sleep(0.01)
+            assert running.state is TransactionState.PREPARE_COMMIT
+        running.may_report.set()
+        added = await running.send(dataclasses.replace(add, max_wait_ms=10_000))
+        assert added.errors == (ErrorCode.NONE,)
+
+    check(tmp_path, TRANSACTIONS, end_two)
 
 
 def test_a_commit_of_offsets_is_answered_by_a_coordinator_that_resigns_at_once(tmp_path: Path) -> None:

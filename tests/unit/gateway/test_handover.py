@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvloop
 
 from rayka.coordinator.groups.spec import OFFSETS_TOPIC
+from rayka.coordinator.transactions.spec import TRANSACTION_STATE_TOPIC
 from rayka.gateway.server.handover import Affinity
 from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey
@@ -94,15 +97,16 @@ def test_a_connection_stays_when_the_other_process_is_gone(tmp_path: Path) -> No
 
 
 class Placed:
-    """What an `Affinity` asks: the processes of partitions, `groups` of all groups."""
+    """What an `Affinity` asks: the processes of partitions, `coordinator` of all groups and transactional ids."""
 
     def __init__(self) -> None:
         self.partitions = self
         self.groups = self
-        self.coordinator: str | None = "g"
+        self.transactions = self
+        self.coordinator: str | None = "c"
 
     def process_of(self, topic_partition: TopicPartition) -> str | None:
-        if topic_partition.topic == OFFSETS_TOPIC:
+        if topic_partition.topic in (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):
             return self.coordinator
         return None if topic_partition.topic == "here" else topic_partition.topic
 
@@ -132,16 +136,19 @@ def test_only_requests_for_one_process_in_a_row_move_a_connection_and_each_move_
     assert moved.is_due
 
 
-def test_a_connection_follows_its_group_unless_it_carries_records() -> None:
+@pytest.mark.parametrize("follow", [Affinity.follow_group, Affinity.follow_transaction])
+def test_a_connection_follows_its_coordinator_unless_it_carries_records(
+    follow: Callable[[Affinity, str], None],
+) -> None:
     affinity = affinity_of()
     for _ in range(8):
         assert not affinity.is_due
-        affinity.follow_group("orders")
-    assert (affinity.is_due, affinity.path) == (True, "g")
+        follow(affinity, "orders")
+    assert (affinity.is_due, affinity.path) == (True, "c")
     shared = affinity_of()
     for _ in range(8):
         shared.follow([TopicPartition("here", 0)])
-        shared.follow_group("orders")
+        follow(shared, "orders")
     assert not shared.is_due
 
 

@@ -1,8 +1,9 @@
-"""Which partitions a client may add to its transaction."""
+"""Transactions over the wire, in every version."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,88 @@ from tests.unit.gateway.asking import SECOND, create, make, run
 from tests.unit.gateway.asking_groups import ask
 from tests.unit.gateway.wire_client import WireClient
 
-ADD, INIT = ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.INIT_PRODUCER_ID
+ADD, INIT, COMMIT = ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.TXN_OFFSET_COMMIT
+
+
+def added(version: int, producer: Any, *, is_verify_only: bool = False) -> dict[str, Any]:
+    """The fields of a request that adds partition 0 of `orders`, or asks whether it is there."""
+    topics = (make(ADD, version, "AddPartitionsToTxnTopic", name="orders", partitions=(0,)),)
+    if version < 4:
+        who = {"transactional_id": "t", "producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+        return {f"v3_and_below_{name}": value for name, value in who.items()} | {"v3_and_below_topics": topics}
+    transaction = make(
+        ADD, version, "AddPartitionsToTxnTransaction",
+        transactional_id="t", producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
+        verify_only=is_verify_only, topics=topics,
+    )  # fmt: skip
+    return {"transactions": (transaction,)}
+
+
+def partition_errors(version: int, response: Any) -> list[int]:
+    if version < 4:
+        results = response.results_by_topic_v3_and_below
+    else:
+        (transaction,) = response.results_by_transaction
+        results = transaction.topic_results
+    return [one.partition_error_code for result in results for one in result.results_by_partition]
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_transaction_in_every_version(version: int, tmp_path: Path) -> None:
+    """Offsets are committed with it, tools list and describe it, and its producer id and epoch come back from 5 on."""
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("orders", 1, 1))
+        topic_id = broker.image.topics["orders"].topic_id
+        begun = await ask(client, INIT, version, **begin("t"))
+        assert begun.error_code == ErrorCode.NONE
+        producer = {"transactional_id": "t", "producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+        add = min(version, 5)
+        if add >= 4:
+            asked = await ask(client, ADD, add, **added(add, begun, is_verify_only=True))
+            assert partition_errors(add, asked) == [ErrorCode.TRANSACTION_ABORTABLE]
+        assert partition_errors(add, await ask(client, ADD, add, **added(add, begun))) == [ErrorCode.NONE]
+        offsets = await ask(client, ApiKey.ADD_OFFSETS_TO_TXN, version, **producer, group_id="g")
+        assert offsets.error_code == ErrorCode.NONE
+        partition = make(COMMIT, version, "TxnOffsetCommitRequestPartition", partition_index=0, committed_offset=7,
+                         committed_metadata="")  # fmt: skip
+        topic = make(COMMIT, version, "TxnOffsetCommitRequestTopic", name="orders", topic_id=topic_id,
+                     partitions=(partition,))  # fmt: skip
+        committed = await ask(client, COMMIT, version, **producer, group_id="g", topics=(topic,))
+        assert [one.error_code for each in committed.topics for one in each.partitions] == [ErrorCode.NONE]
+        listed = await ask(client, ApiKey.LIST_TRANSACTIONS, version, state_filters=(), producer_id_filters=())
+        assert [one.transaction_state for one in listed.transaction_states] == ["Ongoing"]
+        ended = await ask(client, ApiKey.END_TXN, version, **producer, committed=True)
+        assert ended.error_code == ErrorCode.NONE
+        if version >= 5:
+            assert (ended.producer_id, ended.producer_epoch) == (begun.producer_id, begun.producer_epoch + 1)
+        (described,) = (await ask(client, ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=("t",))).transaction_states
+        assert described.transaction_state == "CompleteCommit"
+
+    run(tmp_path, check)
+
+
+def begin(transactional_id: str | None, **fields: Any) -> dict[str, Any]:
+    given = {
+        "transactional_id": transactional_id,
+        "transaction_timeout": SECOND,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    return given | fields
+
+
+def test_a_prepared_transaction_cannot_be_kept(tmp_path: Path) -> None:
+    """As in Kafka 4.4, where KIP-939 is not complete."""
+
+    async def check(client: WireClient, broker: LocalBroker) -> None:
+        await create(broker, NewTopic("orders", 1, 1))
+        kept = await ask(client, INIT, 6, **begin("t", keep_prepared_txn=True))
+        assert (kept.error_code, kept.ongoing_txn_producer_id) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+        two_phase = await ask(client, INIT, 6, **begin("t", enable2_pc=True))
+        assert two_phase.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    run(tmp_path, check)
 
 
 @pytest.mark.parametrize("version", [0, 3])

@@ -55,12 +55,13 @@ def _member(member: Any) -> dict[str, Any]:
 
 
 async def handle_list(call: Call) -> Any:
-    """The groups of all coordinators, of some states (KIP-518) and types (KIP-848) if asked."""
+    """The groups of this node's coordinators, of some states (KIP-518) and types (KIP-848): clients ask every node."""
     states, kinds = call.field("states_filter", ()), call.field("types_filter", ())
     error = ErrorCode.NONE
     listed: list[ListedGroup] = []
     try:
-        for answer in await call.broker.groups.execute_all(ListGroupsRequest(tuple(states), tuple(kinds))):
+        request = ListGroupsRequest(tuple(states), tuple(kinds))
+        for answer in await call.broker.groups.execute_all(request, call.broker.node_id):
             listed += answer.groups
     except RaykaError as refusal:
         error = refusal.code

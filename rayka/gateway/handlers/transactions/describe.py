@@ -24,7 +24,7 @@ _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 async def handle_list(call: Call) -> Any:
-    """The transactional ids of all coordinators, by state, producer id, age and pattern."""
+    """The transactional ids of this node's coordinators, by state, producer id, age and pattern; tools ask all."""
     request = ListTransactionsRequest(
         tuple(call.request.state_filters),
         tuple(call.request.producer_id_filters),
@@ -34,7 +34,7 @@ async def handle_list(call: Call) -> Any:
     )
     error, answers = ErrorCode.NONE, []
     try:
-        answers = await call.broker.transactions.execute_all(request)
+        answers = await call.broker.transactions.execute_all(request, call.broker.node_id)
     except RaykaError as refusal:
         error = refusal.code
     return call.types.ListTransactionsResponse(

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from rayka.coordinator.groups.spec import OFFSETS_TOPIC
 from rayka.coordinator.transactions.requests import AddPartitionsRequest, EndTxnRequest, ProducerIdResponse
-from rayka.coordinator.transactions.turns import add_partitions_in_turn
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.handlers.transactions.producer_ids import known_error, longest_wait_ms, with_producer_id
@@ -29,6 +28,7 @@ async def handle_add_partitions(call: Call) -> Any:
     """Add partitions to transactions, or verify that they are in them."""
     types, request = call.types, call.request
     if call.version < _FIRST_BATCHED:
+        call.pending.connection.affinity.follow_transaction(request.v3_and_below_transactional_id)
         errors = await _add(
             call,
             request.v3_and_below_transactional_id,
@@ -94,7 +94,7 @@ def _fault(call: Call, partition: TopicPartition) -> ErrorCode:
 
 async def _errors(call: Call, request: AddPartitionsRequest) -> Sequence[ErrorCode]:
     try:
-        errors = (await add_partitions_in_turn(call.broker.transactions.execute, request)).errors
+        errors = (await call.broker.transactions.execute(request)).errors
     except RaykaError as error:
         errors = (error.code,) * len(request.partitions)
     return [known_error(call, error, _FIRST_WITH_FENCED) for error in errors]
@@ -119,6 +119,7 @@ def _results(call: Call, topics: Iterable[Any], errors: Mapping[TopicPartition, 
 async def handle_add_offsets(call: Call) -> Any:
     """Add the partition of `__consumer_offsets` that has a group's offsets."""
     request = call.request
+    call.pending.connection.affinity.follow_transaction(request.transactional_id)
     partition = TopicPartition(OFFSETS_TOPIC, call.broker.groups.partition_of(request.group_id))
     if not request.group_id:
         error = ErrorCode.INVALID_GROUP_ID
@@ -137,6 +138,7 @@ async def handle_add_offsets(call: Call) -> Any:
 async def handle_end(call: Call) -> Any:
     """Commit or abort. From version 5 on the response has the producer id and epoch for the next transaction."""
     request = call.request
+    call.pending.connection.affinity.follow_transaction(request.transactional_id)
     ending = EndTxnRequest(
         request.transactional_id,
         request.producer_id,

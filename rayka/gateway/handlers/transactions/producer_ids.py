@@ -10,7 +10,6 @@ import dataclasses
 from typing import Any
 
 from rayka.coordinator.transactions.requests import EndTxnRequest, InitProducerIdRequest, ProducerIdResponse
-from rayka.coordinator.transactions.turns import init_producer_id_in_turn
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE, signed_milliseconds
 from rayka.gateway.server.request import Call
@@ -57,18 +56,11 @@ async def _answer(call: Call) -> ProducerIdResponse:
 
 async def with_producer_id(call: Call, request: InitProducerIdRequest | EndTxnRequest) -> ProducerIdResponse:
     """Carry out a request at its coordinator; if that needs a new producer id, once more with one."""
-    response = await _execute(call, request)
+    response = await call.broker.transactions.execute(request)
     if response.needs_producer_id:
         new_producer_id = await call.broker.controller.allocate_producer_id()
-        response = await _execute(call, dataclasses.replace(request, new_producer_id=new_producer_id))
+        response = await call.broker.transactions.execute(dataclasses.replace(request, new_producer_id=new_producer_id))
     return response
-
-
-async def _execute(call: Call, request: InitProducerIdRequest | EndTxnRequest) -> ProducerIdResponse:
-    execute = call.broker.transactions.execute
-    if isinstance(request, InitProducerIdRequest):
-        return await init_producer_id_in_turn(execute, request)
-    return await execute(request)
 
 
 def longest_wait_ms(call: Call) -> int:

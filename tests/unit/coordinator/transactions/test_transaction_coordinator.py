@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.result import Completion, Pending
+from rayka.coordinator.result import Again, Completion, Pending
 from rayka.coordinator.transactions.coordinator import TransactionCoordinator
 from rayka.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata
 from rayka.coordinator.transactions.records import TransactionRecord, decode, encode
 from rayka.coordinator.transactions.requests import (
     AddPartitionsRequest,
+    AddPartitionsResponse,
     DescribeTransactionRequest,
     EndTxnRequest,
     InitProducerIdRequest,
@@ -36,9 +37,10 @@ DAY_MS = 86_400_000
 class Shell:
     """Carries out what the core returns, with a clock that stands still."""
 
-    def __init__(self, *records: TransactionRecord) -> None:
+    def __init__(self, *records: TransactionRecord, is_two_phase_commit_enabled: bool = False) -> None:
         self.ms = 1_000_000
-        self.core = TransactionCoordinator(TransactionSettings(900_000, 7 * DAY_MS, 3_600_000, False))
+        settings = TransactionSettings(900_000, 7 * DAY_MS, 3_600_000, is_two_phase_commit_enabled)
+        self.core = TransactionCoordinator(settings)
         self.completions: list[Completion] = []
         for record in records:
             self.core.replay(record)
@@ -60,7 +62,9 @@ class Shell:
             assert decoded is not None
             self.core.replay(record)
         done = self.core.commit(result.step, self.now) if result.step is not None else ()
-        self.completions += (*result.completions, *done)
+        for request_id, response in (*result.completions, *done):
+            answer = self.run(response.request) if isinstance(response, Again) else response
+            self.completions.append(Completion(request_id, answer))
 
     def pass_time(self, ms: int) -> None:
         self.ms += ms
@@ -189,6 +193,38 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
     assert shell.end(producer).error is ErrorCode.PRODUCER_FENCED
 
 
+@pytest.mark.parametrize(
+    ("epoch", "after"),
+    [(3, ProducerIdResponse(NONE, 7, 4)), (MAX_EPOCH - 1, ProducerIdResponse(NONE, 500, 0))],
+)
+def test_a_producer_may_go_on_after_a_timeout_unless_another_took_its_place(
+    epoch: int, after: ProducerIdResponse
+) -> None:
+    open_since = TransactionMetadata(
+        7, epoch, 5_000, 0, TransactionState.ONGOING, partitions=frozenset({ORDERS}), start_ms=1_000_000
+    )
+    shell = Shell(TransactionRecord("t", open_since))
+    shell.pass_time(5_000)
+    shell.write_markers()
+    assert shell.add(ProducerIdResponse(NONE, 7, MAX_EPOCH), ORDERS) == (ErrorCode.PRODUCER_FENCED,)
+    for _ in range(2):
+        assert shell.init(7, epoch) == after
+    shell.init()
+    assert shell.init(7, epoch).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_transaction_with_two_phase_commit_never_times_out() -> None:
+    shell = Shell(is_two_phase_commit_enabled=True)
+    shell.add(shell.init(timeout_ms=1, is_two_phase=True), ORDERS)
+    for _ in range(30):
+        shell.pass_time(DAY_MS)
+    assert shell.state is TransactionState.ONGOING
+    loaded = Shell(TransactionRecord("t", shell.core.transactions["t"]))
+    loaded.pass_time(30 * DAY_MS)
+    assert loaded.state is TransactionState.ONGOING
+    loaded.core.validate_state()
+
+
 def test_a_coordinator_that_loads_goes_on_where_the_last_one_stopped() -> None:
     open_since = TransactionMetadata(
         7, 0, 5_000, 0, TransactionState.ONGOING, partitions=frozenset({ORDERS}), start_ms=997_000
@@ -223,10 +259,21 @@ def test_a_request_waits_for_the_markers_of_the_transaction_before() -> None:
     shell.pass_time(99)
     assert shell.completions == []
     shell.write_markers()
-    assert [completion.request_id for completion in shell.completions] == [first.request_id, second.request_id]
-    assert {completion.response.errors for completion in shell.completions} == {(ErrorCode.CONCURRENT_TRANSACTIONS,)}
+    added = AddPartitionsResponse((NONE,))
+    assert shell.completions == [Completion(first.request_id, added), Completion(second.request_id, added)]
+    assert shell.core.transactions["t"].partitions == {ORDERS}
     shell.pass_time(1)
     assert len(shell.completions) == 2
+
+
+def test_a_new_producer_waits_until_the_transaction_of_the_old_one_is_aborted() -> None:
+    shell = Shell()
+    old = shell.init()
+    shell.add(old, ORDERS)
+    waits = shell.run(InitProducerIdRequest("t", 60_000, max_wait_ms=100))
+    shell.write_markers()
+    assert shell.completions == [Completion(waits.request_id, ProducerIdResponse(NONE, 500, 2))]
+    assert shell.end(old).error is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_request_that_has_waited_too_long_is_answered() -> None:
@@ -297,6 +344,25 @@ def test_an_end_must_agree_with_the_outcome(commits: bool, version: int) -> None
     assert shell.end(producer, commits, version).error is NONE
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_client_may_change_the_version_of_transactions_between_two_of_them(commits: bool) -> None:
+    """The level of the feature was changed while it ran (KIP-890)."""
+    shell = Shell()
+    producer = shell.init()
+    for version in (0, 2, 0):
+        shell.add(producer, ORDERS, transaction_version=version)
+        ended = shell.end(producer, commits, version)
+        assert (ended.error, ended.producer_epoch) == (NONE, producer.producer_epoch + (version == 2))
+        shell.write_markers()
+        if version == 2:
+            assert shell.end(producer, commits, 2) == ended
+            producer = ended
+        else:
+            assert shell.end(producer, commits, 0) == ended
+    aborted = shell.end(producer, commits=False, version=2)
+    assert (aborted.error, aborted.producer_epoch) == (NONE, producer.producer_epoch + 1)
+
+
 def test_a_failed_append_leaves_everything_as_it_was() -> None:
     shell = Shell()
     producer = shell.init(timeout_ms=5_000)
@@ -348,3 +414,5 @@ def test_descriptions_have_the_open_transaction() -> None:
     assert (found.state, found.start_ms, found.partitions) == ("Ongoing", shell.ms, (ORDERS,))
     missing = shell.core.describe_transaction(DescribeTransactionRequest("u")).transaction
     assert missing.error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    nameless = shell.core.describe_transaction(DescribeTransactionRequest("")).transaction
+    assert nameless.error is ErrorCode.INVALID_REQUEST
