@@ -74,8 +74,11 @@ def retries_of(max_retries: int | None) -> int:
 
 
 def delivery_limit(max_retries: int) -> int:
-    """How often the task's record may be delivered: once more than it is run, to tell that its workers died."""
-    return max_retries + 2
+    """How often the task's record may be delivered: more often than it is run, to tell that its workers died.
+
+    Once is enough, unless that worker dies too.
+    """
+    return min(max_retries + 4, DELIVERY_LIMIT)
 
 
 def verdict(status: Status, delivery_count: int, max_retries: int, *, has_handler: bool) -> Verdict:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Empty, Queue
 from rayka.serve.results import Results
-from rayka.serve.task import FailedTask, Status, Task, Verdict, retry_delay_ms, verdict
+from rayka.serve.task import FailedTask, Status, Task, Verdict, delivery_limit, retry_delay_ms, verdict
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ Handler = Callable[..., Any]
 
 
 class WorkersDied(RuntimeError):
-    """Each worker that had the task died before the task ended."""
+    """Each worker that had the task died, or could not say how it ended."""
 
 
 class Workers:
@@ -86,7 +86,7 @@ class Workers:
             loop.close()
 
     def _take(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One task, if there is one. What fails here has ended nothing: the task is delivered again."""
+        """One task, if there is one."""
         try:
             item = self._queue.lease(timeout=_LOOK_UP_S)
         except Empty:
@@ -96,10 +96,32 @@ class Workers:
             self._is_stopping.wait(_PAUSE_S)
             return
         try:
-            self._process(Task(*pickle.loads(item.value)), item.delivery_count, loop)
+            task = Task(*pickle.loads(item.value))
         except Exception:
-            logger.exception("a task of the queue %s could not be processed", self._queue.name)
+            logger.exception("an item of the queue %s is no task", self._queue.name)
             self._queue.task_failed(retry_delay_ms(item.delivery_count))
+            return
+        try:
+            self._process(task, item.delivery_count, loop)
+        except Exception as error:
+            logger.exception("task %s of the queue %s could not be processed", task.task_id, self._queue.name)
+            self._give_back(task, item.delivery_count, error)
+
+    def _give_back(self, task: Task, delivery_count: int, error: Exception) -> None:
+        """Have the task delivered again, for which this was nothing; but after the last delivery it has failed.
+
+        Whoever waits for it must be told that, so the task is kept until the result can be written.
+        """
+        if delivery_count < delivery_limit(self._max_retries):
+            self._queue.task_failed(retry_delay_ms(delivery_count))
+            return
+        while not self._is_stopping.is_set():
+            try:
+                self._end(task, Status.FAILURE, error)
+                return
+            except RaykaError:
+                logger.exception("the failure of task %s could not be written", task.task_id)
+                self._is_stopping.wait(_PAUSE_S)
 
     def _process(self, task: Task, delivery_count: int, loop: asyncio.AbstractEventLoop) -> None:
         status = self._results.status(task.task_id)
@@ -109,9 +131,8 @@ class Workers:
             case Verdict.REFUSE:
                 self._refuse(task, KeyError(f"No handler is registered for the task {task.name!r}"))
             case Verdict.GIVE_UP:
-                self._fail(
-                    task, WorkersDied(f"{delivery_count - 1} workers died with the task {task.task_id}"), ((), {})
-                )
+                deliveries = f"the task {task.task_id} was delivered {delivery_count - 1} times, and no worker ended it"
+                self._fail(task, WorkersDied(deliveries), ((), {}))
             case Verdict.RUN:
                 self._try(task, delivery_count, loop)
 

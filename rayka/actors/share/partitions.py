@@ -88,6 +88,7 @@ class SharePartitions:
         self._waiters = Waiters()
         self._background = BackgroundTasks("share-partitions")
         self._loop = asyncio.get_running_loop()
+        self._sweeping = self._loop.call_later(_FORGOTTEN_AFTER_S, self._sweep)
 
     def __len__(self) -> int:
         return len(self._leaders)
@@ -141,6 +142,7 @@ class SharePartitions:
 
     def close(self) -> None:
         """Forget everything; requests under way get no answer."""
+        self._sweeping.cancel()
         for key in list(self._leaders):
             self._forget(key)
         self._background.cancel()
@@ -402,14 +404,27 @@ class SharePartitions:
             return None
 
     def _left(self, group_id: str, member_id: str) -> None:
-        members = self._members.get(group_id, {})
-        members.pop(member_id, None)
+        self._members.get(group_id, {}).pop(member_id, None)
+        self._forget_absent(group_id)
+
+    def _forget_absent(self, group_id: str) -> None:
+        """Forget members that have not come back for long; with the last one the group's share-partitions go."""
         before = self._loop.time() - _FORGOTTEN_AFTER_S
-        if any(seen.at > before for seen in members.values()):
+        members = self._members.pop(group_id, {})
+        present = {member_id: seen for member_id, seen in members.items() if seen.at > before}
+        if present:
+            self._members[group_id] = present
             return
-        self._members.pop(group_id, None)
-        for key in [key for key, leader in self._leaders.items() if key[0] == group_id and leader.is_idle]:
-            self._forget(key)
+        for place in [
+            place for place, leader in self._leaders.items() if place.group_id == group_id and leader.is_idle
+        ]:
+            self._forget(place)
+
+    def _sweep(self) -> None:
+        """Members that were killed, or whose topic was deleted, do not say that they leave."""
+        for group_id in list(self._members):
+            self._forget_absent(group_id)
+        self._sweeping = self._loop.call_later(_FORGOTTEN_AFTER_S, self._sweep)
 
 
 def _have_records(found: Sequence[Found], count: int) -> bool:

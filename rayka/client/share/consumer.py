@@ -74,7 +74,11 @@ class AsyncShareConsumer:
         self._is_implicit = acknowledgement_mode == "implicit"
         self._max_poll_records = max_poll_records
         self._acquire_mode = AcquireMode[acquire_mode.upper()]
-        self._member = ShareConsumerMember(broker, group_id, subscription_of(topics, None).topics)
+        subscription = subscription_of(topics, None).topics
+        for topic in subscription:
+            if topic not in broker.image.topics:
+                logger.warning("the topic %s does not exist: group %s waits for it", topic, group_id)
+        self._member = ShareConsumerMember(broker, group_id, subscription)
         self._loop = asyncio.get_running_loop()
         self._reader = SegmentReader()
         self._held: set[tuple[TopicPartition, int]] = set()

@@ -73,6 +73,13 @@ def test_records_are_accepted_with_the_next_poll(cluster: Cluster) -> None:
         assert consumer.poll(timeout_ms=1500) == []
 
 
+def test_a_topic_that_does_not_exist_is_logged_with_its_name(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.share_consumer("workers", ["tasks", "taks"]).close()
+    assert [record.args for record in caplog.records if record.levelname == "WARNING"] == [("taks", "workers")]
+
+
 def test_each_record_is_accepted_released_or_rejected(cluster: Cluster) -> None:
     write(cluster, 6)
     with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:

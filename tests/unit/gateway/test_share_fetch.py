@@ -380,6 +380,20 @@ def test_no_record_is_delivered_before_the_group_has_state(tmp_path: Path) -> No
     check(tmp_path, body)
 
 
+def test_members_that_were_killed_are_forgotten_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions_module, "_FORGOTTEN_AFTER_S", 0.05)
+
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", 1)
+        partitions = broker.share_leaders.partitions
+        wanted = ShareFetchPartition(TopicPartition("t", 0), broker.image.topics["t"].topic_id.bytes)
+        await broker.share_leaders.fetch(ShareFetchParams("g", "m", 1.0, 1, 1 << 20, 10), [wanted])
+        assert partitions._members.keys() == {"g"}
+        await until(lambda: not partitions._members and len(partitions) == 0)
+
+    check(tmp_path, body)
+
+
 def test_groups_that_nobody_comes_back_for_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions_module, "_KEPT_S", 0.05)
 

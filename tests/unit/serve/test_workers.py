@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Queue
 from rayka.queue.items import dumps
 from rayka.serve.results import Results
@@ -190,6 +191,27 @@ def test_a_task_whose_workers_all_died_fails_and_says_so(tasks: Tasks) -> None:
     ((status, error),) = tasks.ended("poison")
     assert (status, type(error).__name__) == (Status.FAILURE, "WorkersDied")
     assert FailedTask(*tasks.failed.get(timeout=ENOUGH_S)).task_id == "poison"
+
+
+def test_a_task_that_can_t_be_put_into_the_failed_queue_ends_with_its_last_delivery(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.serve.worker.retry_delay_ms", lambda count: 0)
+    monkeypatch.setattr("rayka.serve.worker._PAUSE_S", 0.0)
+    tasks.failed.shutdown()
+    write, refusals = Results.write, iter([RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)])
+
+    def refuse_once(self: Results, *result: Any) -> None:
+        for error in refusals:
+            raise error
+        write(self, *result)
+
+    monkeypatch.setattr(Results, "write", refuse_once)
+    tasks.enqueue("lost", "fail")
+    tasks.start(fail=lambda: 1 / 0)
+    ((status, error),) = tasks.ended("lost")
+    assert status is Status.FAILURE
+    assert "was shut down" in str(error)
 
 
 def test_a_result_that_can_t_be_pickled_is_stored_as_text(tasks: Tasks) -> None:
