@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _LOGGED_RECORDS = 10
 _TURN_S = 0.01
+_LOAD_TURN_S = 0.001
+"""After so long a coordinator that loads lets others have their turn."""
 _EFFECT_RETRY_S = 0.5
 
 T = TypeVar("T")
@@ -93,15 +95,18 @@ class CoordinatorContext(Generic[C]):
         raise StopLoop
 
     async def load(self) -> None:
-        """Replay the log, a slice at a time so that other requests are served in between, and start to coordinate."""
+        """Replay the log and start to coordinate. Other requests are served in between."""
         started = time.monotonic()
         self._core = self._spec.create(self._configs())
         count = self.skipped_records = 0
-        for entries in self._log.read():
+        turn_end_s = self._loop.time() + _LOAD_TURN_S
+        async for entries in self._log.read():
             for entry in entries:
                 self._replay(entry)
+                if self._loop.time() >= turn_end_s:
+                    await asyncio.sleep(0)
+                    turn_end_s = self._loop.time() + _LOAD_TURN_S
             count += len(entries)
-            await asyncio.sleep(0)
         self.skipped_records += self._log.skipped_batches
         self._error = None
         self.on_new_configs()

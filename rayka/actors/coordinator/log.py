@@ -6,10 +6,11 @@ that is not compacted, the coordinator says where the records that count begin.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rayka.actors.replica.markers import write_marker
@@ -22,7 +23,7 @@ from rayka.storage.format.control import ControlType, read_control_type
 from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.producers.verification import Verification
 from rayka.storage.segments.reader import SegmentReader
-from rayka.types import NO_PRODUCER_ID, TxnMarker
+from rayka.types import NO_PRODUCER_ID, FileSlice, TxnMarker
 
 _READ_BYTES = 1024 * 1024
 _BATCH_BYTES = 512 * 1024
@@ -59,24 +60,35 @@ class CoordinatorLog:
         self.skipped_batches = 0
         """Batches that the last `read` could not parse."""
 
-    def read(self) -> Iterator[list[Entry | Marker]]:
-        """All entries of the log, a slice of them at a time. Batches that can't be parsed are logged and skipped.
+    async def read(self) -> AsyncIterator[list[Entry | Marker]]:
+        """All entries of the log, a slice of them at a time, read and decoded in a thread.
 
-        Raises CORRUPT_MESSAGE where a batch does not end within the log, so that what follows it can't be found: a
-        coordinator without that would answer with old state, and might delete the rest.
+        Batches that can't be parsed are logged and skipped. Raises CORRUPT_MESSAGE where a batch does not end within
+        the log, so that what follows it can't be found: a coordinator without that would answer with old state, and
+        might delete the rest. Raises KAFKA_STORAGE_ERROR.
         """
         log = self.partition.log
         offset = log.log_start_offset
         self.skipped_batches = 0
         while (found := log.read(offset, _READ_BYTES, log.log_end_offset)) is not None:
-            entries: list[Entry | Marker] = []
-            before, buffer = offset, self._reader.read(found)
-            for position, header in iter_headers(buffer):
-                entries += self._entries(buffer, position, header, before)
-                offset = header.next_offset
+            before = offset
+            try:
+                entries, offset = await asyncio.to_thread(self._read, found, offset)
+            except RaykaError:
+                self._server.check_records([found])
+                raise
             yield entries
             if offset == before:
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{self._name} has no whole batch at offset {offset}")
+
+    def _read(self, found: FileSlice, from_offset: int) -> tuple[list[Entry | Marker], int]:
+        """The entries of a slice, and where the next one begins."""
+        entries: list[Entry | Marker] = []
+        offset, buffer = from_offset, self._reader.read(found)
+        for position, header in iter_headers(buffer):
+            entries += self._entries(buffer, position, header, from_offset)
+            offset = header.next_offset
+        return entries, offset
 
     def _entries(self, buffer: Buffer, position: int, header: BatchHeader, from_offset: int) -> list[Entry | Marker]:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from rayka.errors import RaykaError
 from rayka.replica.partition import Partition
@@ -12,6 +13,9 @@ from rayka.storage.log.flush_job import FlushJob
 from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 32
+"""So many partitions are flushed in one round, so that the loop is never long at their beginnings and ends."""
 
 
 class GroupCommit:
@@ -42,7 +46,7 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         try:
             while self._dirty:
-                partitions, self._dirty = list(self._dirty.values()), {}
+                partitions = [self._dirty.pop(name) for name in list(islice(self._dirty, _MOST_AT_ONCE))]
                 jobs = [(partition, job) for partition in partitions if (job := self._begin(partition)) is not None]
                 await loop.run_in_executor(None, _run_jobs, [job for _, job in jobs])
                 for partition, job in jobs:

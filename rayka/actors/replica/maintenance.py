@@ -20,6 +20,7 @@ from rayka.storage.log.log import Log
 logger = logging.getLogger(__name__)
 
 _FLUSH_CHECK_S = 1.0
+_PARTITIONS_A_TURN = 100
 _EXPIRY_CHECK_S = 600.0
 _COMPILE_CHECK_S = 10.0
 
@@ -60,13 +61,18 @@ class LogUpkeep:
     async def _flush(self) -> None:
         """Flush the logs whose `flush.ms` is over, and those with closed segments that are not on the device yet.
 
-        Snapshots of producers are written, without a flush.
+        Snapshots of producers are written, without a flush, and files are made for the rolls that come next.
         """
         now_ms = time.time_ns() // 1_000_000
-        self._server.flush(partition for partition in self._replicas if partition.log.flush_needed(now_ms))
-        for partition in self._replicas:
+        for number, partition in enumerate(self._replicas):
+            if partition.log.flush_needed(now_ms):
+                self._server.flush((partition,))
             if partition.log.has_unwritten_snapshots:
                 await self._disk.run(partition.log.write_snapshots)
+            if partition.log.needs_spare(now_ms):
+                await self._disk.run(partition.log.make_spare)
+            if number % _PARTITIONS_A_TURN == _PARTITIONS_A_TURN - 1:
+                await asyncio.sleep(0)
 
     async def _checkpoint(self) -> None:
         logs = [partition.log for partition in self._replicas]

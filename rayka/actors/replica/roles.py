@@ -131,7 +131,9 @@ class ReplicaRoles:
             config = self._config(topic.name, image)
             log = await self._disk.run(lambda: self._open_log(topic_partition, topic.topic_id, config))
             self._assignments.opened(topic, partition)
-            self._replicas.add(Partition(log, topic.topic_id, is_internal=topic.is_internal))
+            opened = Partition(log, topic.topic_id, is_internal=topic.is_internal)
+            log.when_rolled(functools.partial(self._server.flush, (opened,)))
+            self._replicas.add(opened)
         held = self._replicas.get(topic_partition)
         if partition.leader_actor == self._name:
             held.become_leader(

@@ -12,12 +12,14 @@ import contextlib
 import errno
 import os
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 from rayka.gateway.server.page_cache import is_cached
 from rayka.storage.segments.reader import paths_of
 from rayka.types import FileSlice
 
 _MAX_OPEN_FILES = 256
+_closing = ThreadPoolExecutor(1, thread_name_prefix="rayka-close")
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
@@ -38,8 +40,14 @@ class SegmentFile:
         self._device, self.inode = status.st_dev, status.st_ino
 
     def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        """The last descriptor of a deleted file gives its blocks free. For a large one that takes long: in a thread."""
+        if self._descriptor < 0:
+            return
+        if not os.fstat(self._descriptor).st_nlink:
+            with contextlib.suppress(RuntimeError):  # the interpreter ends
+                _closing.submit(os.close, self._descriptor)
+                return
+        os.close(self._descriptor)
 
     @property
     def is_current(self) -> bool:

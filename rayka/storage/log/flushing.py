@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rayka.storage.files import storing
 from rayka.storage.log.flush_job import FlushJob
 from rayka.storage.log.state import LogState
@@ -25,6 +27,18 @@ class LogFlush(LogState):
         is_unflushed = self._local.log_end_offset > self._local.recovery_point
         time_is_over = is_unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
         return self.flush_due or time_is_over or self._local.has_unflushed_segments
+
+    def when_rolled(self, call: Callable[[], None]) -> None:
+        """Call after each roll, in the thread that rolls: a closed segment is not on the device yet."""
+        self._local.on_roll = call
+
+    def needs_spare(self, now_ms: int) -> bool:
+        """Whether the next roll, which is not far, would have to make a file."""
+        return not self.is_released and self._local.needs_spare(now_ms)
+
+    def make_spare(self) -> None:
+        """Make that file. Any thread may; without it the roll does."""
+        self._local.make_spare()
 
     def begin_flush(self) -> FlushJob:
         """A job that puts everything appended so far on the device; run it, in a thread or not, and finish it.

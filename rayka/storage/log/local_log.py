@@ -7,6 +7,7 @@ the device is a job: the log makes it, any thread runs it, the log takes its res
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from rayka.config.log import LogConfig
 from rayka.storage.directory import partition_metadata
@@ -44,6 +45,8 @@ class LocalLog:
         self.truncations = 0
         """How often records were cut off the end: what was begun before may be about others that are gone."""
         self._has_flushed_directory = False
+        self.on_roll: Callable[[], None] = lambda: None
+        """Called after a roll: the segment before waits to be flushed."""
         self.configure(config, jitter_ms)
         self._advance_recovery_point()
 
@@ -94,6 +97,17 @@ class LocalLog:
             return
         old.end_appends()
         self._begin_segment(self.log_end_offset, now_ms)
+        self.on_roll()
+
+    def needs_spare(self, now_ms: int) -> bool:
+        """Whether half of the active segment's size or time is over, and there is no file for the next one."""
+        active = self.segments.active
+        is_half_full = active.size * 2 >= self.segment_size or (now_ms - active.created_ms) * 2 >= self.roll_ms
+        return is_half_full and active.size > 0 and not self._spare.is_ready
+
+    def make_spare(self) -> None:
+        """Make the file for the next segment. Any thread may."""
+        self._spare.make()
 
     def _begin_segment(self, base_offset: int, now_ms: int) -> None:
         segment = Segment(

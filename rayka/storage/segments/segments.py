@@ -33,7 +33,8 @@ class Segments:
 
     def remove(self, gone: tuple[Segment, ...]) -> None:
         """Take segments out."""
-        self._set(tuple(segment for segment in self.all if segment not in gone))
+        left_out = set(gone)
+        self._set(tuple(segment for segment in self.all if segment not in left_out))
 
     def replace(self, gone: tuple[Segment, ...], segment: Segment) -> None:
         """Put one segment in the place of others, of which the first has its base offset."""

@@ -11,7 +11,7 @@ FILE_NAME = "next.log.tmp"
 
 
 class SpareFile:
-    """An empty file, made in a thread after a roll, which the next roll only renames.
+    """An empty file, made in a thread ahead of a roll, which only renames it.
 
     To make a file, the system may have to read from the disk where it can put it, which takes 5 to 40 ms. A rename
     needs nothing that is not in memory. Recovery removes a spare file that a crash left.
@@ -22,6 +22,11 @@ class SpareFile:
         self._path = os.path.join(directory, FILE_NAME)
         self._is_ready = False
         self._is_released = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next roll makes no file."""
+        return self._is_ready
 
     def make(self) -> None:
         """Make the file if there is none. Any thread may. Without it the next roll makes its file itself."""

@@ -64,8 +64,12 @@ def compacted(partition: Partition, files: RealFiles | None = None) -> int:
     return end.records_kept
 
 
-def entries(log: CoordinatorLog) -> list[Entry]:
-    return [entry for read in log.read() for entry in read if isinstance(entry, Entry)]
+async def all_of(log: CoordinatorLog) -> list[Entry | Marker]:
+    return [entry async for read in log.read() for entry in read]
+
+
+async def entries(log: CoordinatorLog) -> list[Entry]:
+    return [entry for entry in await all_of(log) if isinstance(entry, Entry)]
 
 
 def test_a_compacted_log_keeps_the_last_value_of_each_key(tmp_path: Path) -> None:
@@ -77,12 +81,11 @@ def test_a_compacted_log_keeps_the_last_value_of_each_key(tmp_path: Path) -> Non
             log.append([(b"k%d" % (number % 3), b"%d:" % number + value)])
         log.append([(b"k0", None)])
         assert compacted(partition) == 3
-        read = [
-            (key, value[:4]) for _, key, value, _ in entries(CoordinatorLog(partition, server)) if value is not None
-        ]
+        found = await entries(CoordinatorLog(partition, server))
+        read = [(key, value[:4]) for _, key, value, _ in found if value is not None]
         assert read == [(b"k1", b"298:"), (b"k2", b"299:")]
         log.append([(b"k1", b"new")])
-        assert entries(CoordinatorLog(partition, server))[-1] == Entry(301, b"k1", b"new")
+        assert (await entries(CoordinatorLog(partition, server)))[-1] == Entry(301, b"k1", b"new")
 
     asyncio.run(check())
 
@@ -109,7 +112,7 @@ def test_offsets_of_a_transaction_count_after_its_commit(tmp_path: Path) -> None
         write(-1, b"written over", b"3")
         end(1, ControlType.COMMIT)
         log = CoordinatorLog(partition, server)
-        read = [entry for entries in log.read() for entry in entries]
+        read = await all_of(log)
         assert read[-1] == Marker(1, True)
         assert read[-4] == Entry(1, b"written over", b"1", 1)
         partition.log.roll(0)
@@ -117,9 +120,9 @@ def test_offsets_of_a_transaction_count_after_its_commit(tmp_path: Path) -> None
         assert compact(partition.log, 0, RealFiles()) is None, "a transaction is open"
 
         end(2, ControlType.ABORT)
-        assert len(entries(CoordinatorLog(partition, server))) == 4
+        assert len(await entries(CoordinatorLog(partition, server))) == 4
         compacted(partition)
-        kept = [(entry.key, entry.value) for entry in entries(CoordinatorLog(partition, server))]
+        kept = [(entry.key, entry.value) for entry in await entries(CoordinatorLog(partition, server))]
         assert kept == [(b"committed", b"1"), (b"written over", b"3")]
 
     asyncio.run(check())
@@ -151,7 +154,7 @@ def test_a_power_cut_after_a_compaction_loses_no_group(tmp_path: Path) -> None:
         files.lose_all()
         (tmp_path / BOOT_ID_FILE).write_text("that was another kernel\n")
         again = CoordinatorLog(*open_partition(tmp_path, config=LogConfig(cleanup_policy=("compact",))))
-        assert [(entry.key, entry.value) for entry in entries(again)] == LIVE
+        assert [(entry.key, entry.value) for entry in await entries(again)] == LIVE
 
     asyncio.run(check())
 
@@ -164,9 +167,9 @@ def test_what_is_not_on_the_device_is_not_compacted(tmp_path: Path) -> None:
         log.append([(b"group 0", b"new")])
         partition.log.roll(0)
         assert compact(partition.log, 0, RealFiles()) is None
-        assert len(entries(log)) == 201
+        assert len(await entries(log)) == 201
         partition.log.flush()
         assert compact(partition.log, 0, RealFiles()) is not None
-        assert len(entries(log)) == 4
+        assert len(await entries(log)) == 4
 
     asyncio.run(check())

@@ -14,10 +14,13 @@ from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from rayka.coordinator.groups.record_formats import encode as encode_record
+from rayka.coordinator.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from rayka.coordinator.groups.requests import ListGroupsRequest
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.topics import Topics
+from rayka.errors import ErrorCode
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigResource, ResourceType
 from tests.unit.actors.test_coordinator_log import open_partition
@@ -89,6 +92,51 @@ def test_a_resigned_coordinator_stops_loading(tmp_path: Path) -> None:
         coordinator.resign()
         await asyncio.wait([load], timeout=30)
         assert load.cancelled()
+
+    asyncio.run(check())
+
+
+def test_a_coordinator_whose_partition_leaves_stops_loading_and_refuses_requests(tmp_path: Path) -> None:
+    async def check() -> None:
+        partition, server = open_partition(tmp_path)
+        runtime = CoordinatorRuntime(GROUPS, server, BrokerConfig.parse({}), 1)
+        runtime.leads(partition)
+        coordinator = runtime._coordinators[0]
+        runtime.leaves(0)
+        assert not coordinator._background._tasks or all(task.cancelling() for task in coordinator._background._tasks)
+        for execute in (lambda *asked: runtime.execute(0, *asked), coordinator.execute):
+            answers: list[Any] = []
+            execute(ListGroupsRequest(), answers.append)
+            assert [answer.code for answer in answers] == [ErrorCode.NOT_COORDINATOR]
+
+    asyncio.run(check())
+
+
+def test_requests_are_served_while_a_long_log_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop never stands still for long: what takes long is bounded by time, not by the size of a slice."""
+    replay, replayed = CoordinatorContext._replay, [0]
+
+    def count(context: CoordinatorContext[Any], entry: Any) -> None:
+        replayed[0] += 1
+        replay(context, entry)
+
+    monkeypatch.setattr(CoordinatorContext, "_replay", count)
+
+    async def check() -> None:
+        log = CoordinatorLog(*open_partition(tmp_path))
+        value = OffsetCommitValue(7, commit_timestamp=2**62)
+        for start in range(0, 20_000, 4_000):
+            numbers = range(start, start + 4_000)
+            log.append([encode_record(CoordinatorRecord(OffsetCommitKey("g", "t", n), value)) for n in numbers])
+        coordinator = CoordinatorContext(GROUPS, log, Topics, lambda: CoordinatorConfigs({}))
+        load = coordinator.start()
+        steps = set()
+        while not load.done():
+            await asyncio.sleep(0)
+            steps.add(replayed[0])
+        assert max(steps) == 20_000
+        assert len(steps) > 10
+        coordinator.resign()
 
     asyncio.run(check())
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
-from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
+from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
+from rayka.testing import wait_until
 from rayka.types import FileSlice
 
 
@@ -106,3 +108,28 @@ def test_a_file_that_was_cut_short_is_gone(tmp_path: Path) -> None:
     path.write_bytes(b"0123")
     with pytest.raises(SegmentGone):
         file.read(8, 2)
+
+
+def test_the_last_descriptor_of_a_deleted_file_is_closed_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To give the blocks of a large file free takes the system a while, in which the loop would stand still."""
+    closed: dict[int, threading.Thread] = {}
+    undisturbed = os.close
+
+    def close(descriptor: int) -> None:
+        closed[descriptor] = threading.current_thread()
+        undisturbed(descriptor)
+
+    for is_deleted in (False, True):
+        path = tmp_path / f"{is_deleted}.log"
+        path.write_bytes(b"0123")
+        file = SegmentFile(str(path))
+        if is_deleted:
+            path.unlink()
+        descriptor = file._descriptor
+        monkeypatch.setattr(os, "close", close)
+        del file
+        wait_until(lambda: descriptor in closed, 10, "the file is closed")  # noqa: B023
+        monkeypatch.setattr(os, "close", undisturbed)
+        assert (closed.pop(descriptor) is threading.main_thread()) is not is_deleted

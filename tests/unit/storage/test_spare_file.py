@@ -7,7 +7,7 @@ from pathlib import Path
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.storage.segments.spare import FILE_NAME
-from tests.support.logs import append, open_log, read_values
+from tests.support.logs import NOW_MS, append, open_log, read_values
 
 
 class CountedFiles(RealFiles):
@@ -81,3 +81,33 @@ def test_a_roll_uses_no_spare_file_twice(tmp_path: Path) -> None:
         flush(log)
     inodes = {Path(segment.path).stat().st_ino for segment in log.segments}
     assert len(inodes) == len(log.segments)
+
+
+def test_the_first_roll_of_a_log_makes_no_file_either(tmp_path: Path) -> None:
+    """Once half of the segment is full, or half of its time is over, the file can be made ahead."""
+    files = CountedFiles()
+    log = open_log(tmp_path, files=files, segment_bytes=400)
+    assert not log.needs_spare(NOW_MS)
+    append(log, b"x" * 50)
+    assert not log.needs_spare(NOW_MS)
+    assert log.needs_spare(NOW_MS + log.config.segment_ms)
+    append(log, b"x" * 50)
+    assert log.needs_spare(NOW_MS)
+    log.make_spare()
+    assert not log.needs_spare(NOW_MS)
+    files.made.clear()
+    while len(log.segments) < 2:
+        append(log, b"x" * 50)
+    assert files.made == []
+
+
+def test_who_flushes_hears_of_every_roll(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=200)
+    rolls: list[int] = []
+    log.when_rolled(lambda: rolls.append(len(log.segments)))
+    while len(log.segments) < 4:
+        append(log, b"x" * 50)
+    log.roll(NOW_MS)
+    assert rolls == [2, 3, 4, 5]
+    log.roll(NOW_MS)
+    assert len(rolls) == 4, "an empty segment stays"
