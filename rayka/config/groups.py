@@ -62,8 +62,7 @@ _CONSUMER = (
     _int(
         "group.consumer.regex.refresh.interval.ms",
         600000,
-        "How often the topics that match the regular expressions of a group are looked up again, in Kafka. rayka does "
-        "it as soon as topics come or go.",
+        "How often the topics that match the regular expressions of a group are looked up again.",
         10000,
     ),
     _int(

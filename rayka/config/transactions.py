@@ -7,7 +7,6 @@ from functools import partial
 
 from rayka.config.definition import BOOLEAN, CLUSTER_WIDE, SHORT, ConfigDef, int_config
 
-_UNUSED = " Accepted because Kafka has it; "
 _int = partial(int_config, importance="high")
 
 
@@ -27,7 +26,7 @@ _TIMES = (
     _int(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10000,
-        "How often transactions are checked against their timeouts." + _UNUSED + "rayka has a timer for each.",
+        "How often transactions are checked against their timeouts.",
         importance="low",
     ),
     _int(
@@ -39,7 +38,7 @@ _TIMES = (
     _int(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
-        "How often Kafka looks whether they are written." + _UNUSED + "rayka goes on as soon as they are.",
+        "How often it is looked whether they are written.",
     ),
 )
 _TOPIC = (

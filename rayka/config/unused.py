@@ -22,6 +22,9 @@ from rayka.config.definition import (
     ConfigType,
 )
 
+_LOADING = "a coordinator reads its log a MiB at a time"
+_WRITES = "a coordinator's write waits for nothing but its own flush"
+_PLAIN = "coordinators write without compression"
 _THREADS = "actors take the place of thread pools"
 _SASL = "SASL is not served yet"
 
@@ -36,6 +39,16 @@ NOT_IN_USE: Mapping[str, str] = {
     "share.coordinator.append.linger.ms": "a coordinator appends at once",
     "share.coordinator.cached.buffer.max.bytes": "a coordinator keeps no buffers",
     "share.fetch.purgatory.purge.interval.requests": "a share fetch that has ended leaves nothing behind",
+    "offsets.load.buffer.size": _LOADING,
+    "share.coordinator.load.buffer.size": _LOADING,
+    "transaction.state.log.load.buffer.size": _LOADING,
+    "offsets.commit.timeout.ms": _WRITES,
+    "share.coordinator.write.timeout.ms": _WRITES,
+    "offsets.topic.compression.codec": _PLAIN,
+    "share.coordinator.state.topic.compression.codec": _PLAIN,
+    "add.partitions.to.txn.retry.backoff.ms": "a request goes on as soon as the markers are written",
+    "group.consumer.regex.refresh.interval.ms": "topics are matched as soon as they come and go",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "each transaction has a timer",
     "leader.replication.throttled.replicas": "replication is not throttled",
     "follower.replication.throttled.replicas": "replication is not throttled",
 }
