@@ -2,7 +2,8 @@
 
 A member opens its session with epoch 0. The requests after it carry the epochs 1, 2, ... and name only partitions that
 are new, forgotten, or have acknowledgements; each reads from all partitions of the session. Epoch -1 ends it. A session
-belongs to the connection on which it was opened, and ends with it.
+belongs to the connection on which it was opened, and ends with it. Their limit is that of a broker, whose processes
+count them together.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from rayka.errors import ErrorCode, RaykaError
 
@@ -66,11 +67,30 @@ class ShareSession:
             self.partitions[partition] = None
 
 
+class SessionCount(Protocol):
+    """How many sessions this process has, and how many the broker's other processes have."""
+
+    own: int
+
+    @property
+    def others(self) -> int:
+        """Those of other processes."""
+
+
+@dataclass(slots=True)
+class OnlyCount:
+    """The count of a broker with one process."""
+
+    own: int = 0
+    others: int = 0
+
+
 class ShareSessions:
     """The sessions of one gateway, whose `name` no other has."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", count: SessionCount | None = None) -> None:
         self._name = name
+        self._count: SessionCount = OnlyCount() if count is None else count
         self._opened = 0
         self._sessions: dict[SessionKey, ShareSession] = {}
 
@@ -85,8 +105,10 @@ class ShareSessions:
         """
         if epoch != INITIAL_EPOCH:
             return self.acknowledge(key, epoch)
-        self._sessions.pop(key, None)
-        if len(self._sessions) >= limit:
+        self._end(key)
+        self._count.own += 1
+        if self._count.own + self._count.others > limit:
+            self._count.own -= 1
             raise RaykaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"there are {limit} share sessions already")
         self._opened += 1
         session = self._sessions[key] = ShareSession(key, connection, f"{self._name}-{self._opened}")
@@ -100,7 +122,7 @@ class ShareSessions:
         if session is None:
             raise RaykaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"member {key.member_id} has no share session")
         if epoch == FINAL_EPOCH:
-            del self._sessions[key]
+            self._end(key)
         elif epoch != session.epoch:
             reason = f"share session epoch {epoch} is not {session.epoch}"
             raise RaykaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, reason)
@@ -112,5 +134,9 @@ class ShareSessions:
         """Remove and return the sessions of a connection that has ended."""
         ended = [session for session in self._sessions.values() if session.connection == connection]
         for session in ended:
-            del self._sessions[session.key]
+            self._end(session.key)
         return ended
+
+    def _end(self, key: SessionKey) -> None:
+        if self._sessions.pop(key, None) is not None:
+            self._count.own -= 1

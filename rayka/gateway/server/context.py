@@ -57,7 +57,7 @@ class Context:
         self.complaints = Complaints()
         self.busy_poll = BusyPoll(loop.call_soon)
         self.sessions = FetchSessions(self._config, self.usage.fetch_sessions)
-        self.share_sessions = ShareSessions(uuid.uuid4().hex)
+        self.share_sessions = ShareSessions(uuid.uuid4().hex, self.usage.share_sessions)
         self.segment_files = SegmentFiles()
         self.conversions = Conversions(loop)
         self.fetch_max_bytes: int = self._config["fetch.max.bytes"]

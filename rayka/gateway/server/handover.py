@@ -6,7 +6,8 @@ partitions of one other process only, several times in a row, and nothing of it 
 that process as a datagram on a Unix socket (SCM_RIGHTS); both sides go on as if it had been accepted there. A
 connection that moves often must ask more often before it moves again.
 
-Only what the descriptor carries moves along: a fetch session does not, and its client opens another.
+Only what the descriptor carries moves along: a fetch session does not, and its client opens another. A share session
+would give back the records that its member holds, so a connection that has had one stays.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import glob
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -82,6 +84,10 @@ class Affinity:
             self.path, self._count = path, 0
         if path is not None:
             self._count += 1
+
+    def stay(self) -> None:
+        """Never move the connection, whatever it asks for."""
+        self._threshold = sys.maxsize
 
     def reset(self) -> None:
         """Begin to count again."""

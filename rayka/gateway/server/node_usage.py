@@ -103,6 +103,7 @@ class NodeUsage:
         self.connections = SharedCount(self, 0)
         self.bytes = SharedCount(self, 1)
         self.fetch_sessions = SharedCount(self, 2)
+        self.share_sessions = SharedCount(self, 3)
         if directory is not None:
             make_private_directory(os.path.dirname(directory))
             make_private_directory(directory)

@@ -152,6 +152,16 @@ def test_a_connection_follows_its_coordinator_unless_it_carries_records(
     assert not shared.is_due
 
 
+def test_a_connection_with_a_share_session_stays_where_its_session_is() -> None:
+    affinity = affinity_of()
+    affinity.stay()
+    for _ in range(10_000):
+        affinity.follow([TopicPartition("a", 0)])
+    affinity.reset()
+    affinity.follow([TopicPartition("a", 0)])
+    assert not affinity.is_due
+
+
 def test_a_connection_that_commits_moves_to_its_coordinator(tmp_path: Path) -> None:
     async def main() -> None:
         pair = Pair(tmp_path)

@@ -7,7 +7,15 @@ import uuid
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.share.session import FINAL_EPOCH, INITIAL_EPOCH, SessionKey, SharePartitionId, ShareSession, ShareSessions
+from rayka.share.session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    OnlyCount,
+    SessionKey,
+    SharePartitionId,
+    ShareSession,
+    ShareSessions,
+)
 
 KEY = SessionKey("group", "member")
 TOPIC = uuid.UUID(int=1)
@@ -89,3 +97,22 @@ def test_sessions_end_with_their_connection() -> None:
     sessions.fetch(SessionKey("group", "another"), INITIAL_EPOCH, "another connection", 10)
     assert sessions.disconnected("connection") == [session]
     assert len(sessions) == 1
+
+
+def test_the_processes_of_a_broker_have_one_limit_and_ended_sessions_make_room() -> None:
+    count = OnlyCount(others=2)
+    sessions = ShareSessions(count=count)
+    keys = [SessionKey("group", f"member-{number}") for number in range(4)]
+    for key in keys[:2]:
+        sessions.fetch(key, INITIAL_EPOCH, key.member_id, 4)
+    for others, is_refused in ((2, True), (1, False)):
+        count.others = others
+        if is_refused:
+            with pytest.raises(RaykaError, match="4 share sessions"):
+                sessions.fetch(keys[2], INITIAL_EPOCH, "another", 4)
+        else:
+            sessions.fetch(keys[2], INITIAL_EPOCH, "another", 4)
+    sessions.fetch(keys[0], INITIAL_EPOCH, "again", 4)
+    sessions.fetch(keys[0], FINAL_EPOCH, "again", 4)
+    sessions.disconnected("another")
+    assert (count.own, len(sessions)) == (1, 1)

@@ -65,6 +65,7 @@ class PendingShareFetch:
         self._acknowledged = acknowledgements(request.topics)
         if self._epoch == INITIAL_EPOCH and self._acknowledged:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "a request that opens a share session acknowledges nothing")
+        pending.connection.affinity.stay()
         limit = int(context.broker.config["group.share.max.share.sessions"])
         self._session = context.share_sessions.fetch(self._key, self._epoch, pending.connection, limit)
 
