@@ -1,15 +1,12 @@
-"""The results of a run, kept as data, and what is made of them: a table, docs/performance.md and its plots.
-
-python -m benchmarks.report [benchmarks/results/DATE.json]     # the newest file if none is named
-"""
+"""The results of a run, kept as data, and what is made of them: a table, docs/performance.md and its plots."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -149,7 +146,9 @@ def write_page(results: Results, source: Path) -> None:
 
 
 def main() -> None:
-    source = Path(sys.argv[1]) if len(sys.argv) > 1 else max(RESULTS.glob("*.json"))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("results", type=Path, nargs="?", help="a file of benchmarks/results; default: the newest")
+    source = parser.parse_args().results or max(RESULTS.glob("*.json"))
     write_page(Results(**json.loads(source.read_text())), source)
 
 
