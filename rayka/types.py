@@ -15,6 +15,8 @@ NO_TIMESTAMP = -1
 NO_LEADER = -1
 NO_LEADER_EPOCH = -1
 NO_PRODUCER_ID = -1
+ALL_ACKS = -1
+"""The `acks` of an append that is answered when all in-sync replicas have it."""
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 

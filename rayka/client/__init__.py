@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rayka.client.producer.accumulator import BufferFull
     from rayka.client.producer.blocking import Producer
     from rayka.client.producer.future import BatchMetadata, ProduceFuture, RecordMetadata
-    from rayka.client.producer.partitioner import Partitioner, murmur2, random_partition
+    from rayka.client.producer.partitioner import Partitioner, random_partition
     from rayka.client.producer.producer import AsyncProducer
     from rayka.client.settings import ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
     from rayka.client.share.blocking import ShareConsumer
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rayka.errors import ErrorCode, RaykaError
     from rayka.metadata.commands import NewPartitions, NewTopic
     from rayka.metadata.records import ConfigResource, ResourceType
+    from rayka.murmur2 import murmur2
     from rayka.share.record_state import AcknowledgeType
     from rayka.types import IsolationLevel, OffsetSpec, TimestampType, TopicPartition
 
@@ -52,7 +53,7 @@ _MODULES = {
     "rayka.client.group.coordinator": ("GroupMetadata", "OffsetAndMetadata", "ReadOffsets"),
     "rayka.client.group.settings": ("GroupConsumerConfig", "GroupConsumerOptions"),
     "rayka.client.producer.future": ("BatchMetadata", "ProduceFuture", "RecordMetadata"),
-    "rayka.client.producer.partitioner": ("Partitioner", "murmur2", "random_partition"),
+    "rayka.client.producer.partitioner": ("Partitioner", "random_partition"),
     "rayka.client.producer.accumulator": ("BufferFull",),
     "rayka.client.producer.blocking": ("Producer",),
     "rayka.client.producer.producer": ("AsyncProducer",),
@@ -66,6 +67,7 @@ _MODULES = {
     "rayka.errors": ("ErrorCode", "RaykaError"),
     "rayka.metadata.commands": ("NewPartitions", "NewTopic"),
     "rayka.metadata.records": ("ConfigResource", "ResourceType"),
+    "rayka.murmur2": ("murmur2",),
     "rayka.share.record_state": ("AcknowledgeType",),
     "rayka.types": ("IsolationLevel", "OffsetSpec", "TimestampType", "TopicPartition"),
 }

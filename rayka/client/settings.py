@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from rayka.client.producer.partitioner import Partitioner
+from rayka.config.definition import INT_MAX
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.compression import Codec
 from rayka.types import IsolationLevel
@@ -16,7 +17,6 @@ Deserializer: TypeAlias = Callable[[bytes], Any]
 
 MAX_IN_FLIGHT = 5
 """Batches of one producer whose sequences a partition remembers: more could not be told from duplicates."""
-INT_MAX = 2**31 - 1
 
 _ACKS: Mapping[Any, int] = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
 _RESET = ("earliest", "latest", "none")

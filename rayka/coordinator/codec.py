@@ -16,7 +16,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from rayka.varint import encode_uvarint
 
 _INT8 = struct.Struct(">b")
-_INT16 = struct.Struct(">h")
+VERSION = struct.Struct(">h")
+"""The type of a key, or the version of a value: it comes first."""
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 ZERO_UUID = uuid.UUID(int=0)
@@ -155,11 +156,11 @@ class Nullable:
 
 
 INT8: FieldType = _Int(_INT8)
-INT16: FieldType = _Int(_INT16)
+INT16: FieldType = _Int(VERSION)
 INT32: FieldType = _Int(_INT32)
 INT64: FieldType = _Int(_INT64)
 UUID: FieldType = _Uuid()
-STRING: FieldType = _Sized(_INT16, text=True)
+STRING: FieldType = _Sized(VERSION, text=True)
 BYTES: FieldType = _Sized(_INT32, text=False)
 
 

@@ -31,10 +31,10 @@ from rayka.metadata.commands import (
     ControllerResult,
 )
 from rayka.metadata.image import MetadataImage
+from rayka.metadata.internal_topics import MIN_ISR
 from rayka.metadata.records import ConfigRecord, ConfigResource, ResourceType
 
 MAX_VALUE_LENGTH = 32_767
-MIN_ISR = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)

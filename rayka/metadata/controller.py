@@ -31,9 +31,10 @@ from rayka.metadata.commands import (
     TopicResult,
     UpdateFeatures,
 )
-from rayka.metadata.config_changes import MIN_ISR, ConfigChanges
+from rayka.metadata.config_changes import ConfigChanges
 from rayka.metadata.features import update_features
 from rayka.metadata.image import MetadataImage
+from rayka.metadata.internal_topics import MIN_ISR
 from rayka.metadata.nodes import Nodes
 from rayka.metadata.records import (
     ClusterRecord,

@@ -15,8 +15,6 @@ from rayka.metadata.records import PartitionChangeRecord
 from rayka.metadata.values import UNASSIGNED
 from rayka.types import NO_LEADER
 
-IsOnline = Callable[[PartitionImage, int], bool]
-
 
 @dataclass(frozen=True, slots=True)
 class Liveness:

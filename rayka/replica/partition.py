@@ -16,6 +16,7 @@ from rayka.storage.log.appender import AppendInfo
 from rayka.storage.log.log import Log
 from rayka.storage.producers.verification import Verification
 from rayka.types import (
+    ALL_ACKS,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     ActiveProducer,
@@ -34,7 +35,6 @@ from rayka.types import (
     TopicPartition,
 )
 
-ALL_ACKS = -1
 _DELETE = "delete"
 
 

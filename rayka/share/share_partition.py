@@ -113,11 +113,6 @@ class SharePartition:
         return self._batches.end_offset
 
     @property
-    def in_flight_count(self) -> int:
-        """How many offsets are in flight."""
-        return self.end_offset - self.start_offset
-
-    @property
     def delivery_complete_count(self) -> int:
         """How many offsets in flight are done, those of transitions included: not part of the lag (KIP-1226)."""
         changing = (batch for batch in self._batches if isinstance(batch.transition, Transition))

@@ -151,7 +151,7 @@ class ShareGroup(RuleBasedStateMachine):
     def in_flight_count(self) -> int:
         """How many records count as in flight: behind a delayed one those that are done do not."""
         if self.last_delayed < self.partition.start_offset:
-            return self.partition.in_flight_count
+            return self.partition.end_offset - self.partition.start_offset
         return sum(not record.state.is_terminal for record in self.records.values())
 
     def has_record(self, offset: int) -> bool:
@@ -389,7 +389,7 @@ class ShareGroup(RuleBasedStateMachine):
                 )
                 changing_to = (batch.next_state, batch.next_delivery_count, batch.next_available_ms)
                 assert (changing_to if isinstance(batch.transition, Transition) else None) == record.changing_to
-        assert len(self.records) == partition.in_flight_count
+        assert len(self.records) == partition.end_offset - partition.start_offset
         assert partition.delivery_complete_count == done
 
 

@@ -13,8 +13,8 @@ from collections import Counter
 import pytest
 import ray
 
-from rayka.client.producer.partitioner import murmur2
 from rayka.errors import ErrorCode, RaykaError
+from rayka.murmur2 import murmur2
 from rayka.spark import read_topic, stream_topic, topic_sink, write_topic
 from tests.spark.test_faults import executor_pid
 from tests.spark.test_stream import Driver, fill

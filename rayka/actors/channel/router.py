@@ -31,6 +31,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.storage.directory.names import parse_directory_name
 from rayka.types import (
+    NO_LEADER_EPOCH,
     ActiveProducers,
     AppendParams,
     AppendRequest,
@@ -48,8 +49,6 @@ from rayka.types import (
     TopicPartition,
     TxnMarker,
 )
-
-NO_EPOCH = -1
 
 Q = TypeVar("Q", bound=tuple[Any, ...])
 R = TypeVar("R")
@@ -106,7 +105,7 @@ class Router:
         if own is not None:
             return own
         epoch = self._epoch_of(actor_name)
-        known_epoch, link = self._links.get(actor_name, (NO_EPOCH, None))
+        known_epoch, link = self._links.get(actor_name, (NO_LEADER_EPOCH, None))
         if link is None or known_epoch != epoch:
             if link is not None:
                 link.close()
@@ -116,7 +115,7 @@ class Router:
 
     def _epoch_of(self, actor_name: str) -> int:
         actor = self._image().actors.get(actor_name)
-        return actor.epoch if actor is not None else NO_EPOCH
+        return actor.epoch if actor is not None else NO_LEADER_EPOCH
 
     def image_changed(self) -> None:
         """Close links to earlier starts of actors. What waits for these ends now, and clients send it again."""
@@ -126,7 +125,7 @@ class Router:
                 self._loop.call_soon(self._forget, actor_name, link)  # after everybody has heard of the end
 
     def _forget(self, actor_name: str, link: LeaderClient) -> None:
-        if self._links.get(actor_name, (NO_EPOCH, None))[1] is link:
+        if self._links.get(actor_name, (NO_LEADER_EPOCH, None))[1] is link:
             del self._links[actor_name]
 
     def is_local(self, actor_name: str) -> bool:
@@ -185,7 +184,7 @@ class Router:
 
         Requests on it end now, so the append that notices this is refused: it must not overtake those before it.
         """
-        _, known = self._links.get(actor_name, (NO_EPOCH, None))
+        _, known = self._links.get(actor_name, (NO_LEADER_EPOCH, None))
         return self.link(actor_name) is not known and known is not None
 
     def process_of(self, topic_partition: TopicPartition) -> str | None:

@@ -11,8 +11,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import MAGIC, RECORD_BATCH_OVERHEAD, is_intact, read_header
 from rayka.storage.segments.scan import intact_batches
+from rayka.storage.segments.segment import LOG_SUFFIX
 
-_LOG_SUFFIX = ".log"
 _MAGIC_POSITION = 16
 
 
@@ -30,10 +30,10 @@ def verified_end(files: RealFiles, directory: str, synced_offset: int) -> tuple[
     that, and OSError.
     """
     names = sorted(files.list(directory)) if files.exists(directory) else []
-    segments = [name for name in names if name.endswith(_LOG_SUFFIX)]
-    begin = end = int(segments[0].removesuffix(_LOG_SUFFIX)) if segments else 0
+    segments = [name for name in names if name.endswith(LOG_SUFFIX)]
+    begin = end = int(segments[0].removesuffix(LOG_SUFFIX)) if segments else 0
     for name in segments:
-        base_offset = int(name.removesuffix(_LOG_SUFFIX))
+        base_offset = int(name.removesuffix(LOG_SUFFIX))
         path = os.path.join(directory, name)
         if base_offset != end:
             raise MetadataLogDamaged(f"offsets {end} to {base_offset} are missing before {path}")

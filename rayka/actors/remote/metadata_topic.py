@@ -26,6 +26,7 @@ from rayka.storage.remote.remote_partition import RemotePartition
 from rayka.storage.remote.segment_metadata import RemoteLogMetadataEvent, RemotePartitionDeleteState
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import (
+    ALL_ACKS,
     NO_LEADER_EPOCH,
     AppendParams,
     AppendRequest,
@@ -43,7 +44,6 @@ logger = logging.getLogger(__name__)
 METADATA_TOPIC: Final = "__remote_log_metadata"
 _TIMEOUT_MS: Final = 30_000
 _READ_BYTES: Final = 1 << 20
-_ALL_ACKS: Final = -1
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class MetadataTopic:
         number = self._number(event.partition)
         records = build_batch([Record(0, time.time_ns() // 1_000_000, None, encode(event))])
         request = AppendRequest(TopicPartition(METADATA_TOPIC, number), memoryview(records))
-        params = AppendParams(_ALL_ACKS, _TIMEOUT_MS, internal_topics_allowed=True)
+        params = AppendParams(ALL_ACKS, _TIMEOUT_MS, internal_topics_allowed=True)
         (result,) = await self._broker.partitions.append([request], params)
         if result.error:
             raise RaykaError(ErrorCode(result.error), result.error_message or f"{METADATA_TOPIC} took no event")

@@ -21,14 +21,13 @@ from rayka.share.config import ShareGroupConfig
 from rayka.share.share_partition import DeadLetters
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.segments.reader import SegmentReader
-from rayka.types import AppendParams, AppendRequest, FileSlice, TopicPartition
+from rayka.types import ALL_ACKS, AppendParams, AppendRequest, FileSlice, TopicPartition
 
 ENABLED_CONFIG: Final = "errors.deadletterqueue.group.enable"
 _TIMEOUT_MS: Final = 30_000
 _BATCH_RECORDS: Final = 500
 _READ_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 256 << 10
-_ALL_ACKS: Final = -1
 _KAFKA_HEADERS: Final = 6
 _MESSAGE: Final = "__dlq.errors.message"
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -61,7 +60,7 @@ class DeadLetterQueue:
         original: the source must not wait for ever for a record that the topic will never take. Raises RaykaError.
         """
         request = AppendRequest(target, memoryview(build_batch(records)))
-        (result,) = await self._broker.partitions.append([request], AppendParams(_ALL_ACKS, _TIMEOUT_MS))
+        (result,) = await self._broker.partitions.append([request], AppendParams(ALL_ACKS, _TIMEOUT_MS))
         smaller = _smaller(records) if result.error in _TOO_LARGE else []
         for part in smaller:
             await self._append(target, part)

@@ -42,14 +42,6 @@ def dies_with(parent_pid: int, number: int = signal.SIGKILL) -> Callable[[], Non
     return arm
 
 
-def parent_of(pid: int) -> int | None:
-    """The parent's id, None if there is no such process. Zombies have parents too."""
-    try:
-        return int(psutil.Process(pid).ppid())
-    except psutil.NoSuchProcess:
-        return None
-
-
 def descendants(root: int) -> list[int]:
     """Every process below `root`; zombies included."""
     try:

@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 
 from rayka.types import OffsetSpec, TopicPartition
 
+INACTIVE = ("Empty", "Dead")
+"""The states of a group without members."""
+
 
 class BrokerAddress(Protocol):
     """A broker with its advertised address."""

@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rayka.client.admin.group_offsets import Bounds, GroupDescription, MemberDescription, OffsetReset, offsets_of
+from rayka.client.admin.group_offsets import (
+    INACTIVE,
+    Bounds,
+    GroupDescription,
+    MemberDescription,
+    OffsetReset,
+    offsets_of,
+)
 from rayka.client.consumer.offsets import look_up
 from rayka.client.loop import at_home
 from rayka.coordinator.groups.classic.requests import DescribedMember, DescribeGroupsRequest
@@ -36,7 +43,6 @@ _NONE = ErrorCode.NONE
 _TIMEOUT_MS = 30_000
 _RETRY_BACKOFF_MS = 100
 _IN_ANOTHERS_HANDS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH)
-_INACTIVE = ("Empty", "Dead")
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -210,7 +216,7 @@ class GroupAdmin:
             if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
             return
-        if state not in _INACTIVE:
+        if state not in INACTIVE:
             raise RaykaError(
                 ErrorCode.NON_EMPTY_GROUP,
                 f"offsets of group {group_id} can be reset only while it has no members; it is {state}",

@@ -9,7 +9,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.types import IsolationLevel, OffsetAnswer, OffsetQuery, TopicPartition
 
-_UNKNOWN_FOR_S = 2.0
+UNKNOWN_FOR_S = 2.0
 """How long a partition may be unknown before it is taken for one that does not exist."""
 
 
@@ -44,6 +44,6 @@ async def look_up(
 
 def _require_patience(topic_partition: TopicPartition, answer: OffsetAnswer, waited_s: float, timeout_s: float) -> None:
     code = ErrorCode(answer.error)
-    patience_s = min(timeout_s, _UNKNOWN_FOR_S) if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else timeout_s
+    patience_s = min(timeout_s, UNKNOWN_FOR_S) if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else timeout_s
     if not code.retriable or waited_s >= patience_s:
         raise RaykaError(code, f"no offset of {topic_partition} after {waited_s:.1f} s")

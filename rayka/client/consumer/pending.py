@@ -6,12 +6,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from rayka.client.consumer.records import ConsumerRecord
-from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
+from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords, MadeRecords
 from rayka.errors import RaykaError
 from rayka.types import TopicPartition
-
-_BLOCK_RECORDS = 512
-"""So many records are made at a time: fewer objects than Python's garbage collector lets be before it looks at them."""
 
 
 class PendingRecords:
@@ -58,7 +55,7 @@ class PendingRecords:
         if not self._waiting:
             return False
         partition, _ = self._waiting[0]
-        block = self.take(_BLOCK_RECORDS)
+        block = self.take(BLOCK_RECORDS)
         try:
             self.made.extend(block)
         except RaykaError:

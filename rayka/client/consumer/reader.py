@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Unpack
 
-from rayka.client.consumer.offsets import look_up
+from rayka.client.consumer.offsets import UNKNOWN_FOR_S, look_up
 from rayka.client.consumer.records import CompletedFetch, ConsumerRecord
 from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, blocking_close
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
@@ -18,8 +18,6 @@ from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
 from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetSpec, TopicPartition
 
 _TIMEOUT_MS = 30_000
-_UNKNOWN_FOR_S = 2.0
-"""How long a partition may be unknown before it is taken for one that does not exist."""
 _GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 DEFAULT_MAX_BYTES = 1_048_576
 
@@ -138,7 +136,7 @@ class AsyncReader(AsyncClosing):
                 pairs = zip(asked, results, strict=True)
                 return [await self._record_set(request, result) for request, result in pairs]
             except RaykaError as error:
-                patience_s = min(timeout_ms / 1000, _UNKNOWN_FOR_S if error.code in _GONE else float("inf"))
+                patience_s = min(timeout_ms / 1000, UNKNOWN_FOR_S if error.code in _GONE else float("inf"))
                 is_corrupt = error.code is ErrorCode.CORRUPT_MESSAGE
                 if is_corrupt or not error.code.retriable or time.monotonic() - started_s >= patience_s:
                     raise

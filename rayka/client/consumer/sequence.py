@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 if TYPE_CHECKING:
     from rayka.client.consumer.records import ConsumerRecord
 
-_BLOCK_RECORDS = 512
+BLOCK_RECORDS = 512
 
 
 class RecordSource(Protocol):
@@ -82,7 +82,7 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
     def __iter__(self) -> Iterator[ConsumerRecord]:
         for source, start, end in self._parts:
             while start < end:
-                made = source.records(start, min(start + _BLOCK_RECORDS, end))
+                made = source.records(start, min(start + BLOCK_RECORDS, end))
                 yield from made
                 start += len(made)
 

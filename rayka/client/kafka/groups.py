@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rayka.client.admin.group_offsets import Bounds, GroupDescription, MemberDescription, OffsetReset, offsets_of
+from rayka.client.admin.group_offsets import (
+    INACTIVE,
+    Bounds,
+    GroupDescription,
+    MemberDescription,
+    OffsetReset,
+    offsets_of,
+)
 from rayka.client.kafka.admin import KafkaAdmin, by_topic, nested
 from rayka.client.kafka.cluster import KafkaCluster, raise_for
 from rayka.client.kafka.connection import entity
@@ -14,7 +21,6 @@ from rayka.client.kafka.values import GroupListing
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec, TopicPartition
 
-_INACTIVE = ("Empty", "Dead")
 _OWNED_BY_MEMBERS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH)
 
 Committed = dict[TopicPartition, tuple[int, int]]
@@ -185,7 +191,7 @@ class KafkaGroupAdmin:
             if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
             return
-        if state not in _INACTIVE:
+        if state not in INACTIVE:
             message = f"offsets of group {group_id} can be reset only while it has no members; it is {state}"
             raise RaykaError(ErrorCode.NON_EMPTY_GROUP, message)
 

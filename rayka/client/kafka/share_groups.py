@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rayka.client.admin.group_offsets import Bounds, OffsetReset
+from rayka.client.admin.group_offsets import INACTIVE, Bounds, OffsetReset
 from rayka.client.kafka.admin import KafkaAdmin, nested
 from rayka.client.kafka.cluster import KafkaCluster, raise_for
 from rayka.client.kafka.connection import entity
@@ -16,7 +16,6 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec, TopicPartition
 
 SHARE = "Share"
-_INACTIVE = ("Empty", "Dead")
 
 
 class ShareMemberDescription(NamedTuple):
@@ -149,7 +148,7 @@ class KafkaShareGroupAdmin:
         `topics`: topic -> partitions (None: all); without `topics` everything that the group has read. Raises
         NON_EMPTY_GROUP while the group has members, and GROUP_ID_NOT_FOUND if there is nothing to reset.
         """
-        if self.describe_group(group_id).state not in _INACTIVE:
+        if self.describe_group(group_id).state not in INACTIVE:
             message = f"offsets of share group {group_id} can be reset only while it has no members"
             raise RaykaError(ErrorCode.NON_EMPTY_GROUP, message)
         current = {one.topic_partition: one.start_offset for one in self.offsets(group_id)}

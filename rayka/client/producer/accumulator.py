@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from rayka.client.producer.batch import Headers, ProducerBatch, RecordFuture
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
+from rayka.storage.format.batch import MAX_SEQUENCE, RECORD_BATCH_OVERHEAD, stamp_producer
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 if TYPE_CHECKING:
     from rayka.client.producer.direct_sender import DirectAppend
 
-_SEQUENCE_MASK = 2**31 - 1
 _MOST_BYTES_ALONE = 65_536
 _KNOWN_FOR_S = 60.0
 """How long after an acknowledgement a leader surely knows the producer (`producer.id.expiration.ms` is a day)."""
@@ -101,7 +100,7 @@ class PartitionQueue:
         """Encode the batch, with the producer's next sequences if it has an id."""
         sequence = self.next_sequence
         if self.producer_id != NO_PRODUCER_ID:  # at once: an interrupt must not let two batches have one sequence
-            self.next_sequence = (sequence + (batch.record_count or len(batch.values))) & _SEQUENCE_MASK
+            self.next_sequence = (sequence + (batch.record_count or len(batch.values))) & MAX_SEQUENCE
         return batch.build(self.producer_id, self.producer_epoch, sequence)
 
     def start_epoch(self, producer_id: int, producer_epoch: int) -> None:
@@ -112,7 +111,7 @@ class PartitionQueue:
         for batch in self.in_flight:
             assert batch.buffer is not None
             stamp_producer(batch.buffer, 0, producer_id, producer_epoch, self.next_sequence)
-            self.next_sequence = (self.next_sequence + batch.record_count) & _SEQUENCE_MASK
+            self.next_sequence = (self.next_sequence + batch.record_count) & MAX_SEQUENCE
 
     def acknowledged(self) -> None:
         """The leader has answered, so it knows the producer."""

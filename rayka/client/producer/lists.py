@@ -15,7 +15,7 @@ from rayka.storage.columns.decode import Longs
 from rayka.storage.columns.rows import Rows, rows_of
 
 _MAX_CHUNK_ROWS = 1 << 16
-_ROW_OVERHEAD = 12
+ROW_OVERHEAD = 12
 
 
 class ListRows:
@@ -67,7 +67,7 @@ class ListRows:
         while start < count:
             first = self._values[start]
             size = len(first) if isinstance(first, (bytes, bytearray, str)) else 0
-            end = min(start + max(max_bytes // (size + _ROW_OVERHEAD), 1), start + _MAX_CHUNK_ROWS, count)
+            end = min(start + max(max_bytes // (size + ROW_OVERHEAD), 1), start + _MAX_CHUNK_ROWS, count)
             yield start, end
             start = end
 

@@ -8,36 +8,17 @@ to another one, chosen at random (KIP-480, KIP-794), so that batches are full.
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
+from rayka.murmur2 import POSITIVE, murmur2
+
 Partitioner: TypeAlias = Callable[[bytes | None, Sequence[int], Sequence[int]], int]
 """`partitioner(key_bytes, all_partitions, available_partitions) -> partition`, as in kafka-python."""
 
-_SEED = 0x9747B28C
-_MULTIPLIER = 0x5BD1E995
-_UINT32 = 0xFFFFFFFF
-_POSITIVE = 0x7FFFFFFF
 _CACHED_KEYS = 16_384
 _LONGEST_CACHED_KEY = 64
-_WORD = struct.Struct("<I")
-
-
-def murmur2(data: bytes) -> int:
-    """The 32-bit murmur2 hash of Kafka's clients, as an unsigned number."""
-    size = len(data)
-    whole = size & ~3
-    hash_ = _SEED ^ size
-    for (word,) in _WORD.iter_unpack(data[:whole] if whole != size else data):
-        word = (word * _MULTIPLIER) & _UINT32
-        hash_ = ((hash_ * _MULTIPLIER) ^ ((word ^ (word >> 24)) * _MULTIPLIER)) & _UINT32
-    if whole != size:
-        hash_ = ((hash_ ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER) & _UINT32
-    hash_ = ((hash_ ^ (hash_ >> 13)) * _MULTIPLIER) & _UINT32
-    return hash_ ^ (hash_ >> 15)
-
 
 _cached_murmur2 = lru_cache(maxsize=_CACHED_KEYS)(murmur2)
 
@@ -45,7 +26,7 @@ _cached_murmur2 = lru_cache(maxsize=_CACHED_KEYS)(murmur2)
 def key_partition(key: bytes, partition_count: int) -> int:
     """The partition of a key, equal to that of Kafka's own clients. Hashes of short keys are remembered."""
     hash_ = _cached_murmur2(key) if len(key) <= _LONGEST_CACHED_KEY else murmur2(key)
-    return (hash_ & _POSITIVE) % partition_count
+    return (hash_ & POSITIVE) % partition_count
 
 
 def random_partition(key: bytes | None, all_partitions: Sequence[int], available_partitions: Sequence[int]) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rayka.client.producer.key_hashes import choose_by_keys
+from rayka.client.producer.lists import ROW_OVERHEAD
 from rayka.client.producer.partitioner import Partitioner
 from rayka.client.producer.route import Route
 from rayka.client.settings import ProducerConfig
@@ -22,8 +23,6 @@ from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 
 BATCH_BYTES = 1 << 20
 _MAX_CHUNK_BATCHES = 8
-_ROW_OVERHEAD = 12
-"""About as many bytes has a record beside its key and value."""
 
 
 class EncodedBatch(NamedTuple):
@@ -104,7 +103,7 @@ class RowEncoder:
 
 def _chunks(sizes: Longs, max_bytes: int) -> Iterator[tuple[int, int]]:
     """The rows in runs of about so many bytes; so that what was encoded last is still in the processor's cache."""
-    ends = np.cumsum(sizes + _ROW_OVERHEAD)
+    ends = np.cumsum(sizes + ROW_OVERHEAD)
     start, rows = 0, len(sizes)
     while start < rows:
         before = int(ends[start - 1]) if start else 0

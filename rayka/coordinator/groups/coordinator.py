@@ -42,7 +42,6 @@ from rayka.coordinator.groups.consumer.requests import (
 )
 from rayka.coordinator.groups.deadlines import GroupTimer, GroupTimerKey
 from rayka.coordinator.groups.expiry import expired_records
-from rayka.coordinator.groups.offsets import NO_PRODUCER_ID
 from rayka.coordinator.groups.records import CoordinatorRecord
 from rayka.coordinator.groups.requests import (
     DeleteGroupsRequest,
@@ -71,6 +70,7 @@ from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import NO_PRODUCER_ID
 
 NONE = ErrorCode.NONE
 _RETRY_BACKOFF_MS = 500

@@ -24,8 +24,7 @@ from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.groups.steps import Respond, RespondEach
 from rayka.coordinator.result import Result
 from rayka.errors import ErrorCode
-
-NO_PRODUCER_ID = -1
+from rayka.types import NO_PRODUCER_ID
 
 
 class Committed(NamedTuple):

@@ -9,7 +9,6 @@ Source: the message definitions of Kafka's group-coordinator module, and the rec
 from __future__ import annotations
 
 import functools
-import struct
 from typing import Any, NamedTuple
 
 from rayka.coordinator.codec import (
@@ -19,6 +18,7 @@ from rayka.coordinator.codec import (
     INT64,
     STRING,
     UUID,
+    VERSION,
     ZERO_UUID,
     Array,
     ByteReader,
@@ -69,7 +69,6 @@ from rayka.coordinator.groups.records import (
     TopicPartitionsInfo,
 )
 
-_INT16 = struct.Struct(">h")
 _KEYS_REMEMBERED = 10_000
 
 
@@ -297,7 +296,7 @@ def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         return key, None
     form = FORMATS[type(record.key)]
     version = _written_version(form, record.value)
-    value = bytearray(_INT16.pack(version))
+    value = bytearray(VERSION.pack(version))
     form.value.write(value, record.value, version, flexible=version >= form.flexible)
     return key, bytes(value)
 
@@ -306,7 +305,7 @@ def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 def _encode_key(key: Any) -> bytes:
     """Cached, since the same keys are written repeatedly; by type, since keys of two types may be equal."""
     form = FORMATS[type(key)]
-    encoded = bytearray(_INT16.pack(form.type))
+    encoded = bytearray(VERSION.pack(form.type))
     form.key.write(encoded, key, 0, flexible=False)
     return bytes(encoded)
 
@@ -322,7 +321,7 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
     Raises ValueError for bytes that are not a coordinator record, or of a version from the future.
     """
     reader = ByteReader(key)
-    form = _BY_TYPE.get(reader.unpack(_INT16))
+    form = _BY_TYPE.get(reader.unpack(VERSION))
     if form is None:
         return None
     decoded = form.key.read(reader, 0, flexible=False)
@@ -331,7 +330,7 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
 
 def _decode_value(form: _Format, value: bytes) -> Any:
     reader = ByteReader(value)
-    version = reader.unpack(_INT16)
+    version = reader.unpack(VERSION)
     if not 0 <= version <= form.versions:
         raise ValueError(f"version {version} of record type {form.type} is not known; the highest is {form.versions}")
     return form.value.read(reader, version, flexible=version >= form.flexible)

@@ -12,7 +12,7 @@ from rayka.coordinator.groups.offset_rules import (
     OffsetRules,
     ShareOffsetRules,
 )
-from rayka.coordinator.groups.offsets import NO_PRODUCER_ID, Offsets
+from rayka.coordinator.groups.offsets import Offsets
 from rayka.coordinator.groups.records import (
     ConsumerGroupMetadataKey,
     CoordinatorRecord,
@@ -29,6 +29,7 @@ from rayka.coordinator.groups.records import (
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.groups.share.group import ShareGroup
 from rayka.coordinator.topics import Topics
+from rayka.types import NO_PRODUCER_ID
 
 NO_METADATA = -1
 """The version of topics before the first metadata image."""

@@ -8,15 +8,13 @@ and delivers without the delay; without delays they are Kafka's, byte for byte.
 from __future__ import annotations
 
 import functools
-import struct
 import uuid
 from typing import Any, NamedTuple, TypeAlias
 
-from rayka.coordinator.codec import INT8, INT16, INT32, INT64, STRING, UUID, Array, ByteReader, Field, Schema
+from rayka.coordinator.codec import INT8, INT16, INT32, INT64, STRING, UUID, VERSION, Array, ByteReader, Field, Schema
 from rayka.coordinator.shares.requests import UNINITIALIZED_COUNT, StateBatch
 from rayka.types import SharePartitionKey
 
-_INT16 = struct.Struct(">h")
 _SNAPSHOT = 0
 _UPDATE = 1
 _KEYS_REMEMBERED = 10_000
@@ -128,7 +126,7 @@ def encode(record: ShareStateRecord) -> tuple[bytes, bytes | None]:
     key = _encode_key(record.key)
     if record.value is None:
         return key, None
-    value = bytearray(_INT16.pack(0))
+    value = bytearray(VERSION.pack(0))
     _FORMATS[_TYPES[type(record.key)]][2].write(value, record.value, 0, flexible=True)
     return key, bytes(value)
 
@@ -137,7 +135,7 @@ def encode(record: ShareStateRecord) -> tuple[bytes, bytes | None]:
 def _encode_key(key: ShareSnapshotKey | ShareUpdateKey) -> bytes:
     """Cached, since the same keys are written repeatedly; by type, since keys of two types may be equal."""
     number = _TYPES[type(key)]
-    encoded = bytearray(_INT16.pack(number))
+    encoded = bytearray(VERSION.pack(number))
     _FORMATS[number][1].write(encoded, key, 0, flexible=False)
     return bytes(encoded)
 
@@ -148,7 +146,7 @@ def decode(key: bytes, value: bytes | None) -> ShareStateRecord | None:
     Raises ValueError for bytes that are not a record of share state, or of a version from the future.
     """
     reader = ByteReader(key)
-    form = _FORMATS.get(reader.unpack(_INT16))
+    form = _FORMATS.get(reader.unpack(VERSION))
     if form is None:
         return None
     _, keys, values = form
@@ -158,7 +156,7 @@ def decode(key: bytes, value: bytes | None) -> ShareStateRecord | None:
 
 def _decode_value(schema: Schema[Any], value: bytes) -> Any:
     reader = ByteReader(value)
-    version = reader.unpack(_INT16)
+    version = reader.unpack(VERSION)
     if version != 0:
         raise ValueError(f"version {version} of a record of share state is not known; the highest is 0")
     return schema.read(reader, version, flexible=True)

@@ -8,18 +8,16 @@ Source: the message definitions of Kafka 4.4's transaction-coordinator module.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from rayka.coordinator.codec import INT8, INT16, INT32, INT64, STRING, Array, ByteReader, Field, Schema
+from rayka.coordinator.codec import INT8, INT16, INT32, INT64, STRING, VERSION, Array, ByteReader, Field, Schema
 from rayka.coordinator.transactions.metadata import TransactionMetadata
 from rayka.coordinator.transactions.state import EMPTY, TransactionState
 from rayka.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
-_INT16 = struct.Struct(">h")
 _KEY_TYPE = 0
 _WRITTEN_VERSION = 1
 _FIRST_FLEXIBLE = 1
@@ -73,11 +71,11 @@ _VALUE = Schema(
 
 def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
     """The key and value bytes of a record; the value of a tombstone is None."""
-    key = bytearray(_INT16.pack(_KEY_TYPE))
+    key = bytearray(VERSION.pack(_KEY_TYPE))
     _KEY.write(key, _Key(record.transactional_id), 0, flexible=False)
     if record.metadata is None:
         return bytes(key), None
-    value = bytearray(_INT16.pack(_WRITTEN_VERSION))
+    value = bytearray(VERSION.pack(_WRITTEN_VERSION))
     _VALUE.write(value, _value(record.metadata), _WRITTEN_VERSION, flexible=True)
     return bytes(key), bytes(value)
 
@@ -108,7 +106,7 @@ def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
     Raises ValueError for bytes that are not such a record, or of a version from the future.
     """
     reader = ByteReader(key)
-    if reader.unpack(_INT16) != _KEY_TYPE:
+    if reader.unpack(VERSION) != _KEY_TYPE:
         return None
     transactional_id = _KEY.read(reader, 0, flexible=False).transactional_id
     return TransactionRecord(transactional_id, None if value is None else _metadata(_read_value(value)))
@@ -116,7 +114,7 @@ def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
 
 def _read_value(data: bytes) -> _Value:
     reader = ByteReader(data)
-    version = reader.unpack(_INT16)
+    version = reader.unpack(VERSION)
     if not 0 <= version <= _WRITTEN_VERSION:
         raise ValueError(f"version {version} of a transaction record is not known; the highest is {_WRITTEN_VERSION}")
     return _VALUE.read(reader, version, flexible=version >= _FIRST_FLEXIBLE)

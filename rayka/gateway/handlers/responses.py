@@ -8,21 +8,21 @@ from typing import Final
 
 from rayka.errors import ErrorCode
 from rayka.gateway.server.request import Call
+from rayka.gateway.wire.codec import MILLISECOND
 
 NO_THROTTLE: Final = datetime.timedelta(0)
 # What a client gets that did not ask which operations it may do.
 OPERATIONS_NOT_ASKED: Final = -(2**31)
-_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 def milliseconds(duration: datetime.timedelta) -> int:
     """A duration of a request as a number, not below 0."""
-    return max(duration // _MILLISECOND, 0)
+    return max(duration // MILLISECOND, 0)
 
 
 def signed_milliseconds(duration: datetime.timedelta) -> int:
     """A duration of a request as a number; -1 stands for none."""
-    return duration // _MILLISECOND
+    return duration // MILLISECOND
 
 
 def operations(codes: Iterable[int]) -> int:

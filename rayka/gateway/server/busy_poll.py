@@ -32,12 +32,8 @@ class BusyPoll:
         self._is_useful = (len(os.sched_getaffinity(0)) if cores is None else cores) > 1
         self._answered_s = -WINDOW_S
         self._came_soon = False
-        self._is_awake = False
-
-    @property
-    def is_awake(self) -> bool:
+        self.is_awake = False
         """Whether the loop is kept from sleeping."""
-        return self._is_awake
 
     def request_came(self, size: int) -> None:
         """A request with so many bytes is about to be handled."""
@@ -46,8 +42,8 @@ class BusyPoll:
     def answered(self) -> None:
         """It was answered: stay awake for the next one if it came soon itself."""
         self._answered_s = self._clock()
-        if self._came_soon and self._is_useful and not self._is_awake:
-            self._is_awake = True
+        if self._came_soon and self._is_useful and not self.is_awake:
+            self.is_awake = True
             self._call_soon(self._look)
 
     def _look(self) -> None:
@@ -55,4 +51,4 @@ class BusyPoll:
         if self._came_soon and self._clock() - self._answered_s <= WINDOW_S:
             self._call_soon(self._look)
         else:
-            self._is_awake = False
+            self.is_awake = False

@@ -8,11 +8,11 @@ import resource
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from rayka.config.definition import INT_MAX
 from rayka.gateway.server.node_usage import NodeUsage
 
 logger = logging.getLogger("rayka.gateway")
 
-INT_MAX = 2**31 - 1
 _DEFAULT_QUEUED_BYTES = 512 * 1024 * 1024
 _PEER_POLL_S = 0.01
 _LINES_PER_WINDOW = 20

@@ -27,14 +27,14 @@ WriteField = Callable[[bytearray, Any], None]
 _FIXED = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "bool": "?"}
 _FIXED |= {"float64": "d", "error_code": "h"}
 _DURATIONS = {"timedelta_i32": ">i", "timedelta_i64": ">q"}
-_MILLISECOND = datetime.timedelta(milliseconds=1)
+MILLISECOND = datetime.timedelta(milliseconds=1)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 """Times are milliseconds since then."""
 _INT64 = struct.Struct(">q")
 # A datetime ends with the year 9999, and begins about as long before the epoch as 1,900 years.
 _LAST_TIME_MS = 1_900 * 365 * 86_400_000
 # A timedelta holds less than an int64 of milliseconds. More than a million years stand for all that is longer.
-_LONGEST_MS = datetime.timedelta.max // _MILLISECOND // 2
+_LONGEST_MS = datetime.timedelta.max // MILLISECOND // 2
 _NULL_ID = bytes(16)
 
 
@@ -206,14 +206,14 @@ def _string_reader(flexible: bool, nullable: bool) -> ReadField:
 def _duration_reader(layout: struct.Struct) -> ReadField:
     def read_duration(reader: FrameReader) -> datetime.timedelta:
         ms: int = layout.unpack_from(reader.buffer, reader.take(layout.size))[0]
-        return _MILLISECOND * max(-_LONGEST_MS, min(ms, _LONGEST_MS))
+        return MILLISECOND * max(-_LONGEST_MS, min(ms, _LONGEST_MS))
 
     return read_duration
 
 
 def _read_time(reader: FrameReader) -> datetime.datetime:
     ms: int = _INT64.unpack_from(reader.buffer, reader.take(_INT64.size))[0]
-    return EPOCH + _MILLISECOND * max(-_LAST_TIME_MS, min(ms, _LAST_TIME_MS))
+    return EPOCH + MILLISECOND * max(-_LAST_TIME_MS, min(ms, _LAST_TIME_MS))
 
 
 def _blob_reader(flexible: bool, nullable: bool) -> ReadField:
@@ -290,10 +290,10 @@ def _value_writer(shape: _Shape, flexible: bool, nullable: bool) -> WriteField:
     if kind == "uuid":
         return _write_id
     if kind == "datetime_i64":
-        return lambda out, value: out.extend(_INT64.pack((value - EPOCH) // _MILLISECOND))
+        return lambda out, value: out.extend(_INT64.pack((value - EPOCH) // MILLISECOND))
     pack = struct.Struct(_DURATIONS.get(kind) or ">" + _FIXED[kind]).pack
     if kind in _DURATIONS:
-        return lambda out, value: out.extend(pack(value // _MILLISECOND))
+        return lambda out, value: out.extend(pack(value // MILLISECOND))
     return lambda out, value: out.extend(pack(value))
 
 

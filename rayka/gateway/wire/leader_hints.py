@@ -10,8 +10,8 @@ from rayka.metadata.image import MetadataImage
 from rayka.types import NO_LEADER, TopicPartition
 from rayka.varint import encode_uvarint
 
-_HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-_LEADER = struct.Struct(">ii")
+HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+LEADER = struct.Struct(">ii")
 _NODE_ENDPOINTS_TAG = 0
 
 
@@ -24,13 +24,13 @@ class LeaderHints:
 
     def tags(self, error: int, topic_partition: TopicPartition | None, tag: int) -> bytes:
         """The tagged fields of a partition: its current leader, if the error is about that."""
-        if error not in _HINTED or topic_partition is None:
+        if error not in HINTED or topic_partition is None:
             return b"\0"
         partition = self._image.partition(topic_partition)
         if partition is None or partition.leader == NO_LEADER:
             return b"\0"
         self._leaders.add(partition.leader)
-        leader = _LEADER.pack(partition.leader, partition.leader_epoch) + b"\0"
+        leader = LEADER.pack(partition.leader, partition.leader_epoch) + b"\0"
         return bytes((1, tag, len(leader))) + leader
 
     def node_endpoints(self) -> bytes:

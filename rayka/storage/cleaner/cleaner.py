@@ -42,7 +42,8 @@ from rayka.storage.format.compression import Codec, compress
 from rayka.storage.format.control import ControlType, read_control_type
 from rayka.storage.format.records import record_bytes
 from rayka.storage.log.replacement import CleanedSegment
-from rayka.storage.segments.segment import LOG_SUFFIX, MAX_RELATIVE_OFFSET, file_name
+from rayka.storage.segments.scan import MAX_RELATIVE_OFFSET
+from rayka.storage.segments.segment import LOG_SUFFIX, file_name
 
 _INDEX_ROWS = 4096
 _INDEX_ENTRY_BYTES = 12

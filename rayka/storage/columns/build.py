@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rayka.config.definition import INT_MAX
 from rayka.storage.columns.chunks import ChunkRecords, FieldPositions, locate_all_headers
 from rayka.storage.columns.decode import Bytes, gather
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 
-_MAX_INT = 2**31 - 1
 _MAX_AHEAD = 1 << 28
 _SPARE = 1.05
 _MICROSECONDS = 1000
@@ -102,7 +102,7 @@ class _Binary:
     def finish(self, small: pa.DataType, large: pa.DataType) -> pa.Array:
         """An array of type `small`, or `large` when its bytes are 2 GiB or more."""
         is_valid = self._is_valid.finish()
-        is_small = self._copied.size <= _MAX_INT
+        is_small = self._copied.size <= INT_MAX
         nulls = len(is_valid) - int(np.count_nonzero(is_valid))
         buffers = [
             pa.py_buffer(np.packbits(is_valid, bitorder="little")) if nulls else None,

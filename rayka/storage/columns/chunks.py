@@ -21,9 +21,8 @@ from rayka.storage.format.batch import (
     BatchHeader,
     Buffer,
 )
-from rayka.storage.format.records import record_bytes
+from rayka.storage.format.records import MIN_RECORD_SIZE, record_bytes
 
-_MIN_RECORD_SIZE = 7
 _CREATE_TIME = -1
 _MAX_PLAIN_CHUNK = 1 << 20
 _MAX_JOINED_CHUNK = 1 << 19
@@ -192,7 +191,7 @@ def _batch_table(chunk: RecordChunk) -> Longs:
 
 def _batch_row(span: tuple[int, int], header: BatchHeader) -> tuple[int, int, int, int, int, int]:
     start, end = span
-    if not 0 <= header.record_count * _MIN_RECORD_SIZE <= end - start:
+    if not 0 <= header.record_count * MIN_RECORD_SIZE <= end - start:
         raise _corrupt(header)
     is_log_append_time = header.attributes & LOG_APPEND_TIME_FLAG
     append_timestamp = header.max_timestamp if is_log_append_time else _CREATE_TIME

@@ -14,14 +14,13 @@ import numpy as np
 from rayka.storage.columns.decode import Longs
 from rayka.storage.columns.encode import Fields, encode
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+from rayka.storage.format.builder import MAX_HEADER_OVERHEAD, MAX_RECORD_OVERHEAD
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import HEADER_KEY_ERRORS, seal_batch
 
 NO_BYTES = np.empty(0, np.uint8)
 NO_BYTES.flags.writeable = False
 NO_FIELDS = Fields(NO_BYTES, np.empty(0, np.int64), np.empty(0, np.int64))
-_MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
-_MAX_HEADER_OVERHEAD = 5 + 5
 _NS = 1_000_000
 _MAX_LONG = 2**63 - 1
 
@@ -85,7 +84,7 @@ class Rows(NamedTuple):
         of_headers = _slice(self.header_keys, first, last), _slice(self.header_values, first, last)
         content = sum(int(np.maximum(each.lengths, 0).sum()) for each in (self.keys, self.values, *of_headers))
         rows, headers = len(self.timestamps), last - first
-        return content + rows * _MAX_RECORD_OVERHEAD + headers * _MAX_HEADER_OVERHEAD
+        return content + rows * MAX_RECORD_OVERHEAD + headers * MAX_HEADER_OVERHEAD
 
 
 def fields_of(given: Sequence[bytes | None]) -> Fields:

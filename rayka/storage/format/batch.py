@@ -50,7 +50,7 @@ _PRODUCER = struct.Struct(">qhi")
 _LEADER_EPOCH_OFFSET = 12
 _MAX_TIMESTAMP_OFFSET = 35
 _PRODUCER_OFFSET = 43
-_MAX_SEQUENCE = 0x7FFF_FFFF
+MAX_SEQUENCE = 0x7FFF_FFFF
 _HIGHEST_CODEC = max(Codec)
 
 
@@ -91,7 +91,7 @@ class BatchHeader(NamedTuple):
         """Sequence of the last record; sequences wrap to 0 after 2^31 - 1. -1 without a producer."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & _MAX_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     @property
     def codec(self) -> Codec:

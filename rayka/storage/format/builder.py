@@ -20,16 +20,16 @@ from rayka.storage.format.records import KeyOrValue, encode_record, record_bytes
 from rayka.storage.format.varint import SMALL, VARINTS, encode_varint
 from rayka.types import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
-_MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
+MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 """Length, attributes, timestamp and offset delta, key and value length, header count: each at its longest."""
-_MAX_HEADER_OVERHEAD = 5 + 5
+MAX_HEADER_OVERHEAD = 5 + 5
 
 
 def max_record_size(key: KeyOrValue, value: KeyOrValue, headers: Sequence[tuple[str, bytes | None]] = ()) -> int:
     """The most bytes that a record with these fields can take in a batch."""
-    size = _MAX_RECORD_OVERHEAD + (0 if key is None else len(key)) + (0 if value is None else len(value))
+    size = MAX_RECORD_OVERHEAD + (0 if key is None else len(key)) + (0 if value is None else len(value))
     for name, header_value in headers:
-        size += _MAX_HEADER_OVERHEAD + len(name.encode()) + (0 if header_value is None else len(header_value))
+        size += MAX_HEADER_OVERHEAD + len(name.encode()) + (0 if header_value is None else len(header_value))
     return size
 
 

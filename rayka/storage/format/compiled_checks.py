@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rayka.config.definition import LONG_MAX
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes, read_length, read_varint
+from rayka.storage.format.records import NULL_ZIGZAG
 from rayka.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from rayka.storage.format.batch import BatchHeader
     from rayka.storage.format.record_checks import RecordRules
 
-_NULL_ZIGZAG = 1
-_LONG_MAX = (1 << 63) - 1
-
 
 def accepts(data: bytes, header: BatchHeader, rules: RecordRules) -> bool:
     """Whether the decompressed records of a batch are well-formed, and all within the rules."""
-    earliest, latest = max(rules.min_timestamp, -_LONG_MAX), min(rules.max_timestamp, _LONG_MAX)
+    earliest, latest = max(rules.min_timestamp, -LONG_MAX), min(rules.max_timestamp, LONG_MAX)
     records = np.frombuffer(data, np.uint8)
     return _accepts(
         records, header.record_count, header.base_timestamp, rules.needs_key, earliest, latest, rules.max_size
@@ -47,7 +46,7 @@ def _accepts(
         offset_delta, position = read_varint(data, position, record_end)
         if position < 0 or position >= record_end or offset_delta != index:
             return False
-        if needs_key and data[position] == _NULL_ZIGZAG:
+        if needs_key and data[position] == NULL_ZIGZAG:
             return False
         timestamp = base_timestamp + timestamp_delta
         if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:

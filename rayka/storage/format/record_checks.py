@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, BatchHeader, read_header
+from rayka.storage.format.records import NULL_ZIGZAG
 from rayka.storage.format.varint import continue_unsigned
 from rayka.types import NO_TIMESTAMP, RecordError, TopicPartition
 
 MAX_REJECTED = 10_000
 """Rejected records that are named; the rest of the batch is not looked at."""
-_NULL_ZIGZAG = 1
 
 
 class RecordValidationError(RaykaError):
@@ -138,7 +138,7 @@ def _find_rejected(data: bytes, header: BatchHeader, rules: RecordRules) -> list
         position += 1
         if offset > 0x7F:
             offset, position = continue_unsigned(data, position, offset)
-        has_no_key = needs_key and data[position] == _NULL_ZIGZAG
+        has_no_key = needs_key and data[position] == NULL_ZIGZAG
         if end <= position:
             raise _corrupt(header, f"has a record of {length} bytes")
         if length > max_size:

@@ -44,7 +44,9 @@ B = TypeVar("B", bytearray, memoryview)
 _NULL = encode_varint(-1)
 _NO_HEADERS = VARINTS[0]
 _ATTRIBUTES = b"\x00"
-_NULL_ZIGZAG = 1
+NULL_ZIGZAG = 1
+MIN_RECORD_SIZE = 7
+"""Of a record without key, value and headers, with its length."""
 _TWO_DELTAS = range(2)  # of the timestamp and of the offset
 HEADER_KEY_ERRORS = "surrogateescape"
 """How header keys that are not UTF-8 become text and bytes again."""
@@ -237,7 +239,7 @@ def _decode_values(data: bytes, header: BatchHeader) -> list[bytes | None]:
             while data[position] > 0x7F:
                 position += 1
             position += 1
-        if data[position] == _NULL_ZIGZAG:
+        if data[position] == NULL_ZIGZAG:
             position += 1
         else:
             _, position = _read_bytes(data, position, header)
@@ -327,7 +329,7 @@ def _read_bytes(data: bytes, position: int, header: BatchHeader) -> tuple[bytes 
     if number > 0x7F:
         number, start = continue_unsigned(data, start, number)
     if number & 1:
-        if number != _NULL_ZIGZAG:
+        if number != NULL_ZIGZAG:
             raise _corrupt(header, f"has a field with a length of {-(number + 1) // 2}")
         return None, start
     end = start + (number >> 1)

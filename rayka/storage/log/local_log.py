@@ -15,7 +15,8 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import LOG_OVERHEAD, BatchHeader, Buffer
 from rayka.storage.log.deletion import SegmentDeletion
 from rayka.storage.log.flush_job import FlushedRange, FlushJob
-from rayka.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from rayka.storage.segments.scan import MAX_RELATIVE_OFFSET
+from rayka.storage.segments.segment import Segment
 from rayka.storage.segments.segments import Segments
 from rayka.storage.segments.spare import SpareFile
 from rayka.types import FileSlice

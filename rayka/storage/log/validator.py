@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from rayka.config.definition import LONG_MAX
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import (
@@ -29,7 +30,6 @@ from rayka.storage.format.record_checks import RecordRules, check_records
 from rayka.storage.format.records import record_bytes
 from rayka.types import NO_TIMESTAMP, TopicPartition
 
-LONG_MAX = (1 << 63) - 1
 MAX_BATCH_SIZE = 16 << 20
 """Bytes that a batch may decompress to on its way into the log, where no topic config asks for more.
 

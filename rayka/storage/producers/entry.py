@@ -6,12 +6,11 @@ from collections import deque
 from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.batch import BatchHeader
+from rayka.storage.format.batch import MAX_SEQUENCE, BatchHeader
 from rayka.types import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 RETAINED_BATCHES = 5
 """A producer has at most this many requests in flight, so a duplicate is one of them."""
-MAX_SEQUENCE = 0x7FFF_FFFF
 NO_COORDINATOR_EPOCH = -1
 
 

@@ -65,11 +65,6 @@ class RemoteLogReader:
         if files.exists(self._index_path):
             files.remove_directory(self._index_path)
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of chunks that are kept."""
-        return self._chunks.size
-
     def read(
         self, segments: Sequence[RemoteLogSegmentMetadata], offset: int, max_bytes: int, min_one_message: bool
     ) -> RemoteRead:

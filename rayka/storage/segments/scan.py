@@ -24,12 +24,12 @@ from rayka.storage.format.batch import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
+from rayka.storage.format.legacy.message import OLD_MAGICS
 
 CHUNK_BYTES = 4 << 20
 MAX_RELATIVE_OFFSET = 0x7FFF_FFFF
 _OLD_CRC = slice(12, 16)
 _OLD_MAGIC = 16
-_OLD_MAGICS = (0, 1)
 
 Read = Callable[[int, int], bytes]
 """(size, position) -> bytes, fewer only at the end."""
@@ -58,7 +58,7 @@ class ScannedBatch(NamedTuple):
         """Whether this is a message of magic 0 or 1, intact by the CRC of its format."""
         message = self.data[self.start : self.start + self.header.batch_length + LOG_OVERHEAD]
         stored = int.from_bytes(message[_OLD_CRC])
-        return self.header.magic in _OLD_MAGICS and stored == zlib.crc32(message[_OLD_MAGIC:])
+        return self.header.magic in OLD_MAGICS and stored == zlib.crc32(message[_OLD_MAGIC:])
 
 
 def iter_batches(read: Read, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[ScannedBatch]:

@@ -27,7 +27,6 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 
-MAX_RELATIVE_OFFSET = 0x7FFF_FFFF
 SCAN_BYTES = 8192
 """Bytes read at once while looking for a batch from an index entry on."""
 

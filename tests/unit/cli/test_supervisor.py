@@ -10,9 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
-
-from rayka.cli.daemon import processes
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 RUNNER = """
@@ -120,9 +119,7 @@ def test_nothing_survives_a_killed_supervisor(supervised: Run) -> None:
 def test_a_killed_reaper_is_replaced_with_all_below_it(supervised: Run) -> None:
     child, _ = supervised.next_life()
     supervised.wait_ready()
-    reaper = processes.parent_of(child)
-    assert reaper is not None
-    os.kill(reaper, signal.SIGKILL)
+    psutil.Process(child).parent().kill()
     supervised.next_life()
     supervised.until("serving on 127.0.0.1:4242 again")
     supervised.process.send_signal(signal.SIGTERM)

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from rayka.client.producer.partitioner import StickyPartition, key_partition, murmur2, random_partition
+from rayka.client.producer.partitioner import StickyPartition, key_partition, random_partition
+from rayka.murmur2 import murmur2
 
 # The vectors of Kafka's own UtilsTest.
 KNOWN = {

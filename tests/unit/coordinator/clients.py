@@ -9,17 +9,16 @@ from rayka.coordinator.groups.classic.requests import Protocol
 from rayka.coordinator.groups.consumer.member import assignment_of, topic_partitions
 from rayka.coordinator.groups.consumer.protocol import (
     ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
     TopicPartitions,
     read_assignment,
     read_subscription,
     write_assignment,
-    write_subscription,
 )
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.records import TargetPartitions
 from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
+from tests.support.consumer_protocol import subscription_bytes
 from tests.unit.coordinator.shell import Shell
 
 E = ErrorCode
@@ -182,7 +181,7 @@ class ClassicClient:
 
     def _join(self) -> None:
         self.owned, self._seen_version = set(), self.shell.topics.version
-        subscription = write_subscription(ConsumerProtocolSubscription(self.names), version=1)
+        subscription = subscription_bytes(tuple(self.names), version=1)
         fields = {"member_id": self.member_id, "protocols": (Protocol(self.assignor, subscription),)}
         self._handle("join", self.shell.join(self.group_id, **fields | self.fields))
 

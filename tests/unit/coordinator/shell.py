@@ -25,7 +25,6 @@ from rayka.coordinator.groups.classic.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from rayka.coordinator.groups.consumer.protocol import ConsumerProtocolSubscription, write_subscription
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupDescribeRequest
 from rayka.coordinator.groups.coordinator import GroupCoordinator
 from rayka.coordinator.groups.record_formats import decode, encode
@@ -47,6 +46,7 @@ from rayka.coordinator.request import Request
 from rayka.coordinator.result import Completion, Pending, Result
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
+from tests.support.consumer_protocol import subscription_bytes
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -290,4 +290,4 @@ def join_request(group_id: str, member_id: str, new_id: str, **changes: Any) -> 
 
 def protocols(*names: str, topics: tuple[str, ...] = ("t",)) -> tuple[Protocol, ...]:
     """Protocols that subscribe to topics."""
-    return tuple(Protocol(name, write_subscription(ConsumerProtocolSubscription(topics))) for name in names)
+    return tuple(Protocol(name, subscription_bytes(topics)) for name in names)

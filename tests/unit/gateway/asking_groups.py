@@ -6,17 +6,17 @@ import datetime
 import uuid
 from typing import Any
 
-from rayka.coordinator.groups.consumer.protocol import ConsumerProtocolSubscription, write_subscription
 from rayka.errors import ErrorCode
 from rayka.gateway.api import APIS
 from rayka.gateway.wire.schema import ApiKey
+from tests.support.consumer_protocol import subscription_bytes
 from tests.unit.gateway.asking import make
 from tests.unit.gateway.wire_client import WireClient
 
 SESSION = datetime.timedelta(seconds=10)
 AT_ONCE = {"group_initial_rebalance_delay_ms": "0"}
 ALL_OPERATIONS = 0b110101001000
-SUBSCRIPTION = write_subscription(ConsumerProtocolSubscription(("a",)))
+SUBSCRIPTION = subscription_bytes(("a",))
 
 
 async def ask(client: WireClient, key: ApiKey, version: int, /, **values: Any) -> Any:

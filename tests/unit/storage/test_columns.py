@@ -131,7 +131,7 @@ def test_header_keys_that_are_not_utf8_get_replacement_characters() -> None:
 
 
 def test_more_than_an_int_of_bytes_becomes_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns_build, "_MAX_INT", 200)
+    monkeypatch.setattr(columns_build, "INT_MAX", 200)
     columns = read(build_batch([record._replace(headers=()) for record in RECORDS]))
     assert columns.schema.field("value").type == pa.large_binary()
     assert columns.schema.field("key").type == pa.binary()

@@ -6,14 +6,12 @@ and the consumer protocol (KIP-848). A value is an int16 version and fields that
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
-from rayka.coordinator.codec import BYTES, INT32, STRING, Array, ByteReader, Field, Schema
+from rayka.coordinator.codec import BYTES, INT32, STRING, VERSION, Array, ByteReader, Field, Schema
 
 PROTOCOL_TYPE = "consumer"
 HIGHEST_VERSION = 3
-_INT16 = struct.Struct(">h")
 
 
 class TopicPartitions(NamedTuple):
@@ -56,7 +54,7 @@ _ASSIGNMENT = Schema(
 
 def version_of(data: bytes) -> int:
     """The version that `data` was written in. Raises ValueError if it has none."""
-    version = ByteReader(data).unpack(_INT16)
+    version = ByteReader(data).unpack(VERSION)
     if version < 0:
         raise ValueError(f"version {version} of the consumer protocol is invalid")
     return version
@@ -83,15 +81,8 @@ def read_assignment(data: bytes) -> ConsumerProtocolAssignment:
     return _ASSIGNMENT.read(reader, min(version_of(data), HIGHEST_VERSION), flexible=False)
 
 
-def write_subscription(subscription: ConsumerProtocolSubscription, version: int = HIGHEST_VERSION) -> bytes:
-    """The bytes of a subscription."""
-    out = bytearray(_INT16.pack(version))
-    _SUBSCRIPTION.write(out, subscription, version, flexible=False)
-    return bytes(out)
-
-
 def write_assignment(assignment: ConsumerProtocolAssignment, version: int = HIGHEST_VERSION) -> bytes:
     """The bytes of an assignment."""
-    out = bytearray(_INT16.pack(version))
+    out = bytearray(VERSION.pack(version))
     _ASSIGNMENT.write(out, assignment, version, flexible=False)
     return bytes(out)

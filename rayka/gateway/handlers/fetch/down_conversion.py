@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.handlers.fetch.request import FIRST_WITH_MAX_BYTES
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.limits import logger
 from rayka.gateway.server.segment_files import SegmentFile, SegmentGone
@@ -19,7 +20,6 @@ from rayka.types import FetchResult, FileSlice
 
 FIRST_WITH_MAGIC_2: Final = 4
 _FIRST_WITH_MAGIC_1: Final = 2
-_FIRST_WITH_MAX_BYTES: Final = 3
 
 
 class Fetched(NamedTuple):
@@ -84,7 +84,7 @@ def _convert(source: _Source, version: int, left: int, is_first: bool) -> Conver
     if result.error or not result.size or not (limit or is_first):
         return Converted(result._replace(records=None), fetch_offset)
     magic = 0 if version < _FIRST_WITH_MAGIC_1 else 1
-    is_hard_limit = version < _FIRST_WITH_MAX_BYTES
+    is_hard_limit = version < FIRST_WITH_MAX_BYTES
     try:
         found = convert_down(source.read(), magic, fetch_offset, limit, is_hard_limit=is_hard_limit)
     except RaykaError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from rayka.config.definition import INT_MAX
 from rayka.gateway.handlers.fetch.sessions import FINAL_EPOCH, NO_SESSION_ID, PartitionKey, SessionPartition, TopicKey
 from rayka.gateway.wire.reader import INT32, Frame, FrameReader, MalformedFrame
 from rayka.types import NO_LEADER_EPOCH
@@ -13,12 +14,11 @@ FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_TOPIC_ID: Final = 13
 FIRST_WITH_SESSIONS: Final = 7
 FIRST_WITH_ZSTD: Final = 10
-_FIRST_WITH_MAX_BYTES: Final = 3
+FIRST_WITH_MAX_BYTES: Final = 3
 _FIRST_WITH_ISOLATION: Final = 4
 _FIRST_WITH_REPLICA_STATE: Final = 15
 _REPLICA_STATE_TAG: Final = 1
 _CONSUMER: Final = -1
-_MAX_INT: Final = 2**31 - 1
 
 # Partition, [leader epoch,] fetch offset, [last fetched epoch,] [log start offset,] max bytes.
 _V0: Final = struct.Struct(">iqi")
@@ -46,7 +46,7 @@ class FetchRequestData:
         self.replica_id = _CONSUMER
         self.max_wait_ms = 0
         self.min_bytes = 0
-        self.max_bytes = _MAX_INT
+        self.max_bytes = INT_MAX
         self.isolation = 0
         self.session_id = NO_SESSION_ID
         self.session_epoch = FINAL_EPOCH
@@ -68,7 +68,7 @@ def parse(frame: Frame, position: int, version: int) -> FetchRequestData:
         request.replica_id = reader.int32()
     request.max_wait_ms = reader.int32()
     request.min_bytes = reader.int32()
-    if version >= _FIRST_WITH_MAX_BYTES:
+    if version >= FIRST_WITH_MAX_BYTES:
         request.max_bytes = reader.int32()
     if version >= _FIRST_WITH_ISOLATION:
         request.isolation = reader.int8()

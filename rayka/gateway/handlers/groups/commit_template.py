@@ -19,7 +19,7 @@ FIRST_VERSION: Final = 8
 """The first with compact lengths; clients that have earlier ones are old."""
 MOST_BYTES: Final = 16_384
 """Larger requests, of some 800 partitions, are not kept: each connection has a template, and no limit counts them."""
-_FIRST_BY_ID: Final = 10
+FIRST_BY_ID: Final = 10
 _CORRELATION_ID_POSITION: Final = 4
 _OFFSET = struct.Struct(">qi")  # offset and leader epoch
 _NO_OFFSET: Final = bytes(_OFFSET.size)
@@ -90,7 +90,7 @@ def _offset_positions(body: Frame, version: int) -> list[int]:
     reader.string(flexible=True)  # member
     reader.string(flexible=True)  # group instance
     for _ in range(reader.array_size(flexible=True)):
-        if version >= _FIRST_BY_ID:
+        if version >= FIRST_BY_ID:
             reader.topic_id()
         else:
             reader.string(flexible=True)

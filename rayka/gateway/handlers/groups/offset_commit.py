@@ -16,14 +16,13 @@ from rayka.coordinator.groups.requests import (
     OffsetDeleteResponse,
 )
 from rayka.errors import ErrorCode, RaykaError
-from rayka.gateway.handlers.groups.commit_template import FIRST_VERSION, MOST_BYTES, CommitTemplate
+from rayka.gateway.handlers.groups.commit_template import FIRST_BY_ID, FIRST_VERSION, MOST_BYTES, CommitTemplate
 from rayka.gateway.handlers.responses import NO_THROTTLE, signed_milliseconds
 from rayka.gateway.ports import Broker
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.request import Call, PendingRequest
 from rayka.metadata.image import TopicImage
 
-_FIRST_BY_ID = 10
 _FIRST_WITH_MEMBER_EPOCHS = 9
 
 
@@ -61,7 +60,7 @@ async def handle(call: Call) -> Any:
     """Commit offsets, each of which may be refused on its own."""
     call.pending.connection.affinity.follow_group(call.request.group_id)
     image = call.broker.image  # another one may come while the coordinator works
-    requested = list(requested_partitions(call, by_id=call.version >= _FIRST_BY_ID))
+    requested = list(requested_partitions(call, by_id=call.version >= FIRST_BY_ID))
     existing = [
         committed_offset(one.topic, one.partition) for one in requested if one.topic is not None and not one.error
     ]

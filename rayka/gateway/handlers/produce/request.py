@@ -14,6 +14,7 @@ from rayka.errors import ErrorCode
 from rayka.gateway.server.request import PendingRequest
 from rayka.gateway.wire.reader import FrameReader
 from rayka.metadata.image import MetadataImage
+from rayka.storage.format.batch import MAGIC, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
 from rayka.storage.format.legacy.message import has_old_magic
 from rayka.types import AppendParams, AppendRequest, AppendResult, TopicPartition, TransactionSupport
 
@@ -28,11 +29,8 @@ _ADMIN_CLIENT_ID: Final = "__admin_client"
 
 # Of a record batch: length, leader epoch, magic, CRC, attributes.
 _BATCH_HEAD: Final = struct.Struct(">8x i i b I h")
-_BATCH_OVERHEAD: Final = 61
 _LENGTH_OVERHEAD: Final = 12
-_MAGIC: Final = 2
 _ZSTD: Final = 4
-_TRANSACTIONAL_FLAG: Final = 0x10
 
 
 class ProduceRequest:
@@ -146,16 +144,16 @@ def record_fault(records: memoryview, version: int, params: AppendParams) -> App
     """The error if this version of the protocol does not allow these records, or no producer may send them."""
     if version < FIRST_WITH_MAGIC_2 and has_old_magic(records):
         return None
-    if len(records) < _BATCH_OVERHEAD:
+    if len(records) < RECORD_BATCH_OVERHEAD:
         return _fault(ErrorCode.INVALID_RECORD, f"{len(records)} bytes are less than one record batch")
     length, _, magic, _, attributes = _BATCH_HEAD.unpack_from(records)
-    if magic != _MAGIC:
+    if magic != MAGIC:
         return _fault(ErrorCode.INVALID_RECORD, f"Produce v{version} takes record batches of magic 2, not {magic}")
     if length + _LENGTH_OVERHEAD < len(records):
         return _fault(ErrorCode.INVALID_RECORD, f"Produce v{version} takes one record batch for each partition")
     if attributes & 7 == _ZSTD and version < _FIRST_WITH_ZSTD:
         return _fault(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v7 or later, not v{version}")
-    if attributes & _TRANSACTIONAL_FLAG and params.transactional_id is None:
+    if attributes & TRANSACTIONAL_FLAG and params.transactional_id is None:
         return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
 

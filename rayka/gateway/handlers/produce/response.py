@@ -9,7 +9,7 @@ from typing import Final
 from rayka.gateway.handlers.produce.request import FIRST_FLEXIBLE, ProduceRequest
 from rayka.gateway.server.request import finish_frame, response_head
 from rayka.gateway.wire.leader_hints import LeaderHints
-from rayka.gateway.wire.reader import INT16, INT32
+from rayka.gateway.wire.reader import INT16, INT32, MAX_STRING_BYTES
 from rayka.metadata.image import MetadataImage
 from rayka.types import AppendResult, RecordError, TopicPartition
 from rayka.varint import encode_uvarint
@@ -24,7 +24,6 @@ _LEADER_TAG: Final = 0
 _RESULT_V0: Final = struct.Struct(">ihq")
 _RESULT_V2: Final = struct.Struct(">ihqq")
 _NO_RECORD_ERRORS: Final = {False: INT32.pack(0), True: b"\x01"}
-_MAX_STRING_BYTES: Final = 2**15 - 1
 
 
 def result_position(topic_name: bytes, version: int) -> int:
@@ -99,5 +98,5 @@ def _size(size: int, flexible: bool) -> bytes:
 def _string(text: str | None, flexible: bool) -> bytes:
     if text is None:
         return b"\0" if flexible else INT16.pack(-1)
-    encoded = text.encode()[:_MAX_STRING_BYTES]
+    encoded = text.encode()[:MAX_STRING_BYTES]
     return (encode_uvarint(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded

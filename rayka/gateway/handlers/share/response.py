@@ -14,6 +14,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.request import finish_frame, response_head
 from rayka.gateway.server.response_writer import Part, SegmentPart
 from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
+from rayka.gateway.wire.leader_hints import HINTED, LEADER
 from rayka.gateway.wire.reader import INT16, INT32
 from rayka.metadata.image import MetadataImage
 from rayka.share.requests import ShareFetchResult
@@ -23,9 +24,7 @@ from rayka.varint import encode_uvarint
 
 _HEAD: Final = struct.Struct(">ih")
 _PARTITION: Final = struct.Struct(">ih")
-_LEADER: Final = struct.Struct(">ii")
 _ACQUIRED: Final = struct.Struct(">qqhb")
-_HINTED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 _NO_LEADER: Final = (NO_LEADER, NO_LEADER_EPOCH)
 
 
@@ -46,7 +45,7 @@ class CurrentLeaders:
 
     def of(self, name: TopicPartition | None, *errors: int) -> tuple[int, int]:
         """The leader and leader epoch of a partition if an error is about that, else -1 and -1."""
-        partition = self._image.partition(name) if name is not None and not _HINTED.isdisjoint(errors) else None
+        partition = self._image.partition(name) if name is not None and not HINTED.isdisjoint(errors) else None
         if partition is None or partition.leader == NO_LEADER:
             return _NO_LEADER
         self._ids.add(partition.leader)
@@ -101,7 +100,7 @@ class ShareFetchResponse:
         self._out += INT16.pack(result.acknowledge_error)
         self._write_string(result.acknowledge_error_message if result.acknowledge_error else None)
         leader = self._leaders.of(answered.name, result.error, result.acknowledge_error)
-        self._out += _LEADER.pack(*leader) + b"\0"
+        self._out += LEADER.pack(*leader) + b"\0"
         size = 0 if result.records is None else _size(result.records)
         self._write_count(size)
         if file is not None and isinstance(result.records, FileSlice):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from rayka.coordinator.transactions.requests import (
     DescribedTransaction,
@@ -17,10 +16,8 @@ from rayka.coordinator.transactions.requests import (
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.handlers.responses import NO_THROTTLE
 from rayka.gateway.server.request import Call
-from rayka.gateway.wire.codec import EPOCH
+from rayka.gateway.wire.codec import EPOCH, MILLISECOND
 from rayka.types import ActiveProducers, TopicPartition, TxnMarker
-
-_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 async def handle_list(call: Call) -> Any:
@@ -78,8 +75,8 @@ def _state(call: Call, one: DescribedTransaction) -> Any:
         error_code=one.error,
         transactional_id=one.transactional_id,
         transaction_state=one.state,
-        transaction_timeout=one.timeout_ms * _MILLISECOND,
-        transaction_start_time=EPOCH + one.start_ms * _MILLISECOND,
+        transaction_timeout=one.timeout_ms * MILLISECOND,
+        transaction_start_time=EPOCH + one.start_ms * MILLISECOND,
         producer_id=one.producer_id,
         producer_epoch=one.producer_epoch,
         topics=tuple(types.TopicData(topic=topic, partitions=tuple(numbers)) for topic, numbers in topics.items()),

@@ -13,12 +13,12 @@ import numpy as np
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import SOUND, Bytes, Ints, Longs, locate
-from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
+from rayka.storage.format.batch import LOG_APPEND_TIME_FLAG, BatchHeader, Buffer, iter_headers
 from rayka.storage.format.compression import Codec, compress
 from rayka.storage.format.legacy import lz4_framing
 from rayka.storage.format.legacy.encode import write_messages
-from rayka.storage.format.legacy.message import LOG_APPEND_TIME_FLAG, OVERHEAD, TIMESTAMP_SIZE, wrap
-from rayka.storage.format.records import record_bytes
+from rayka.storage.format.legacy.message import OVERHEAD, TIMESTAMP_SIZE, wrap
+from rayka.storage.format.records import MIN_RECORD_SIZE, record_bytes
 from rayka.types import NO_TIMESTAMP, TimestampType
 
 MAX_INNER_SIZE = 1 << 20
@@ -26,7 +26,6 @@ MAX_INNER_SIZE = 1 << 20
 MAX_BATCH_SIZE = 64 << 20
 """Bytes that a batch may decompress to here: its located records take ten times as much memory."""
 _NO_LIMIT = 2**63 - 1
-_MIN_RECORD_SIZE = 7
 
 
 class MessageSet(NamedTuple):
@@ -152,7 +151,7 @@ def _locate(batches: Buffer, position: int, header: BatchHeader, fetch_offset: i
         raise _zstd(header)
     records = record_bytes(batches, position, header, MAX_BATCH_SIZE)
     rows = header.record_count
-    if not 0 <= rows <= len(records) // _MIN_RECORD_SIZE:
+    if not 0 <= rows <= len(records) // MIN_RECORD_SIZE:
         raise _corrupt(header)
     data = np.frombuffer(records, np.uint8)
     span = np.array([[0, len(records), rows, header.base_offset, *_times(header)]], np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes, Ints, Longs
 from rayka.storage.columns.encode import field_size, varint_size, write_field, write_varint
+from rayka.storage.format.batch import LOG_APPEND_TIME_FLAG, RECORD_BATCH_OVERHEAD
 from rayka.storage.format.legacy.checksum import crc32
 from rayka.storage.format.legacy.locate import (
     ATTRIBUTES,
@@ -22,8 +23,6 @@ from rayka.storage.format.legacy.locate import (
 
 MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 1
 """Bytes of a record without headers beside its key and value, each number at its longest."""
-_BATCH_OVERHEAD = 61
-_LOG_APPEND_TIME_FLAG = 0x08
 _MAX_OFFSET_DELTA = 0x7FFF_FFFF
 
 
@@ -36,11 +35,11 @@ def write_records(data: Bytes, rows: Longs, first: int, max_batch_size: int, out
     """
     base_offset = rows[first, OFFSET]
     base_timestamp = max_timestamp = rows[first, TIMESTAMP]
-    kind = rows[first, ATTRIBUTES] & _LOG_APPEND_TIME_FLAG
-    position = _BATCH_OVERHEAD
+    kind = rows[first, ATTRIBUTES] & LOG_APPEND_TIME_FLAG
+    position = RECORD_BATCH_OVERHEAD
     for row in range(first, len(rows)):
         timestamp = rows[row, TIMESTAMP]
-        if rows[row, ATTRIBUTES] & _LOG_APPEND_TIME_FLAG != kind or (kind and timestamp != base_timestamp):
+        if rows[row, ATTRIBUTES] & LOG_APPEND_TIME_FLAG != kind or (kind and timestamp != base_timestamp):
             return row, position, max_timestamp
         delta = rows[row, OFFSET] - base_offset
         size = 2 + varint_size(timestamp - base_timestamp) + varint_size(delta)

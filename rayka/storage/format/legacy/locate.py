@@ -13,6 +13,7 @@ import numpy as np
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes, Longs
 from rayka.storage.format.legacy.checksum import crc32
+from rayka.types import NO_TIMESTAMP
 
 OFFSET, TIMESTAMP, MAGIC, ATTRIBUTES, KEY_POSITION, KEY_LENGTH, VALUE_POSITION, VALUE_LENGTH = range(8)
 COLUMNS = 8
@@ -21,7 +22,6 @@ SOUND = 0
 BROKEN = 1
 WRONG_CRC = 2
 
-_NO_TIMESTAMP = -1
 _HIGHEST_MAGIC = 1
 _MIN_SIZE = 14
 _SIGN_32 = 1 << 31
@@ -88,7 +88,7 @@ def locate_messages(data: Bytes, start: int, rows: Longs) -> tuple[int, int]:
         if value_length < -1 or value_at + max(value_length, 0) != end:
             return row, BROKEN
         rows[row, OFFSET] = read_int64(data, position)
-        rows[row, TIMESTAMP] = read_int64(data, message + 6) if magic else _NO_TIMESTAMP
+        rows[row, TIMESTAMP] = read_int64(data, message + 6) if magic else NO_TIMESTAMP
         rows[row, MAGIC] = magic
         rows[row, ATTRIBUTES] = data[message + 5]
         rows[row, KEY_POSITION] = key_at

@@ -11,7 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from rayka.storage.columns.decode import Bytes, Longs
-from rayka.storage.format.batch import LOG_OVERHEAD, MAGIC, MIN_BATCH_LENGTH, RECORD_BATCH_OVERHEAD, read_header
+from rayka.storage.format.batch import (
+    CODEC_MASK,
+    LOG_OVERHEAD,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    RECORD_BATCH_OVERHEAD,
+    read_header,
+)
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.legacy.locate import (
     ATTRIBUTES,
@@ -22,12 +29,11 @@ from rayka.storage.format.legacy.locate import (
     count_messages,
     locate_messages,
 )
-from rayka.storage.format.legacy.message import CODEC_MASK, corrupt
-from rayka.storage.format.legacy.up_conversion import build_batches, codec_of, unwrap
+from rayka.storage.format.legacy.message import corrupt
+from rayka.storage.format.legacy.up_conversion import UNBOUNDED, build_batches, codec_of, unwrap
 
 BATCH_SIZE = 1 << 16
 """Bytes of a batch from messages that were not compressed."""
-_UNBOUNDED = 2**31 - 1
 
 
 class ConvertedPart(NamedTuple):
@@ -85,7 +91,7 @@ def _convert_rows(data: Bytes, rows: Longs) -> bytearray:
             batches += _build(data, rows[first:outer], Codec.NONE, BATCH_SIZE)
         if outer < len(rows):
             codec = codec_of(rows[outer])
-            batches += _build(*unwrap(data, rows[outer], codec), codec, _UNBOUNDED)
+            batches += _build(*unwrap(data, rows[outer], codec), codec, UNBOUNDED)
         first = outer + 1
     return batches
 

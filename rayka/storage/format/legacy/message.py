@@ -23,8 +23,6 @@ MAGIC_OFFSET: Final = 16
 OVERHEAD: Final = 26
 """Bytes of a message of magic 0 without its key and value."""
 TIMESTAMP_SIZE: Final = 8
-LOG_APPEND_TIME_FLAG: Final = 0x08
-CODEC_MASK: Final = 0x07
 OLD_MAGICS: Final = (0, 1)
 
 _NULL: Final = -1

@@ -11,7 +11,7 @@ import numpy as np
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import Bytes, Longs
-from rayka.storage.format.batch import LOG_APPEND_TIME_FLAG, RECORD_BATCH_OVERHEAD
+from rayka.storage.format.batch import CODEC_MASK, LOG_APPEND_TIME_FLAG, RECORD_BATCH_OVERHEAD
 from rayka.storage.format.compression import DEFAULT_MAX_SIZE, Codec, decompress
 from rayka.storage.format.legacy import lz4_framing
 from rayka.storage.format.legacy.encode import MAX_RECORD_OVERHEAD, write_records
@@ -29,7 +29,7 @@ from rayka.storage.format.legacy.locate import (
     count_messages,
     locate_messages,
 )
-from rayka.storage.format.legacy.message import CODEC_MASK, corrupt
+from rayka.storage.format.legacy.message import corrupt
 from rayka.storage.format.records import seal_batch
 from rayka.types import NO_TIMESTAMP
 
@@ -37,7 +37,7 @@ MAX_BATCH_SIZE = 1_000_000
 """Bytes of a batch from messages that were not compressed; a little below the default of `max.message.bytes`."""
 MAX_SET_SIZE = 64 << 20
 """Bytes that a producer's message set may decompress to."""
-_UNBOUNDED = 2**31 - 1
+UNBOUNDED = 2**31 - 1
 
 Buffer = bytes | bytearray | memoryview
 
@@ -55,7 +55,7 @@ def convert_up(messages: Buffer, max_size: int = MAX_SET_SIZE) -> bytearray:
     max_batch_size = MAX_BATCH_SIZE
     if codec is not Codec.NONE:
         data, rows = unwrap(data, rows[0], codec, max_size)
-        max_batch_size = _UNBOUNDED
+        max_batch_size = UNBOUNDED
     _settle_timestamps(rows)
     rows[:, OFFSET] = np.arange(len(rows))
     return build_batches(data, rows, codec, max_batch_size)
