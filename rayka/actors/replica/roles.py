@@ -77,7 +77,7 @@ class ReplicaRoles:
                 if before.topics.get(name) is not topic:
                     await self._follow(topic, after)
             if before.configs is not after.configs:
-                self._reconfigure(after)
+                self._reconfigure(before, after)
             for coordinator in self._coordinators.values():
                 coordinator.image_changed(before, after)
             self._assign_epochs()
@@ -204,13 +204,17 @@ class ReplicaRoles:
         except RaykaError as error:
             logger.error("%s could not be deleted: %s", topic_partition, error)
 
-    def _reconfigure(self, image: MetadataImage) -> None:
+    def _reconfigure(self, before: MetadataImage, after: MetadataImage) -> None:
+        """Take up the configs of topics that changed, or of all if the broker's did."""
+        are_all_changed = self._broker_configs(before) != self._broker_configs(after)
         for partition in self._replicas:
             topic = partition.topic_partition.topic
-            config = self._config(topic, image)
-            if config != partition.log.config:
-                partition.log.configure(config)
+            if are_all_changed or before.topic_configs(topic) != after.topic_configs(topic):
+                partition.log.configure(self._config(topic, after))
 
     def _config(self, topic: str, image: MetadataImage) -> LogConfig:
-        broker_id = next((actor.broker_id for actor in [image.actors.get(self._name)] if actor is not None), -1)
-        return LogConfig.resolve({**self._configs, **image.broker_configs(broker_id)}, image.topic_configs(topic))
+        return LogConfig.resolve({**self._configs, **self._broker_configs(image)}, image.topic_configs(topic))
+
+    def _broker_configs(self, image: MetadataImage) -> Mapping[str, str]:
+        actor = image.actors.get(self._name)
+        return image.broker_configs(-1 if actor is None else actor.broker_id)

@@ -42,7 +42,7 @@ class ProducerState:
         """By producer id, until the transaction begins or its marker is appended."""
         self.snapshots: list[int] = []
         """Offsets of the snapshots, rising."""
-        self._unwritten: dict[int, bytes | None] = {}
+        self._unwritten: dict[int, list[ProducerEntry] | None] = {}
         """Snapshots to be written, and with None those to be removed, by offset."""
         self._change_lock = threading.Lock()
         self._write_lock = threading.Lock()
@@ -254,12 +254,12 @@ class ProducerState:
     def take_snapshot(self, offset: int) -> None:
         """Take the state after the batches below `offset`, unless it is there; `write_snapshots` writes it."""
         if offset not in self.snapshots:
-            self._change(offset, producer_snapshot.encode(self.entries.values()))
+            self._change(offset, [entry.copy() for entry in self.entries.values()])
             insort(self.snapshots, offset)
 
-    def _change(self, offset: int, data: bytes | None) -> None:
+    def _change(self, offset: int, entries: list[ProducerEntry] | None) -> None:
         with self._change_lock:
-            self._unwritten[offset] = data
+            self._unwritten[offset] = entries
 
     @property
     def has_unwritten_snapshots(self) -> bool:
@@ -277,16 +277,16 @@ class ProducerState:
         """
         with self._write_lock:
             while changes := list(self._unwritten.items()):
-                for offset, data in changes:
-                    self._write_snapshot(offset, data, sync)
+                for offset, entries in changes:
+                    self._write_snapshot(offset, entries, sync)
 
-    def _write_snapshot(self, offset: int, data: bytes | None, sync: bool) -> None:
-        if data is None:
+    def _write_snapshot(self, offset: int, entries: list[ProducerEntry] | None, sync: bool) -> None:
+        if entries is None:
             self._files.remove_if_present(self.snapshot_path(offset))
         else:
-            self._files.write_file(self.snapshot_path(offset), data, sync=sync)
+            self._files.write_file(self.snapshot_path(offset), producer_snapshot.encode(entries), sync=sync)
         with self._change_lock:
-            if offset in self._unwritten and self._unwritten[offset] is data:
+            if offset in self._unwritten and self._unwritten[offset] is entries:
                 del self._unwritten[offset]
 
     def keep_snapshots(self, offsets: Collection[int]) -> None:

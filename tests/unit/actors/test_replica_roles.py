@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import os
 import uuid
@@ -19,6 +20,7 @@ from rayka.config import BrokerConfig
 from rayka.coordinator.groups.spec import GROUPS, OFFSETS_TOPIC
 from rayka.metadata.commands import ActorRegistration
 from rayka.metadata.image import MetadataImage
+from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.metadata.values import UNASSIGNED, PartitionImage, TopicImage
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
@@ -153,5 +155,27 @@ def test_directories_that_the_metadata_does_not_know_are_kept_at_a_start(tmp_pat
         assert len(kept) == len(TOPICS)
         assert not os.path.exists(log.directory)
         assert all(os.listdir(path) for path in kept)
+
+    asyncio.run(run())
+
+
+def test_changed_configs_reach_the_logs_of_their_topic_or_of_all(tmp_path: Path) -> None:
+    def configured(image: MetadataImage, kind: ResourceType, name: str, configs: dict[str, str]) -> MetadataImage:
+        return dataclasses.replace(image, configs={**image.configs, ConfigResource(kind, name): configs})
+
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        logs = {topic.name: actor.replicas.get(TopicPartition(topic.name, 0)).log for topic in TOPICS}
+        one = configured(IMAGE, ResourceType.TOPIC, "b", {"retention.ms": "7"})
+        before = {name: log.config for name, log in logs.items()}
+        await actor.take(IMAGE, one)
+        assert logs["b"].config.retention_ms == 7
+        assert all(logs[name].config is before[name] for name in "ac")
+        every = configured(one, ResourceType.BROKER, "", {"log.retention.bytes": "9"})
+        await actor.take(one, every)
+        assert [logs[name].config.retention_bytes for name in "abc"] == [9, 9, 9]
+        assert logs["b"].config.retention_ms == 7
+        await actor.roles.stop()
 
     asyncio.run(run())

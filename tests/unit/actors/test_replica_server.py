@@ -336,3 +336,24 @@ def test_a_reader_on_another_node_whose_records_can_t_be_read_fails_alone(
         await leader.stop()
 
     asyncio.run(check())
+
+
+def test_an_answered_fetch_leaves_no_timer(tmp_path: Path) -> None:
+    """Long polls that end with records, or that nobody waits for any more, would otherwise leave one for minutes."""
+    wanted = FetchParams((FetchPartition(PLAIN, 0, 1 << 20),), 60.0, 1, 1 << 20, IsolationLevel.READ_UNCOMMITTED)
+
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        answers: list[object] = []
+        leader.server.fetch(wanted, answers.append)
+        unwanted = leader.server.fetch(wanted, answers.append)
+        timers = list(leader.server.reads._timers.values())
+        leader.server.cancel(unwanted)
+        assert errors(await leader.append(PLAIN)) == [0]
+        assert len(answers) == 1
+        assert not leader.server.reads._timers
+        assert all(timer.cancelled() for timer in timers)
+        leader.disk.released.set()
+        await leader.stop()
+
+    asyncio.run(check())

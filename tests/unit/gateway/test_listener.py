@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import shutil
 import socket
 import struct
@@ -64,6 +65,20 @@ def test_listens_on_loopback_and_shares_its_port(tmp_path: Path) -> None:
         assert listener.connections + second.connections == 1
         await client.close()
         await second.stop()
+
+    run(tmp_path, check)
+
+
+def test_the_limit_of_file_descriptors_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that clients and logs have as many as the system allows this process."""
+    limits: list[tuple[int, int]] = [(1024, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, new: limits.append(new))
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        assert limits[-1] == (4096, 4096)
+        assert listener._context is not None
+        assert listener._context.limits.process_connections == 2048
 
     run(tmp_path, check)
 
