@@ -46,13 +46,14 @@ class _Growing:
 
     def __init__(self, dtype: type[np.generic]) -> None:
         self._dtype = np.dtype(dtype)
+        self.itemsize = self._dtype.itemsize
         self._allocate(0)
         self.size = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
-        return self.size * self._dtype.itemsize
+        return self.size * self.itemsize
 
     def extend(self, count: int, progress: float) -> npt.NDArray[Any]:
         """`count` more elements, to be written."""
@@ -73,14 +74,15 @@ class _Growing:
         return self._buffer.slice(0, self.nbytes)
 
     def _allocate(self, count: int) -> None:
-        self._buffer = pa.allocate_buffer(count * self._dtype.itemsize)
+        self._buffer = pa.allocate_buffer(count * self.itemsize)
         self._array: npt.NDArray[Any] = np.frombuffer(self._buffer, self._dtype)
 
 
 class _Binary:
-    """Fields of bytes."""
+    """Fields of bytes. Nulls are written once another field follows: in most columns of keys none does."""
 
     def __init__(self) -> None:
+        self._nulls_ahead = 0
         self._copied = _Growing(np.uint8)
         self._offsets = _Growing(np.int64)
         self._is_valid = _Growing(np.uint8)
@@ -89,10 +91,14 @@ class _Binary:
     @property
     def nbytes(self) -> int:
         """Bytes of the fields and of the offsets to them."""
-        return self._copied.nbytes + self._offsets.nbytes
+        return self._copied.nbytes + self._offsets.nbytes + self._nulls_ahead * self._offsets.itemsize
 
     def append(self, data: Bytes, fields: FieldPositions, progress: float) -> None:
         rows = len(fields.lengths)
+        if fields.lengths.max(initial=-1) < 0:
+            self._nulls_ahead += rows
+            return
+        self._write_nulls(progress)
         start = self._copied.size
         copied = self._copied.extend(int(np.maximum(fields.lengths, 0).sum(dtype=np.int64)), progress)
         gather(
@@ -101,6 +107,9 @@ class _Binary:
 
     def finish(self, small: pa.DataType, large: pa.DataType) -> pa.Array:
         """An array of type `small`, or `large` when its bytes are 2 GiB or more."""
+        if not self._is_valid.size:
+            return pa.nulls(self._nulls_ahead, small)
+        self._write_nulls(1.0)
         is_valid = self._is_valid.finish()
         is_small = self._copied.size <= INT_MAX
         nulls = len(is_valid) - int(np.count_nonzero(is_valid))
@@ -110,6 +119,11 @@ class _Binary:
             self._copied.buffer(),
         ]
         return pa.Array.from_buffers(small if is_small else large, len(is_valid), buffers, nulls)
+
+    def _write_nulls(self, progress: float) -> None:
+        self._offsets.extend(self._nulls_ahead, progress)[:] = self._copied.size
+        self._is_valid.extend(self._nulls_ahead, progress)[:] = 0
+        self._nulls_ahead = 0
 
     def _small_offsets(self) -> pa.Buffer:
         offsets = _Growing(np.int32)

@@ -25,7 +25,11 @@ logger = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., object])
 
 _RESULT_COUNTS = {"None": 0, "int": 1, "bool": 1, "tuple[int, int]": 2}
-_DTYPES = {np.dtype(name): name for name in ("uint8", "int32", "uint32", "int64", "uint64")}
+_MOST_DIMENSIONS = 2
+_ARRAYS = {
+    np.dtype(name): [f"{name}:{dimensions}" for dimensions in range(_MOST_DIMENSIONS + 1)]
+    for name in ("uint8", "int32", "uint32", "int64", "uint64")
+}
 _CONTIGUOUS_AND_ALIGNED = 0x101
 _NO_SLOTS = [0] * FIRST_SLOT
 _loading = threading.Lock()
@@ -124,17 +128,19 @@ class CompiledFunction:
 
 def _put(argument: Any, slots: array[int]) -> Kind:
     """Append an argument to the slots; its kind. Raises TypeError and OverflowError for what can't be there."""
-    given = type(argument)
-    if given is np.ndarray:
-        dtype = _DTYPES.get(argument.dtype)
-        if dtype is None or argument.flags.num & _CONTIGUOUS_AND_ALIGNED != _CONTIGUOUS_AND_ALIGNED:
+    if type(argument) is np.ndarray:
+        kinds, dimensions = _ARRAYS.get(argument.dtype, ()), argument.ndim
+        if dimensions >= len(kinds) or argument.flags.num & _CONTIGUOUS_AND_ALIGNED != _CONTIGUOUS_AND_ALIGNED:
             raise TypeError("an array of another type, or with gaps")
         slots.append(id(argument))
-        slots.extend(argument.shape)
-        return f"{dtype}:{argument.ndim}"
+        if dimensions == 1:
+            slots.append(len(argument))
+        else:
+            slots.extend(argument.shape)
+        return kinds[dimensions]
     if isinstance(argument, tuple):
-        return given, tuple([_put(field, slots) for field in argument])
-    if given is not int and not isinstance(argument, (int, np.signedinteger)):
+        return type(argument), tuple([_put(field, slots) for field in argument])
+    if type(argument) is not int and not isinstance(argument, (int, np.signedinteger)):
         raise TypeError("neither an array nor a number")
     slots.append(argument)
     return INT
