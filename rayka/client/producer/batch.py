@@ -27,6 +27,8 @@ NS = 1_000_000
 """Nanoseconds in a millisecond."""
 PLAIN_OVERHEAD = 3 + 1 + 6 + 3 + 1 + 3 + 1
 """The most bytes beside the value, if that is below 512 KB, of a record without key, headers and given timestamp."""
+KEY_OVERHEAD = 4
+"""The most bytes that a key takes beside itself, above what null takes."""
 MAX_RECORD_OVERHEAD = max_record_size(None, None)
 _RESERVE_BYTES = 16_384
 _FEW_RECORDS = 16
@@ -132,9 +134,9 @@ class ProducerBatch(BatchCompletion):
         self.values.append(value)
         self.timestamps_ns.append(timestamp * NS)
         if key is not None:
-            _set(self.keys, index, key, None)
+            put_at(self.keys, index, key, None)
         if headers:
-            _set(self.headers, index, headers, ())
+            put_at(self.headers, index, headers, ())
         self.size += size
         return index
 
@@ -222,6 +224,8 @@ class BatchFuture(ProduceFuture[BatchMetadata], eq=False, gc=False):
         return BatchMetadata(*batch.topic_partition, batch.base_offset, batch.record_count)
 
 
-def _set(column: list[T], index: int, value: T, missing: T) -> None:
-    column.extend([missing] * (index - len(column)))
+def put_at(column: list[T], index: int, value: T, missing: T) -> None:
+    """Append a value that is to have this index, behind missing ones if the column is shorter."""
+    if len(column) != index:
+        column.extend([missing] * (index - len(column)))
     column.append(value)

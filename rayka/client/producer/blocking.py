@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
 from rayka.client.producer.arguments import HeadersLike
-from rayka.client.producer.batch import PLAIN_OVERHEAD, BatchFuture, ProducerBatch, RecordFuture
+from rayka.client.producer.batch import KEY_OVERHEAD, PLAIN_OVERHEAD, BatchFuture, ProducerBatch, RecordFuture, put_at
+from rayka.client.producer.partitioner import key_partition
 from rayka.client.producer.producer import AsyncProducer, ProducerRecord
 
 
@@ -24,6 +25,7 @@ class Producer(Shell[AsyncProducer], Closing):
     def __init__(self, core: AsyncProducer, loop: LoopThread) -> None:
         super().__init__(core, loop)
         self._quick_routes = core.quick_routes
+        self._takes_keys = core.config.key_serializer is None
         self._acquire, self._release = core.lock.acquire, core.lock.release  # they take half the time of `with`
 
     def send(
@@ -40,18 +42,23 @@ class Producer(Shell[AsyncProducer], Closing):
         Blocks, up to `max_block_ms`, for a topic that has to be created and for room in the buffer. Raises
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
-        if key is None and headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
+        if headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
             route = self._quick_routes.get(topic)  # most records go into a batch that is there and has room
-            if route is not None:
+            if route is not None and (key is None or (type(key) is bytes and self._takes_keys)):
+                queue = route.sticky_queue if key is None else route.queues[key_partition(key, route.partition_count)]
                 self._acquire()
                 try:
-                    batch = route.sticky_queue.filling
+                    batch = queue.filling
                     if batch is not None:
                         size = batch.size + len(value) + PLAIN_OVERHEAD
+                        if key is not None:
+                            size += len(key) + KEY_OVERHEAD
                         if size <= batch.reserved:
                             values = batch.values
                             index = len(values)
                             values.append(value)
+                            if key is not None:
+                                put_at(batch.keys, index, key, None)
                             batch.timestamps_ns.append(time_ns())
                             batch.size = size
                             return RecordFuture(batch, index)

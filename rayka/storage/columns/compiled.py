@@ -142,5 +142,5 @@ def _put(argument: Any, slots: array[int]) -> Kind:
         return type(argument), tuple([_put(field, slots) for field in argument])
     if type(argument) is not int and not isinstance(argument, (int, np.signedinteger)):
         raise TypeError("neither an array nor a number")
-    slots.append(argument)
+    slots.append(int(argument))
     return INT

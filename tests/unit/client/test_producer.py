@@ -407,3 +407,17 @@ def test_positional_arguments_are_those_of_kafka_python(cluster: Cluster) -> Non
     with cluster.producer() as producer:
         metadata = producer.send("events", b"value", b"key", [("h", b"1")], 2, 1_700_000_000_123).get(5)
     assert (metadata.partition, metadata.timestamp) == (2, 1_700_000_000_123)
+
+
+def test_records_with_and_without_keys_keep_their_order(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=3)
+    keys = [None if number % 4 == 0 else b"%d" % (number % 7) * (number % 3) for number in range(2000)]
+    with cluster.producer(linger_ms=20) as producer:
+        for number, key in enumerate(keys):
+            producer.send("events", b"%d" % number, key)
+    records = read_all(cluster, "events")
+    assert sorted((int(record.value), record.key) for record in records) == [*enumerate(keys)]
+    for partition in range(3):
+        numbers = [int(record.value) for record in records if record.partition == partition]
+        assert numbers == sorted(numbers)
+    assert all(record.partition == key_partition(record.key, 3) for record in records if record.key is not None)
