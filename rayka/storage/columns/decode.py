@@ -23,6 +23,7 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 SOUND = -1
 """In place of the index of the batch or row that breaks the format."""
 _BROKEN = -1
+_BROKEN_BATCH = 0
 _LAST_SHIFT = 63
 _BIT_63_CLEAR = 0x7FFF_FFFF_FFFF_FFFF
 
@@ -52,6 +53,52 @@ def read_length(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 
 @compiled
+def locate_in_batch(
+    data: Bytes,
+    batch: Longs,
+    first_offset: int,
+    end_offset: int,
+    row: int,
+    offsets: Longs,
+    timestamps: Longs,
+    key_positions: Ints,
+    key_lengths: Ints,
+    value_positions: Ints,
+    value_lengths: Ints,
+    header_positions: Ints,
+    record_ends: Ints,
+) -> tuple[int, int]:
+    """As `locate`, for one row of its `batches`; the outputs are set from `row` on."""
+    position = batch[0]
+    for _ in range(batch[2]):
+        length, position = read_length(data, position, batch[1])
+        if position < 0 or length < 1:
+            return row, _BROKEN_BATCH
+        end = position + length
+        timestamp_delta, position = read_varint(data, position + 1, end)
+        if position < 0:
+            return row, _BROKEN_BATCH
+        offset_delta, position = read_varint(data, position, end)
+        if position < 0:
+            return row, _BROKEN_BATCH
+        if first_offset <= batch[3] + offset_delta < end_offset:
+            key_lengths[row], key_positions[row] = read_length(data, position, end)
+            if key_positions[row] < 0:
+                return row, _BROKEN_BATCH
+            value_at = key_positions[row] + max(key_lengths[row], 0)
+            value_lengths[row], value_positions[row] = read_length(data, value_at, end)
+            if value_positions[row] < 0:
+                return row, _BROKEN_BATCH
+            offsets[row] = batch[3] + offset_delta
+            timestamps[row] = batch[4] + timestamp_delta if batch[5] < 0 else batch[5]
+            header_positions[row] = value_positions[row] + max(value_lengths[row], 0)
+            record_ends[row] = end
+            row += 1
+        position = end
+    return row, SOUND if position == batch[1] else _BROKEN_BATCH
+
+
+@compiled
 def locate(
     data: Bytes,
     batches: Longs,
@@ -76,41 +123,22 @@ def locate(
     row = 0
     for batch in range(len(batches)):
         batch_rows[batch] = row
-        position = batches[batch, 0]
-        batch_end = batches[batch, 1]
-        base_offset = batches[batch, 3]
-        base_timestamp = batches[batch, 4]
-        append_timestamp = batches[batch, 5]
-        for _ in range(batches[batch, 2]):
-            length, position = read_length(data, position, batch_end)
-            if position < 0 or length < 1:
-                return row, batch
-            end = position + length
-            timestamp_delta, position = read_varint(data, position + 1, end)
-            if position < 0:
-                return row, batch
-            offset_delta, position = read_varint(data, position, end)
-            if position < 0:
-                return row, batch
-            offset = base_offset + offset_delta
-            if first_offset <= offset < end_offset:
-                key_length, key_position = read_length(data, position, end)
-                if key_position < 0:
-                    return row, batch
-                value_length, value_position = read_length(data, key_position + max(key_length, 0), end)
-                if value_position < 0:
-                    return row, batch
-                offsets[row] = offset
-                timestamps[row] = base_timestamp + timestamp_delta if append_timestamp < 0 else append_timestamp
-                key_positions[row] = key_position
-                key_lengths[row] = key_length
-                value_positions[row] = value_position
-                value_lengths[row] = value_length
-                header_positions[row] = value_position + max(value_length, 0)
-                record_ends[row] = end
-                row += 1
-            position = end
-        if position != batch_end:
+        row, broken = locate_in_batch(
+            data,
+            batches[batch],
+            first_offset,
+            end_offset,
+            row,
+            offsets,
+            timestamps,
+            key_positions,
+            key_lengths,
+            value_positions,
+            value_lengths,
+            header_positions,
+            record_ends,
+        )
+        if broken != SOUND:
             return row, batch
     return row, SOUND
 
