@@ -36,7 +36,7 @@ class RaykaAdapterConfig(BaseModel):
 
 
 class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
-    """Tasks in a topic with the name of the queue, which a share group reads; results in the topic `QUEUE.results`.
+    """Keeps tasks in a topic named like the queue, read by a share group, and results in the topic `QUEUE.results`.
 
     A task is leased to the replica that runs it, and run again if that dies. A handler that raises is tried again
     `max_retries` times, after 1, 2, 4 ... seconds. Tasks that fail for good, and those that no handler takes or whose
@@ -106,7 +106,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         self._workers.start(self._concurrency)
 
     def stop_consumer(self, timeout: float = 10.0) -> None:
-        """Begin no more tasks, and wait for those under way; what has not ended by then is run again."""
+        """Start no more tasks and wait for those under way. Tasks that have not ended by then are run again."""
         workers, self._workers = self._workers, None
         if workers is None or self._consumed is None:
             return
@@ -131,7 +131,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         return _pending(task)
 
     def get_task_status_sync(self, task_id: str) -> TaskResult:
-        """The status, as of now, and what the handler returned or raised. A task that nobody knows is PENDING."""
+        """The current status, and what the handler returned or raised. An unknown task is PENDING."""
         outcome = self._results.read(task_id)
         return TaskResult(id=task_id, status=outcome.status, result=outcome.result)
 
@@ -140,7 +140,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         return await asyncio.to_thread(self.get_task_status_sync, task_id)
 
     def cancel_task_sync(self, task_id: str) -> None:
-        """Let no worker begin the task from now on; one that has begun goes on."""
+        """Cancel a task that no worker has begun. A task that is running continues."""
         self._results.cancel(task_id)
 
     async def cancel_task_async(self, task_id: str) -> None:
@@ -148,7 +148,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         await asyncio.to_thread(self.cancel_task_sync, task_id)
 
     def get_metrics_sync(self) -> dict[str, Any]:
-        """`queue_length`: tasks that wait. Of this replica, `running` tasks, and how many ended as what."""
+        """`queue_length` counts waiting tasks, `running` those of this replica, and each status the tasks that ended so."""
         workers = self._workers
         ended = {} if workers is None else {str(status): count for status, count in workers.counts.items() if count}
         return {
@@ -163,7 +163,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         return await asyncio.to_thread(self.get_metrics_sync)
 
     def health_check_sync(self) -> list[dict[str, Any]]:
-        """One entry: whether the queue answers, and whether the workers run. Raises RaykaError if it does not."""
+        """One entry: whether the workers run. Raises RaykaError if the queue does not answer."""
         self._queue.qsize()
         is_alive = self._workers is None or self._workers.is_alive
         return [{self._config.queue_name: {"ok": "pong"} if is_alive else {"error": "a worker has ended"}}]

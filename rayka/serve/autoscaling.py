@@ -1,4 +1,4 @@
-"""An autoscaling policy for task consumers: replicas as the lag of the queue's share group demands."""
+"""An autoscaling policy for task consumers: it scales replicas with the lag of the queue's share group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class QueueAutoscalingPolicy:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="queue-lag")
 
     def __call__(self, ctx: Any) -> tuple[int | float, dict[str, Any]]:
-        """Serve's context; how many replicas there should be, and the lag."""
+        """Takes Serve's context. Returns the number of replicas, and the lag."""
         self._poll()
         workload = ctx.total_num_requests + self._lag
         target = ctx.config.get_target_ongoing_requests()

@@ -24,7 +24,7 @@ _TEXT_LENGTH: Final = 10_000
 
 
 class Outcome(NamedTuple):
-    """What is known of a task. `result` is what the handler returned, or the exception that it raised."""
+    """The outcome of a task. `result` is what the handler returned, or the exception that it raised."""
 
     status: Status
     result: Any = None
@@ -67,17 +67,17 @@ class Results:
         self._producer.send(self.topic, value, key=task_id.encode(), headers=headers).get()
 
     def cancel(self, task_id: str) -> None:
-        """A task that nobody has begun by now is not run."""
+        """Cancel a task, unless a worker has begun it."""
         self._producer.send(self.topic, b"", key=_CANCELLED + task_id.encode()).get()
 
     def status(self, task_id: str) -> Status:
-        """The status, as of now."""
+        """The current status."""
         with self._lock:
             self._catch_up()
             return self._status(task_id)
 
     def read(self, task_id: str) -> Outcome:
-        """The status and the result, as of now."""
+        """The current status and result."""
         with self._lock:
             self._catch_up()
             status = self._status(task_id)
@@ -91,7 +91,7 @@ class Results:
         return Status.REVOKED if task_id in self._cancelled and not status.is_final else status
 
     def _catch_up(self) -> None:
-        """Read on to the end of the topic."""
+        """Read to the end of the topic."""
         is_behind = True
         while is_behind:
             try:
@@ -114,14 +114,14 @@ class Results:
             self._offsets[record.key.decode()] = record.offset, _status(record)
 
     def _forget_below(self, log_start_offset: int) -> None:
-        """Forget what has expired."""
+        """Forget results that have expired."""
         if log_start_offset > self._log_start_offset:
             self._log_start_offset = log_start_offset
             self._offsets = {key: at for key, at in self._offsets.items() if at[0] >= log_start_offset}
             self._cancelled = {key: offset for key, offset in self._cancelled.items() if offset >= log_start_offset}
 
     def _read_at(self, offset: int, task_id: str) -> Outcome | None:
-        """The record at an offset, or the one that has replaced it; None if it has expired."""
+        """The record at an offset, or the newer one that replaced it; None if it has expired."""
         try:
             records = self._reader.fetch(self.topic, 0, offset, 1).records
         except RaykaError as error:
@@ -134,7 +134,7 @@ class Results:
         return None
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the records that are still buffered."""
         self._producer.close()
         self._reader.close()
 

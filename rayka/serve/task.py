@@ -21,7 +21,7 @@ _LONGEST_DELAY_MS: Final = 60_000
 
 
 class Status(enum.StrEnum):
-    """Where a task is."""
+    """The status of a task."""
 
     PENDING = "PENDING"
     RETRY = "RETRY"

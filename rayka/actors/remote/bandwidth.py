@@ -1,4 +1,4 @@
-"""Holds what goes to the remote store, or comes from there, to the rate of a setting."""
+"""Limits the rate of uploads to the remote store, or of downloads from it."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class Bandwidth:
             raise OSError("the actor stops")
 
     def stop(self) -> None:
-        """End every sleep; what comes later is refused."""
+        """End every sleep. Later calls raise OSError."""
         self._stopped.set()

@@ -57,7 +57,7 @@ class _MetadataPartition:
     remotes: dict[TopicIdPartition, RemotePartition] = field(default_factory=dict)
 
     def replay(self, event: RemoteLogMetadataEvent) -> None:
-        """Apply an event. A partition of which nothing is left in the store is forgotten."""
+        """Apply an event. A partition without segments in the store is forgotten."""
         remote = self.remotes.setdefault(event.partition, RemotePartition(event.partition))
         remote.replay(event)
         if remote.delete_state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED and not remote.segments:
@@ -65,7 +65,7 @@ class _MetadataPartition:
 
 
 class MetadataTopic:
-    """All partitions of the topic, each read as far as it was needed."""
+    """All partitions of the topic. Each is read when it is first needed."""
 
     def __init__(self, broker: Broker) -> None:
         self.resets = 0
@@ -78,7 +78,7 @@ class MetadataTopic:
 
     @property
     def exists(self) -> bool:
-        """Whether any topic ever had tiered storage."""
+        """Whether the topic exists: it is created when a topic first gets tiered storage."""
         return METADATA_TOPIC in self._broker.image.topics
 
     def led_by(self, actor_name: str) -> list[int]:
@@ -88,22 +88,22 @@ class MetadataTopic:
         return [each.partition for each in partitions if each.leader_actor == actor_name]
 
     def known_in(self, number: int) -> list[RemotePartition]:
-        """The partitions that records of one partition of the topic are about."""
+        """The user partitions whose segments one partition of the topic describes."""
         return list(self._read[number].remotes.values())
 
     async def read(self, partition: TopicIdPartition) -> RemotePartition:
-        """What the topic says now of a partition. Raises RaykaError."""
+        """The remote segments of a partition, after reading the topic to its end. Raises RaykaError."""
         await self._create()
         number = self._number(partition)
         await self.read_to_end(number)
         return self.known(partition)
 
     def known(self, partition: TopicIdPartition) -> RemotePartition:
-        """What the topic said of a partition when it was last read."""
+        """The remote segments of a partition as of the last read."""
         return self._read[self._number(partition)].remotes.get(partition) or RemotePartition(partition)
 
     async def append(self, event: RemoteLogMetadataEvent) -> None:
-        """Write an event, and take in what the topic says then. Raises RaykaError; it may be written all the same."""
+        """Write an event and read the topic to its end. Raises RaykaError; the event may have been written anyway."""
         await self._create()
         number = self._number(event.partition)
         records = build_batch([Record(0, time.time_ns() // 1_000_000, None, encode(event))])
@@ -115,7 +115,7 @@ class MetadataTopic:
         await self.read_to_end(number)
 
     async def read_to_end(self, number: int) -> None:
-        """Take in everything that a partition of the topic has. Raises RaykaError."""
+        """Read a partition of the topic to its end. Raises RaykaError."""
         async with self._locks[number]:
             self._check_topic_id()
             await self._check_truncation(number)
@@ -123,7 +123,7 @@ class MetadataTopic:
                 pass
 
     def _check_topic_id(self) -> None:
-        """Forget what another topic of the name said."""
+        """If the topic was deleted and created again, forget what the old one contained."""
         topic = self._broker.image.topics.get(METADATA_TOPIC)
         topic_id = None if topic is None else topic.topic_id
         for number in list(self._read) if topic_id != self._topic_id else ():
@@ -151,7 +151,7 @@ class MetadataTopic:
             logger.error("%s-%d %s; it is read again from its start", METADATA_TOPIC, number, why)
 
     async def _read_more(self, number: int) -> bool:
-        """Take in the next records; whether there may be more."""
+        """Read the next records. Returns whether there may be more."""
         read = self._read[number]
         wanted = FetchPartition(TopicPartition(METADATA_TOPIC, number), read.position, _READ_BYTES)
         (result,) = await self._broker.partitions.fetch(
@@ -192,7 +192,9 @@ class MetadataTopic:
                 try:
                     event = decode(record.value or b"")
                 except ValueError as error:
-                    logger.error("record %d of %s makes no sense: %s", record.offset, METADATA_TOPIC, error)
+                    logger.error(
+                        "record %d of %s is malformed and was skipped: %s", record.offset, METADATA_TOPIC, error
+                    )
                 else:
                     events += [event] if event is not None else []
             position, leader_epoch = header.next_offset, header.partition_leader_epoch

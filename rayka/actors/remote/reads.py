@@ -49,7 +49,7 @@ _AHEAD: Final = 2
 
 
 class _TooManyReads(RaykaError):
-    """All threads are busy, and as many reads wait as may."""
+    """All threads are busy and the queue of waiting reads is full."""
 
 
 class RemoteReads:
@@ -75,7 +75,7 @@ class RemoteReads:
         self._background = BackgroundTasks("remote reads")
 
     async def stop(self) -> None:
-        """Answer nothing more."""
+        """Stop answering."""
         self._bandwidth.stop()
         await self._background.stop()
         for running in self._running:
@@ -96,7 +96,7 @@ class RemoteReads:
         results: list[FetchResult],
         done: Callable[[list[FetchResult]], None],
     ) -> None:
-        """Put records into the results that lack them, and call `done`."""
+        """Fill in the results whose records are in the remote store, and call `done`."""
         self._background.start("remote fetch", self._fetch(requests, max_bytes, isolation, results, done))
 
     async def _fetch(
@@ -217,7 +217,7 @@ class RemoteReads:
         return cast(R, await asyncio.shield(running))
 
     async def _in_slot(self, work: Callable[[], R]) -> R:
-        """A thread that hangs keeps its slot, also when nobody waits for it any more."""
+        """A thread that hangs keeps its slot, even if its request has timed out."""
         async with self._slots:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
@@ -226,7 +226,7 @@ class RemoteReads:
     def list_offsets(
         self, queries: Sequence[OffsetQuery], isolation: IsolationLevel, answers: list[OffsetAnswer], done: Done
     ) -> None:
-        """Put offsets into the answers that lack them, and call `done`."""
+        """Fill in the answers whose offsets are in the remote store, and call `done`."""
         self._background.start("remote offsets", self._list_offsets(queries, isolation, answers, done))
 
     async def _list_offsets(
@@ -272,7 +272,7 @@ def _no_offset(partition: Partition, offset: int) -> RaykaError:
 
 
 def _settled(result: FetchResult, read: asyncio.Task[FetchResult] | None, isolation: IsolationLevel) -> FetchResult:
-    """The result as far as it is known. A read that is not done goes on, for the next fetch."""
+    """The result so far. A read that is not done continues, and the next fetch finds its records in the cache."""
     if result.error != IN_REMOTE_STORE:
         return result
     if read is None or not read.done():

@@ -55,7 +55,7 @@ class _Loaded(NamedTuple):
 
 @dataclass(slots=True)
 class Tiered:
-    """What was done since the start."""
+    """What was copied and deleted since the start."""
 
     copied_segments: int = 0
     copied_bytes: int = 0
@@ -109,11 +109,11 @@ class RemoteLog:
         self._unknown: set[TopicIdPartition] = set()
 
     def start(self) -> None:
-        """Begin to look through the partitions."""
+        """Begin to check the partitions regularly."""
         self._background.repeat("remote log", self._look_through, interval_s=self._interval_s)
 
     async def stop(self) -> None:
-        """End; what is being copied is left, and deleted after the next start."""
+        """Stop. A copy under way is abandoned, and its objects are deleted after the next start."""
         self._bandwidth.stop()
         await self._background.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -249,7 +249,7 @@ class RemoteLog:
             raise RaykaError(ErrorCode.FENCED_LEADER_EPOCH, message)
 
     async def _copy_next(self, partition: Partition) -> bool:
-        """Copy the next segment; whether there may be more."""
+        """Copy the next segment. Returns whether there may be more."""
         log, identity, started = partition.log, _identity(partition), time.monotonic()
         check = partial(self._check_leads, partition, partition.leader_epoch)
         copyable = await self._disk.run(partial(next_copyable, log, _now_ms()))
@@ -329,7 +329,7 @@ class RemoteLog:
         self._take_up(partition)
 
     async def _delete_partition(self, identity: TopicIdPartition) -> None:
-        """A copy that is under way ends first: what it wrote later would stay."""
+        """Wait for a copy under way first: objects that it wrote later would never be deleted."""
         async with self._copies[identity]:
             remote = await self._topic.read(identity)
             if not remote.is_unknown:
@@ -343,7 +343,7 @@ class RemoteLog:
     # -- steps ----------------------------------------------------------------------------------
 
     async def _carry_out(self, steps: Iterable[Step], check: Check) -> None:
-        """Every step until one fails, and none after `check` has."""
+        """Run the steps in order. Stop at the first that fails, or when `check` fails."""
         for step in steps:
             if callable(step):
                 await self._in_thread(partial(step, self._store))

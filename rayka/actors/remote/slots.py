@@ -1,4 +1,4 @@
-"""Bounds how much of one kind of work is under way, by a setting that may change."""
+"""Limits how many tasks of one kind run at the same time. The limit is a setting that may change."""
 
 from __future__ import annotations
 

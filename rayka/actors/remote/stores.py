@@ -37,7 +37,7 @@ def open_store(config: BrokerConfig, is_new: Callable[[], bool] = lambda: True) 
 
 
 def _open_directory(path: str, is_new: Callable[[], bool]) -> DirectoryStore:
-    """The store; one that can't be used yet is tried again when it is needed."""
+    """The store. If it can't be opened now, every later call tries again."""
     store = DirectoryStore(RealFiles(), path, is_new)
     try:
         store.open()

@@ -86,7 +86,7 @@ class TransactionCoordinator:
             self.transactions[record.transactional_id] = record.metadata
 
     def end_transaction(self, producer_id: int, is_committed: bool) -> None:
-        """Nothing: no record of this log is itself in a transaction."""
+        """Do nothing: records of this log are never part of a transaction."""
 
     def on_loaded(self, now: Now) -> None:
         """Set the deadlines of open transactions, and ask for the markers of those that are decided."""
@@ -99,7 +99,7 @@ class TransactionCoordinator:
         self._schedule_expiry(now)
 
     def on_new_metadata_image(self, topics: Topics) -> Result[None]:
-        """Nothing: who writes the markers leaves out partitions that are gone."""
+        """Do nothing: partitions that were deleted are left out when markers are written."""
         return Result(None)
 
     def on_new_configs(self, configs: CoordinatorConfigs) -> None:
@@ -107,14 +107,14 @@ class TransactionCoordinator:
         self.settings = TransactionSettings.parse(configs.broker)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> tuple[Completion, ...]:
-        """Answer all who wait; they come again and get the error of the coordinator."""
+        """Answer all waiting requests; a retry gets the error of the coordinator."""
         self._timers.clear()
         self._markers.clear()
         waiting, self._waiting = self._waiting, {}
         return tuple(Completion(wait.request_id, wait.late) for waits in waiting.values() for wait in waits.values())
 
     def commit(self, step: Any, now: Now) -> tuple[Completion, ...]:
-        """The records that belong to the step have been replayed."""
+        """The records of the step have been replayed."""
         if isinstance(step, Wait):
             self._begin_to_wait(step, now)
             return ()
@@ -148,7 +148,7 @@ class TransactionCoordinator:
         return tuple(Completion(wait.request_id, Again(wait.request)) for wait in waiting.values())
 
     def rollback(self, step: Any, error: ErrorCode, now: Now) -> Result[Any] | None:
-        """The records that belong to the step could not be appended: nothing has happened."""
+        """The records of the step could not be appended: the state stays as it was."""
         failed = append_error(error)
         match step:
             case MovePartitions():
@@ -161,7 +161,7 @@ class TransactionCoordinator:
         return None
 
     def first_needed_offset(self) -> int | None:
-        """The log is compacted."""
+        """None: the log is compacted."""
         return None
 
     def validate_state(self) -> None:
@@ -216,7 +216,7 @@ class TransactionCoordinator:
             self._timers.schedule(TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id), deadline_ms)
 
     def _schedule_expiry(self, now: Now, *, goes_on: bool = False) -> None:
-        """Look for expired ids again after the interval, or soon if some are left."""
+        """Check for expired ids again after the interval, or soon if some are left."""
         pause_ms = _RETRY_BACKOFF_MS if goes_on else self.settings.remove_expired_interval_ms
         self._timers.schedule(TransactionTimerKey(TransactionTimer.EXPIRY), now.ms + pause_ms)
 
@@ -298,7 +298,7 @@ class TransactionCoordinator:
     def _wait(
         self, request: InitProducerIdRequest | AddPartitionsRequest, late: Any, record: TransactionRecord | None = None
     ) -> Result[Any]:
-        """Carry out the request when the markers are written, those of `record` too. A request waits once at most."""
+        """Carry out the request when all markers are written, those of `record` too. A request waits at most once."""
         wait = None
         if request.max_wait_ms > 0:
             again = dataclasses.replace(request, max_wait_ms=0)

@@ -1,4 +1,4 @@
-"""What EndTxn may do in each state, and which requests are repeats of one that was carried out (KIP-890).
+"""What EndTxn may do in each state, and how repeated requests are recognized (KIP-890).
 
 With transaction version 2 the epoch tells one transaction from the next: a request with the epoch before is a repeat,
 and one with the present epoch belongs to a transaction that has not been ended. The version is that of the request,
@@ -72,7 +72,7 @@ def _check_producer(metadata: TransactionMetadata, request: EndTxnRequest, repea
 
 
 def _begins_when_idle(metadata: TransactionMetadata, request: EndTxnRequest, *, is_repeat: bool) -> bool:
-    """Without a transaction: a repeat has its answer, and a producer with version 2 may abort nothing."""
+    """No transaction is open: a repeat gets the answer again, and with version 2 an abort of nothing is allowed."""
     has_outcome = metadata.state is _OUTCOMES[request.is_committed]
     if has_outcome and (is_repeat or not _has_epoch_bump(request)):
         return False

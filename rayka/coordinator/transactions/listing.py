@@ -22,7 +22,7 @@ _STATES = {state.title: state for state in TransactionState}
 def list_transactions(
     transactions: Mapping[str, TransactionMetadata], request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """Those that pass every filter. If all state filters are unknown nothing passes."""
+    """The transactional ids that pass every filter. If every state filter is unknown, none does."""
     known = {_STATES[name] for name in request.states if name in _STATES}
     unknown = tuple(name for name in request.states if name not in _STATES)
     if unknown and not known:

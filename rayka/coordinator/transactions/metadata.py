@@ -92,7 +92,7 @@ class TransactionMetadata:
     def rotate_producer_id(
         self, producer_id: int, expected_epoch: int, timeout_ms: int, now_ms: int
     ) -> TransactionMetadata:
-        """A producer begins with a new id, since the epochs of the old one are used up."""
+        """A producer begins with a new id because the epochs of the old one are used up."""
         return self._begin(producer_id, 0, expected_epoch, timeout_ms, now_ms)
 
     def _begin(
@@ -113,7 +113,7 @@ class TransactionMetadata:
     def add_partitions(
         self, partitions: frozenset[TopicPartition], transaction_version: int, now_ms: int
     ) -> TransactionMetadata:
-        """Partitions, the first of which begin the transaction."""
+        """Add partitions. The first ones begin the transaction."""
         return self._move(
             ONGOING,
             partitions=self.partitions | partitions,
@@ -125,7 +125,7 @@ class TransactionMetadata:
     def decide(
         self, *, is_committed: bool, transaction_version: int, next_producer_id: int, now_ms: int
     ) -> TransactionMetadata:
-        """The outcome, as the client asked. `next_producer_id` if the epochs of this id are used up, else -1."""
+        """Commit or abort, as the client asked. `next_producer_id` is -1 unless the epochs of this id are used up."""
         bumps = transaction_version >= FIRST_WITH_EPOCH_BUMP
         return self._move(
             PREPARE_COMMIT if is_committed else PREPARE_ABORT,

@@ -91,7 +91,7 @@ class AddPartitionsRequest(TransactionRequest[AddPartitionsResponse]):
 
 @dataclass(frozen=True, slots=True)
 class MarkersWrittenResponse:
-    """Whether that ended the transaction, or it had ended before."""
+    """NONE also if the transaction had ended before."""
 
     error: ErrorCode = NONE
 

@@ -1,4 +1,4 @@
-"""What follows when the records of a command are in the log, and what a coordinator waits for, as values."""
+"""Steps to take when the records of a command are in the log, and deadlines to wait for, as values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TransactionMarkers(NamedTuple):
 
 
 class TransactionTimer(enum.Enum):
-    """What a deadline is for."""
+    """The kinds of deadlines."""
 
     TRANSACTION = enum.auto()
     WAIT = enum.auto()
@@ -39,7 +39,7 @@ class TransactionTimerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MovePartitions:
-    """Step: partitions, so many, were added."""
+    """Step: `count` partitions were added."""
 
     transactional_id: str
     count: int

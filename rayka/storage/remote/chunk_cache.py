@@ -29,7 +29,7 @@ class CachedChunk(NamedTuple):
 
 
 class ChunkCache:
-    """`throttle` is told how many bytes are about to be fetched. What a run before has left is removed."""
+    """`throttle` is called with the bytes about to be fetched. Files of an earlier run are deleted at the start."""
 
     def __init__(
         self, files: RealFiles, path: str, store: RemoteStore, max_bytes: int, throttle: Callable[[int], None]
@@ -48,7 +48,7 @@ class ChunkCache:
         files.make_directory(path)
 
     def load(self, name: str, start: int, end: int) -> CachedChunk:
-        """The chunk of an object, fetched if it is not here; who wants the same one waits for it. Raises OSError."""
+        """The chunk of an object, fetched if it is not cached; callers share one fetch. Raises OSError."""
         key = (name, start)
         return self._cached(key) or self._loads.load(key, lambda: self._cached(key) or self._fetch(key, end))
 

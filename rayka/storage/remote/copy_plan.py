@@ -21,7 +21,7 @@ class CopyableSegment(NamedTuple):
 
 
 def take_up(log: Log, remote: RemotePartition) -> range:
-    """Let a log know what is in the store: it serves and retains accordingly.
+    """Tell a log which of its offsets are in the store: it serves and retains accordingly.
 
     Returns the offsets that should be in the store and that the metadata does not name: the log keeps them.
     """

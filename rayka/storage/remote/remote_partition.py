@@ -70,11 +70,11 @@ class RemotePartition:
 
     @property
     def segments(self) -> tuple[RemoteLogSegmentMetadata, ...]:
-        """All segments of which something may be in the store, by start offset."""
+        """All segments that may have objects in the store, by start offset."""
         return tuple(sorted(self._segments.values(), key=lambda segment: (segment.start_offset, -segment.end_offset)))
 
     def get(self, segment_id: uuid.UUID) -> RemoteLogSegmentMetadata | None:
-        """A segment of which something may be in the store."""
+        """A segment that may have objects in the store."""
         return self._segments.get(segment_id)
 
     def mark_for_deletion(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
@@ -86,12 +86,12 @@ class RemotePartition:
         self._lineage = None
 
     def unmark(self) -> None:
-        """Forget decisions that were made in an earlier leader epoch."""
+        """Forget the deletions that were decided in an earlier leader epoch."""
         self._to_delete.clear()
         self._lineage = None
 
     def is_complete(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether a segment can be read from the store, and is to stay there."""
+        """Whether a segment can be read from the store and is not about to be deleted."""
         return segment.state is FINISHED and segment.segment_id not in self._to_delete
 
     def lineage(self, epochs: Sequence[EpochEntry]) -> tuple[RemoteLogSegmentMetadata, ...]:
