@@ -1,4 +1,4 @@
-"""The queues that this process uses, over the connection of the process."""
+"""The queues that this process uses, over one connection to the cluster."""
 
 from __future__ import annotations
 

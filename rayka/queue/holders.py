@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 
 def current_holder() -> Hashable:
-    """Who asks: the asyncio task that runs, else the thread."""
+    """The holder that calls: the running asyncio task, or the thread."""
     try:
         return asyncio.current_task() or threading.current_thread()
     except RuntimeError:

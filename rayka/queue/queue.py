@@ -90,7 +90,7 @@ class Queue:
 
     @classmethod
     def find(cls, name: str, namespace: str = DEFAULT_NAMESPACE) -> Self | None:
-        """The queue of this name, as it is; None if there is none."""
+        """The existing queue of this name; None if there is none."""
         cluster = RayCluster.here(namespace)
         topic = cluster.connection().broker.image.topics.get(name)
         if topic is None:
@@ -138,11 +138,11 @@ class Queue:
         return self.size()
 
     def size(self) -> int:
-        """How many items can be got. Those that a program has got, or fetched ahead a moment ago, do not count."""
+        """How many items wait in the queue, without those that a program has leased or just fetched ahead."""
         return self._here.loop.run(self._here.reader.size())
 
     def lag(self) -> int:
-        """How many items are not done with: those that can be got, and those that programs have."""
+        """How many items are not finished: those that wait, and those that programs have leased."""
         depth = self._here.loop.run(self._here.topic.count())
         return depth.available + depth.acquired
 
@@ -160,7 +160,7 @@ class Queue:
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """Where items are written that were delivered too often; None if nowhere."""
+        """The topic of items that were delivered too often; None if there is none."""
         return DEAD_LETTER_PREFIX + self.name if self._settings.dead_letters else None
 
     # Putting.
@@ -393,7 +393,7 @@ class Queue:
     # Ending.
 
     def close(self) -> None:
-        """Let go of the queue here: its leases end, as `lease` says, and what was fetched ahead goes back."""
+        """Release the queue in this process: leases end as `lease` says, and items fetched ahead go back."""
         if self._opened is not None and not self._opened.loop.is_closed:
             self._opened.loop.run(self._opened.reader.end())
 
@@ -417,7 +417,7 @@ def _pickled(item: Any) -> bytes:
 
 
 def _handle(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> Queue:
-    """A queue that came from another process."""
+    """Rebuild a queue that was pickled in another process."""
     queue = Queue.__new__(Queue)
     queue._set(cluster, name, settings, topic_id)
     return queue

@@ -62,7 +62,7 @@ _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOW
 
 
 class FetchOutcome(NamedTuple):
-    """What a fetch brought. `is_refused`: nothing, because a leader was away or refused it."""
+    """The result of a fetch. `is_refused`: a leader was away or refused it."""
 
     item_count: int
     is_refused: bool = False
@@ -98,7 +98,7 @@ class QueueReader:
 
     @property
     def ready_count(self) -> int:
-        """Items that are here and not delivered."""
+        """Items that were fetched ahead and not delivered."""
         return self._leases.ready_count
 
     def begin(self, holder: Hashable) -> None:
@@ -130,7 +130,7 @@ class QueueReader:
         return items
 
     def arrival(self) -> concurrent.futures.Future[None]:
-        """Done when it is worth looking again. Raises what ended the queue."""
+        """Done when there may be an item. Raises the error that ended the queue."""
         waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
             if self._error is not None:
@@ -203,7 +203,7 @@ class QueueReader:
             self._error = error if error.code in _GONE else None
             self._fail(error)
         except Exception as error:
-            logger.exception("the queue %s can't be read", self._topic.name)
+            logger.exception("cannot read the queue %s", self._topic.name)
             self._fail(RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
         finally:
             self._pumping = None
@@ -403,7 +403,7 @@ class QueueReader:
             if not self._fetches:
                 await self._give_back(lambda: self._leases.take_idle(_now_ms()))
         except Exception:
-            logger.exception("the leases of the queue %s could not be settled", self._topic.name)
+            logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
             await asyncio.sleep(_FAILED_S)
         finally:
             self._ticking = False
@@ -439,7 +439,7 @@ class QueueReader:
                 )
 
     def _fail(self, error: RaykaError) -> None:
-        """Nobody need wait any longer."""
+        """End the wait of everybody with an error."""
         with self._lock:
             waiters, self._waiters = list(self._waiters), deque()
         for waiter in waiters:

@@ -54,7 +54,7 @@ class QueueTopic:
         return self._topic_id
 
     def image(self) -> TopicImage:
-        """The topic; another one of the same name is none."""
+        """The topic; None if another topic has the name now."""
         topic = self._broker.image.topics.get(self.name)
         if topic is None or topic.topic_id.bytes != self._topic_id:
             raise gone(self.name)
@@ -159,13 +159,13 @@ class QueueTopic:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def trim(self) -> None:
-        """Delete what is done with from the log. Errors are left to the next time."""
+        """Delete finished items from the log. After an error the next call tries again."""
         try:
             depths = await self.depths()
             starts = {one: depth.start_offset for one, depth in zip(self.partitions(), depths, strict=True)}
             await self._admin.delete_records({one: offset for one, offset in starts.items() if offset > 0})
         except RaykaError as error:
-            logger.info("the queue %s was not trimmed: %s", self.name, error)
+            logger.info("cannot trim the queue %s: %s", self.name, error)
 
     async def delete(self) -> None:
         """Delete the topic with all items, and the group. Nothing is left to do if somebody else has done it."""

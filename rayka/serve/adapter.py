@@ -91,7 +91,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
     def start_consumer(self, **kwargs: Any) -> None:
         """Start to run tasks, as many at a time as the deployment's `max_ongoing_requests`."""
         if self._workers is not None and self._workers.is_alive:
-            logger.info("the workers of the queue %s run already", self._config.queue_name)
+            logger.info("the workers of the queue %s are already running", self._config.queue_name)
             return
         failed, unprocessable = self._config.failed_task_queue_name, self._config.unprocessable_task_queue_name
         self._consumed = self._queue_of(self._config.queue_name)
@@ -148,7 +148,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         await asyncio.to_thread(self.cancel_task_sync, task_id)
 
     def get_metrics_sync(self) -> dict[str, Any]:
-        """`queue_length` counts waiting tasks, `running` those of this replica, and each status the tasks that ended so."""
+        """`queue_length` counts waiting tasks, `running` those of this replica; the statuses count tasks that ended."""
         workers = self._workers
         ended = {} if workers is None else {str(status): count for status, count in workers.counts.items() if count}
         return {

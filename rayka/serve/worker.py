@@ -92,13 +92,13 @@ class Workers:
         except Empty:
             return
         except RaykaError:
-            logger.exception("no task could be got from the queue %s", self._queue.name)
+            logger.exception("cannot get a task from the queue %s", self._queue.name)
             self._is_stopping.wait(_PAUSE_S)
             return
         try:
             task = Task(*pickle.loads(item.value))
         except Exception:
-            logger.exception("an item of the queue %s is no task", self._queue.name)
+            logger.exception("an item of the queue %s is not a task", self._queue.name)
             self._queue.task_failed(retry_delay_ms(item.delivery_count))
             return
         try:
@@ -120,7 +120,7 @@ class Workers:
                 self._end(task, Status.FAILURE, error)
                 return
             except RaykaError:
-                logger.exception("the failure of task %s could not be written", task.task_id)
+                logger.exception("cannot store the failure of task %s", task.task_id)
                 self._is_stopping.wait(_PAUSE_S)
 
     def _process(self, task: Task, delivery_count: int, loop: asyncio.AbstractEventLoop) -> None:

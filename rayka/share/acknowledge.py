@@ -1,4 +1,4 @@
-"""What a member says about its records, checked before anything changes."""
+"""Acknowledgements of a member, checked before any state changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AcknowledgementBatch(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """The same for all offsets."""
+    """One acknowledgement for all offsets of a range."""
 
     first_offset: int
     last_offset: int

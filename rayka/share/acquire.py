@@ -58,7 +58,7 @@ class Acquisition:
 
     @property
     def _left(self) -> int:
-        """How many more records may be acquired."""
+        """How many more records this fetch may acquire."""
         return 0 if self._is_stopped else self._params.max_records - self._count
 
     @property
@@ -84,7 +84,7 @@ class Acquisition:
                 return
 
     def _archive(self, first_offset: int, last_offset: int) -> None:
-        """These offsets hold nothing for this group."""
+        """Archive offsets without records for this group."""
         for batch in self._acquirable(first_offset, last_offset):
             for part in self._cut_out(batch, first_offset, last_offset):
                 self._batches.set_state(part, ARCHIVED)

@@ -40,7 +40,7 @@ class WakePace:
         return 0.0
 
     def gathered(self, now_s: float) -> None:
-        """The time is over, and a fetch is woken."""
+        """The gathering time is over and a fetch is woken."""
         self._left_out = 0 if self._gathered > 1 else min(2 * self._left_out + 1, _MOST_LEFT_OUT)
         self._to_leave_out = self._left_out
         self._gathered = 0

@@ -6,18 +6,18 @@ from rayka.client.settings import OpenTransaction
 
 
 class WriteClaims:
-    """Lets each task write once in the present transaction. An actor beside the driver."""
+    """An actor beside the driver that lets each task write once in the current transaction."""
 
     def __init__(self) -> None:
         self._transaction: OpenTransaction | None = None
         self._claimed: set[int] = set()
 
     def begin(self, transaction: OpenTransaction) -> None:
-        """Another transaction has begun."""
+        """A new transaction has begun: every task may write again."""
         self._transaction, self._claimed = transaction, set()
 
     def claim(self, transaction: OpenTransaction, task: int) -> bool:
-        """Whether a task may write, which it may once."""
+        """Claim a task's one write. Returns False if it has been claimed before."""
         if transaction != self._transaction or task in self._claimed:
             return False
         self._claimed.add(task)

@@ -101,7 +101,7 @@ def registry_values(
 
 
 def arrow_values(schema: StructType | str, *, on_error: OnError = "fail") -> Decoding:
-    """Values that are Arrow IPC streams of one row each."""
+    """Decode values that are Arrow IPC streams of one row each."""
     return Decoding(schema, _ArrowStreams(on_error))
 
 
@@ -128,7 +128,7 @@ class _Json:
         return decoded.take(pa.array(taken, mask=taken < 0))
 
     def _parse(self, fields: Fields, schema: pa.Schema) -> tuple[pa.Table, Any]:
-        """The rows that can be decoded, and which those are."""
+        """The rows that can be decoded, and their positions."""
         count = len(fields.lengths)
         if not count:
             return schema.empty_table(), np.empty(0, np.bool_)
@@ -146,7 +146,7 @@ class _Json:
 
 
 def _parse_lines(fields: Fields, schema: pa.Schema) -> pa.Table:
-    """Raises ArrowInvalid if a row is not as the schema says."""
+    """Raises ArrowInvalid if a row does not match the schema."""
     from rayka.spark.json_lines import lines_of
 
     lines = lines_of(*fields)

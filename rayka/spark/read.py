@@ -144,7 +144,7 @@ def _require_columns(columns: Sequence[str], values: Decoding | None) -> None:
 
 
 def _splits(spark: SparkSession, cluster: Cluster, splits: Sequence[OffsetRange]) -> DataFrame:
-    """One row in a partition of its own for each split, which Spark likes to run on the node of the leader."""
+    """One row for each split, in a partition of its own; Spark prefers to run it on the leader's node."""
     if not splits:
         return spark.createDataFrame([], _SPLITS)
     context: Any = spark.sparkContext

@@ -76,7 +76,7 @@ def session(
 
 
 def ray_cluster_of(spark: SparkSession) -> RayCluster:
-    """The Ray cluster of a session, also of one that was not made here."""
+    """The Ray cluster of a session, also of one that another program made."""
     return RayCluster.here(str(spark.conf.get(NAMESPACE, DEFAULT_NAMESPACE)))
 
 
@@ -101,12 +101,12 @@ def _prepare_leaders(ray_cluster: RayCluster) -> None:
 
 
 def _start_workers(spark: SparkSession, ray_cluster: RayCluster, workers: int) -> None:
-    """Start the executors' Python workers and connect them to Ray, which the first query would have to do otherwise."""
+    """Start the executors' Python workers and connect them to Ray, so that the first query need not wait for it."""
     spark.range(0, workers, 1, workers).mapInArrow(ConnectWorker(ray_cluster), "id long").collect()
 
 
 def _in_background(prepare: Callable[[], object]) -> None:
-    """Work that makes the first job quicker; if it fails, that job says what is wrong."""
+    """Run work that speeds up the first job. If it fails, that job reports the error."""
 
     def run() -> None:
         with contextlib.suppress(Exception):

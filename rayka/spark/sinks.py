@@ -1,4 +1,4 @@
-"""Sinks for `stream_topic` that have each batch once, however often it runs."""
+"""Sinks for `stream_topic` that contain each batch once, however often it runs."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _running: ContextVar[RunningBatch | None] = ContextVar("running", default=None)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One batch that is done.
+    """The result of one batch.
 
     `offsets` counts what it read, `behind` what there was beyond it. `losses` names records that were gone before the
     stream had read them, with `on_data_loss="skip"`.
@@ -104,7 +104,7 @@ class Stream(Closing):
         self._stopping = threading.Event()
 
     def process_available(self) -> list[Progress]:
-        """Process everything that there is at this moment, in as many batches as it takes, and return."""
+        """Process all records that exist now, in as many batches as needed, and return."""
         done = []
         bounds = believed_bounds(self._batches)
         while not self._stopping.is_set() and (progress := self._process_next(bounds)) is not None:
@@ -119,7 +119,7 @@ class Stream(Closing):
             self._stopping.wait(max(0.0, started + interval_s - time.monotonic()))
 
     def stop(self) -> None:
-        """Let `run` return after the batch that is running. From any thread, or from the sink."""
+        """Let `run` return after the current batch. From any thread, or from the sink."""
         self._stopping.set()
 
     def close(self) -> None:

@@ -101,7 +101,7 @@ class PartitionChooser:
 
 
 def by_partition(rows: DataFrame, partition_count: int) -> DataFrame:
-    """The rows, each with its partition, and all of a partition in one task. Those without a key go round."""
+    """The rows with their partitions, each partition in one task. Rows without a key are spread evenly."""
     if "key" in rows.columns:
         fields = [field for field in rows.schema.fields if field.name != "partition"]
         rows = rows.mapInArrow(PartitionChooser(partition_count), StructType([*fields, _PARTITION]))
@@ -131,23 +131,23 @@ class TopicTransactions(Closing):
         self._claims: Any = claims.options(name=self._claims_name, namespace=ray_cluster.namespace).remote()
 
     def close(self) -> None:
-        """Release the producer and the actor."""
+        """Close the producer and end the actor."""
         ray.kill(self._claims)
         self._producer.close()
 
     def init(self) -> None:
-        """End what an earlier driver left open, and fence it. Raises PRODUCER_FENCED if a later one did so."""
+        """Fence earlier drivers and end their open transaction. Raises PRODUCER_FENCED if a later driver has begun."""
         self._producer.init_transactions()
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> list[OffsetAndMetadata]:
-        """What was committed in earlier transactions."""
+        """The offsets that earlier transactions committed."""
         with self._cluster.consumer(group, enable_auto_commit=False) as consumer:
             return [one for one in consumer.committed(partitions).values() if one is not None]
 
     def write(
         self, rows: DataFrame, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, group: str = ""
     ) -> int:
-        """Write all rows, and commit offsets with them. If this raises the transaction is aborted, or in doubt."""
+        """Write all rows and commit offsets with them. After an exception the transaction is aborted or in doubt."""
         self._producer.begin_transaction()
         try:
             transaction = self._producer.share_transaction()
@@ -244,7 +244,7 @@ class TopicSink:
 
 
 def was_committed(committed: Iterable[OffsetAndMetadata], group: str, batch_id: int) -> bool:
-    """Whether a batch was, from the offsets of its partitions: one transaction has them all.
+    """Whether a batch was committed, by the offsets of its partitions: one transaction commits them all.
 
     Raises INVALID_REQUEST if that can't be known, because others have committed offsets of the group.
     """
@@ -261,7 +261,7 @@ def was_committed(committed: Iterable[OffsetAndMetadata], group: str, batch_id: 
 
 
 def _batch_id(metadata: str) -> int | None:
-    """The number in the metadata of an offset, None if no stream has written it."""
+    """The batch number in the metadata of a committed offset; None if no stream has written it."""
     try:
         return int(json.loads(metadata)["batch_id"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A DataFrame into a topic, from the executors."""
+"""Writes a DataFrame to a topic, from the executors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def records_of(df: DataFrame, **given: str | Column | None) -> DataFrame:
 
 
 def count_of(rows: DataFrame, writer: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> int:
-    """Let the executors write rows; how many were acknowledged."""
+    """Let the executors write rows. Returns how many were acknowledged."""
     counts = rows.mapInArrow(writer, "records long").agg(F.sum("records")).collect()
     return int(counts[0][0] or 0)
 

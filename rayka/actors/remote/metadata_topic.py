@@ -192,9 +192,7 @@ class MetadataTopic:
                 try:
                     event = decode(record.value or b"")
                 except ValueError as error:
-                    logger.error(
-                        "record %d of %s is malformed and was skipped: %s", record.offset, METADATA_TOPIC, error
-                    )
+                    logger.error("record %d of %s is malformed: %s", record.offset, METADATA_TOPIC, error)
                 else:
                     events += [event] if event is not None else []
             position, leader_epoch = header.next_offset, header.partition_leader_epoch

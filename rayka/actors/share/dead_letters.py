@@ -65,7 +65,7 @@ class DeadLetterQueue:
         for part in smaller:
             await self._append(target, part)
         if result.error and not smaller:
-            raise RaykaError(ErrorCode(result.error), result.error_message or f"{target} took no dead letters")
+            raise RaykaError(ErrorCode(result.error), result.error_message or f"{target} refused dead letters")
 
     async def _check_topic(self, topic: str) -> None:
         """Create the topic if it does not exist. Raises INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION."""
@@ -92,7 +92,7 @@ class DeadLetterQueue:
 
 
 def _smaller(records: list[Record]) -> list[list[Record]]:
-    """The same dead letters in smaller batches; empty if they can't be smaller."""
+    """The same dead letters in smaller batches; empty if they can't be split further."""
     middle = len(records) // 2
     if middle:
         return [records[:middle], records[middle:]]
@@ -120,7 +120,7 @@ def _records(group_id: str, source: Partition, letters: DeadLetters, *, copied: 
 
 
 def _size(record: Record) -> int:
-    """Bytes of what was copied, about."""
+    """About how many bytes were copied."""
     headers = sum(len(value or b"") for _, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
 

@@ -109,21 +109,21 @@ class LeadSharePartition:
     # Loading.
 
     async def loaded(self) -> None:
-        """Return when the state is loaded, or can't be."""
+        """Wait until the state is loaded or loading has failed."""
         await asyncio.wait([self._loading])
 
     def when_loaded(self, call: Callable[[], object]) -> None:
-        """Call back when the state is loaded, or can't be."""
+        """Call back when the state is loaded or loading has failed."""
         self._loading.add_done_callback(lambda _: call())
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the state is here."""
+        """Whether the state is loaded."""
         return self._core is not None
 
     @property
     def load_error(self) -> RaykaError | None:
-        """Why the state could not be loaded; None while that is under way."""
+        """The error that ended loading; None while the state is being loaded."""
         if not self._loading.done() or self._loading.cancelled():
             return None
         error = self._loading.exception()
@@ -147,7 +147,7 @@ class LeadSharePartition:
         self._write_dead_letters()
 
     async def _begin(self, state: PersistedState, config: ShareGroupConfig) -> PersistedState:
-        """The group has not read this partition yet: choose where, and persist that before anything is delivered."""
+        """Choose where the group starts to read, and persist that before anything is delivered."""
         start_offset = await self._first_offset(config)
         await self._persister.write(self._key, self.leader_epoch, StateUpdate(state.state_epoch, start_offset, 0, ()))
         return PersistedState(state.state_epoch, start_offset)
@@ -184,7 +184,7 @@ class LeadSharePartition:
 
     @property
     def has_more(self) -> bool:
-        """Whether it is worth fetching: there is something to acquire, or an error to tell of."""
+        """Whether a fetch would return something: records, or an error."""
         try:
             core = self.core
         except RaykaError:
@@ -203,7 +203,7 @@ class LeadSharePartition:
         return ReadableRecords(fetch_offset, result) if is_read and result is not None else None
 
     def _read(self, offset: int, max_bytes: int, isolation_level: IsolationLevel) -> FetchResult | None:
-        """The records from `offset` on; None while the remote store is asked for them."""
+        """The records from `offset` on; None while they are being fetched from the remote store."""
         request = FetchPartition(self.partition.topic_partition, offset, max_bytes)
         try:
             return self.partition.fetch(request, max_bytes, isolation_level, True)
@@ -254,7 +254,7 @@ class LeadSharePartition:
         return self._persist_transition(transition)
 
     def depth(self) -> ShareDepth:
-        """How many records the group could acquire now, and from where on it is not done. Raises RaykaError."""
+        """How many records the group could acquire now, and the start offset. Raises RaykaError."""
         core = self.core
         return core.depth(self._end_offset(core.config.isolation_level))
 
@@ -273,7 +273,7 @@ class LeadSharePartition:
         return future
 
     def _persist(self) -> None:
-        """Write what has gathered, unless a write is under way, which will go on with it."""
+        """Write the changes gathered so far, unless a write is under way; that one continues with them."""
         write = self._core.begin_write() if self._core is not None and not self._is_closed else None
         if write is not None:
             self._background.start("write", self._write(write))
@@ -285,7 +285,7 @@ class LeadSharePartition:
         except RaykaError as refusal:
             error = refusal
         except Exception as failure:
-            logger.exception("%s: the state could not be written", self._key)
+            logger.exception("%s: cannot write the state", self._key)
             error = RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(failure))
         self._written(write, error)
 
@@ -296,7 +296,7 @@ class LeadSharePartition:
         for transition in write.transitions:
             _settle(self._waiting.pop(transition, None), None if error is None else persister_error(error))
         if error is not None:
-            logger.warning("%s: the state was not written: %s", self._key, error)
+            logger.warning("%s: cannot write the state: %s", self._key, error)
             if error.code in _FENCED:
                 self._lost()
                 return
@@ -317,16 +317,16 @@ class LeadSharePartition:
             self._background.start("dead letters", self._bury(letters))
 
     async def _bury(self, letters: Sequence[DeadLetters]) -> None:
-        """Write dead letters, again and again until it succeeds: a record is not archived without that."""
+        """Write dead letters, and retry until it succeeds: a record is archived only after that."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 await self._dead_letters.write(self._key.group_id, self.partition, self._group_config(), letters)
                 break
             except RaykaError as error:
-                logger.warning("%s: dead letters were not written: %s", self._key, error)
+                logger.warning("%s: cannot write dead letters: %s", self._key, error)
             except Exception:
-                logger.exception("%s: dead letters were not written", self._key)
+                logger.exception("%s: cannot write dead letters", self._key)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self._burials -= 1
@@ -361,11 +361,11 @@ class LeadSharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is waited for, and no dead letters are under way."""
+        """Whether no write and no dead letters are under way."""
         return self._loading.done() and not self._waiting and not self._burials
 
     def close(self) -> None:
-        """Forget everything; acknowledgements under way fail. The persisted state stays."""
+        """Drop the state in memory; acknowledgements under way fail. The persisted state stays."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -94,7 +94,7 @@ class SharePartitions:
         return len(self._leaders)
 
     def ask(self, request: ShareRequest, done: Done) -> None:
-        """Carry out a request; `done` gets the answer later."""
+        """Carry out a request; `done` is called with the answer."""
         match request:
             case ShareFetch():
                 self._background.start("share fetch", self._fetch(request, done))
@@ -141,7 +141,7 @@ class SharePartitions:
         self._waiters.wake_all(topic_partition)
 
     def close(self) -> None:
-        """Forget everything; requests under way get no answer."""
+        """Drop all state; requests under way get no answer."""
         self._sweeping.cancel()
         for key in list(self._leaders):
             self._forget(key)
@@ -210,7 +210,7 @@ class SharePartitions:
         return found.leader
 
     def _refused(self, group_id: str, found: Found) -> Found:
-        """What could not be loaded in time, with an error."""
+        """The share-partitions that could not be loaded in time, with an error."""
         reason = f"the share-partition {found.request.topic_partition} of group {group_id} is not loaded"
         return found._replace(error=found.error or RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, reason))
 
@@ -254,7 +254,7 @@ class SharePartitions:
         error = leader.load_error
         if error is None:
             return found._replace(leader=None)
-        logger.warning("%s of group %s was not loaded: %s", found.request.topic_partition, group_id, error)
+        logger.warning("cannot load %s of group %s: %s", found.request.topic_partition, group_id, error)
         place = Place(group_id, found.request.topic_partition)
         if self._leaders.get(place) is leader:
             self._forget(place)
@@ -295,7 +295,7 @@ class SharePartitions:
             was_woken = True
 
     def _pass_on(self, found: Sequence[Found], results: Sequence[ShareFetchResult]) -> None:
-        """Wake the fetches that wait next, where this one has left something."""
+        """Wake the next waiting fetches, if this one has left records."""
         for one, result in zip(found, results, strict=True):
             if one.leader is None or not one.is_fetched:
                 continue
@@ -336,7 +336,7 @@ class SharePartitions:
         return ShareFetchResult(acquired=acquired, records=records)
 
     def _has_enough(self, request: ShareFetch, found: Sequence[Found]) -> bool:
-        """Whether `min_bytes` can be read now, or there is an error to tell of."""
+        """Whether `min_bytes` can be read now, or there is an error to return."""
         size = 0
         for one in found:
             if one.leader is None or not one.is_fetched:
@@ -421,14 +421,14 @@ class SharePartitions:
             self._forget(place)
 
     def _sweep(self) -> None:
-        """Members that were killed, or whose topic was deleted, do not say that they leave."""
+        """Remove members that were killed or whose topic was deleted: they never leave by themselves."""
         for group_id in list(self._members):
             self._forget_absent(group_id)
         self._sweeping = self._loop.call_later(_FORGOTTEN_AFTER_S, self._sweep)
 
 
 def _have_records(found: Sequence[Found], count: int) -> bool:
-    """Whether so many records can be acquired, or there is an error to tell of."""
+    """Whether that many records can be acquired, or there is an error to return."""
     leaders = [one.leader for one in found if one.leader is not None and one.is_fetched]
     try:
         return sum(leader.depth().available for leader in leaders) >= count

@@ -1,4 +1,4 @@
-"""The way of a partition leader to the share coordinators, which keep the state of its share-partitions."""
+"""A partition leader's client of the share coordinators, which store the state of its share-partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RETRIED = frozenset(
 
 
 class Coordinators(Protocol):
-    """`CoordinatorRouter`, as far as it is needed here."""
+    """The part of `CoordinatorRouter` that is used here."""
 
     async def execute(self, request: Request[R]) -> R:
         """Carry out a request at its coordinator."""

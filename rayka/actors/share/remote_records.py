@@ -1,4 +1,4 @@
-"""Records that a share-partition is to deliver next, and that are in the remote store alone (KIP-405)."""
+"""Fetches the next records of a share-partition when they are only in the remote store (KIP-405)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
 
 
 class RemoteRecords:
-    """Members wait while records are fetched; `changed` is called when they are here."""
+    """Members wait while records are fetched; `changed` is called when they have come."""
 
     def __init__(
         self, reads: RemoteTier, partition: Partition, background: BackgroundTasks, changed: Callable[[], None]
@@ -40,7 +40,7 @@ class RemoteRecords:
         self._held: tuple[Wanted, FetchResult] | None = None
 
     def at(self, offset: int, max_bytes: int, isolation: IsolationLevel) -> FetchResult | None:
-        """The records from `offset` on, None until they are here."""
+        """The records from `offset` on; None until they have been fetched."""
         wanted = Wanted(offset, isolation)
         if self._held is not None and self._held[0] == wanted and _is_there(self._held[1]):
             return self._held[1]

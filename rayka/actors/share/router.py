@@ -149,7 +149,7 @@ class RoutedShareFetch:
                 await self._ask(name, params, with_acknowledgements=False)
 
     async def _wait(self, left_s: float) -> bool:
-        """Return when a leader has records, or the time is over; False if nobody waits for this fetch any more."""
+        """Wait until a leader has records or the time is over. Returns False if the fetch was superseded."""
         params = self._params._replace(max_wait_s=left_s)
         waits = [
             asyncio.ensure_future(
@@ -182,7 +182,7 @@ class RoutedShareFetch:
             self._failed(indexes, error)
 
     def _merge(self, index: int, result: ShareFetchResult) -> None:
-        """Keep what is known of the acknowledgements."""
+        """Keep the results of the acknowledgements."""
         known = self._results[index]
         if known.acknowledge_error:
             result = result._replace(

@@ -15,7 +15,7 @@ from rayka.types import TopicPartition
 
 
 class Place(NamedTuple):
-    """Where a fetch waits."""
+    """A partition and group that a fetch waits for."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -58,7 +58,7 @@ class Waiters:
         return place.group_id in self._by_partition.get(place.topic_partition, ())
 
     def wake_all(self, topic_partition: TopicPartition) -> None:
-        """Wake all fetches that wait for a partition: its leader is another one."""
+        """Wake all fetches that wait for a partition, because its leader has changed."""
         for waiters in self._by_partition.get(topic_partition, {}).values():
             for waiter in waiters:
                 waiter.wake()

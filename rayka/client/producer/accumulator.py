@@ -1,4 +1,4 @@
-"""The records that wait to be sent, in batches for each partition.
+"""Records waiting to be sent, in batches for each partition.
 
 Any thread appends; the event loop's thread takes batches out. The lock is held for the few lines that
 touch a queue, never while anything waits. `Producer.send` holds it too.
@@ -104,7 +104,7 @@ class PartitionQueue:
         return batch.build(self.producer_id, self.producer_epoch, sequence)
 
     def start_epoch(self, producer_id: int, producer_epoch: int) -> None:
-        """Number what comes, and what is left in flight, from 0 in a new epoch of the producer."""
+        """Begin a new producer epoch: batches still in flight, and later ones, get sequences from 0 on."""
         self.producer_id, self.producer_epoch, self.next_sequence = producer_id, producer_epoch, 0
         self.has_sequence_gap, self.known_until_s = False, 0.0
         self.in_flight = [batch for batch in self.in_flight if not batch.done]
@@ -216,7 +216,7 @@ class Accumulator:
         return RecordFuture(batch, index), is_news
 
     def put(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Add a whole batch behind what is there; False if there is no memory. Raises as `append`."""
+        """Append a whole batch; False if there is no memory. Raises as `append`."""
         with self._lock:
             if self._refusal is not None:
                 raise RaykaError(ErrorCode.INVALID_REQUEST, self._refusal)
@@ -269,13 +269,13 @@ class Accumulator:
             return append
 
     def unclaim(self, append: DirectAppend) -> bool:
-        """Let others handle the answer; whether the loop wants to."""
+        """Let others handle the answer. Returns whether the loop wants to."""
         with self._lock:
             append.is_claimed = False
             return append.is_wanted
 
     def release_alone(self, append: DirectAppend) -> bool:
-        """Give back the memory of a thread's append that is done; whether the loop waits for that."""
+        """Release the memory of a thread's append. Returns whether the loop waits for the partition."""
         with self._lock:
             self._used -= append.batch.reserved
             append.queue.is_in_flight, append.queue.direct = False, None
@@ -312,7 +312,7 @@ class Accumulator:
             return cleared
 
     def release(self, batch: ProducerBatch) -> None:
-        """Give back the memory of a batch that is done."""
+        """Release the memory of a batch that is done."""
         with self._lock:
             self._used -= batch.reserved
 

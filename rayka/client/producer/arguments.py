@@ -1,4 +1,4 @@
-"""What a program gives to `send` as what a record is made of, checked."""
+"""Checks the arguments of `send` and converts them to the parts of a record."""
 
 from __future__ import annotations
 

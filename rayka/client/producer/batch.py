@@ -93,7 +93,7 @@ class ProducerBatch(BatchCompletion):
     def of_buffer(
         cls, topic_partition: TopicPartition, config: ProducerConfig, buffer: bytearray | memoryview, record_count: int
     ) -> ProducerBatch:
-        """A batch whose bytes are built already."""
+        """A batch that is already encoded."""
         batch = cls(topic_partition, config)
         batch.buffer = buffer
         batch.size, batch.record_count = len(buffer), record_count
@@ -101,12 +101,12 @@ class ProducerBatch(BatchCompletion):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no record in it."""
+        """Whether it has no records."""
         return not self.values and not self.record_count
 
     @property
     def refusal(self) -> RaykaError:
-        """The leader's last answer, which was an error, for the program."""
+        """The leader's last error, as a RaykaError for the program."""
         message = f": {self.error_message}" if self.error_message else ""
         return RaykaError(
             self.last_error, f"{self.record_count} records for {self.topic_partition} were refused{message}"
@@ -154,7 +154,7 @@ class ProducerBatch(BatchCompletion):
         return True
 
     def reserve(self) -> int:
-        """Reserve memory for what is there and for some more records; the bytes by which it has grown."""
+        """Reserve memory for the records and some more. Returns the bytes added."""
         before = self.reserved
         if self.size > before:
             self.reserved = max(self.size, min(self.size + _RESERVE_BYTES, self.limit))
@@ -182,7 +182,7 @@ class ProducerBatch(BatchCompletion):
         return self.buffer
 
     def finish(self) -> None:
-        """Give the memory of the records free; their timestamps stay for the futures."""
+        """Release the memory of the records; their timestamps stay for the futures."""
         self.record_count = self.record_count or len(self.values)
         self._drop_columns()
         self.buffer = None

@@ -34,7 +34,7 @@ Answer: TypeAlias = Sequence[AppendResult] | RaykaError | ChannelClosed
 
 
 class LoopSide(Protocol):
-    """What the event loop does about appends."""
+    """The part of direct sending that runs in the event loop."""
 
     def take_over(self, queue: PartitionQueue) -> None:
         """Look at the queue soon, and take over its append if no thread waits for it. From any thread."""
@@ -53,7 +53,7 @@ class Link:
         self.lock = threading.Lock()
 
     def close_if_idle(self) -> bool:
-        """Close the connection unless somebody uses it; whether it is closed."""
+        """Close the connection unless somebody uses it. Returns whether it is closed."""
         if self.lock.acquire(blocking=False):
             self.channel.close()
             self.lock.release()
@@ -215,14 +215,14 @@ class DirectSender:
         self._loop.add_reader(channel.fileno(), look)
 
     def close(self) -> None:
-        """Send no more, and end the waits for answers. In the loop."""
+        """Stop sending and end all waits for answers. In the loop."""
         self._is_closed = True
         for link in list(self._links.values()):
             if not link.close_if_idle():
                 link.channel.interrupt()
 
     def _answered(self, append: DirectAppend, answer: Answer) -> None:
-        """Finish in this thread what is appended; the rest is the loop's."""
+        """Complete a successful append in this thread; leave errors to the loop."""
         result = _result(answer)
         if result.error not in APPENDED:
             self._settle_in_loop(append, answer)

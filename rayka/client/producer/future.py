@@ -79,7 +79,7 @@ class BatchCompletion:
         self.error, self.done = error, True
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call back when done, now if it is; an exception of the callback is logged."""
+        """Call back when done, or at once if it is done; exceptions of the callback are logged."""
         with self._lock:
             if not self.done:
                 self._callbacks.append(callback)
@@ -140,12 +140,12 @@ class ProduceFuture(msgspec.Struct, Generic[T], eq=False, gc=False):
         return self._completion.done and self._completion.error is None
 
     def failed(self) -> bool:
-        """Whether the producer gave up."""
+        """Whether the send failed."""
         return self._completion.done and self._completion.error is not None
 
     @property
     def exception(self) -> RaykaError | None:
-        """Why the producer gave up; None if it did not."""
+        """The error of a failed send; None if it did not fail."""
         return self._completion.error
 
     def get(self, timeout_s: float | None = None) -> T:
@@ -172,7 +172,7 @@ class ProduceFuture(msgspec.Struct, Generic[T], eq=False, gc=False):
         return self
 
     def add_errback(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> ProduceFuture[T]:
-        """Call `function(*args, error, **kwargs)` if the producer gives up."""
+        """Call `function(*args, error, **kwargs)` if the send fails."""
 
         def call() -> None:
             if self._completion.error is not None:

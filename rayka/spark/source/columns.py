@@ -43,7 +43,7 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The schema as Spark wants to have it from a Python worker."""
+    """The Arrow schema that Spark expects from a Python worker."""
     from pyspark.sql.pandas import types
 
     spark_types: Any = types

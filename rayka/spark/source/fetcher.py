@@ -90,7 +90,7 @@ class RangeFetcher:
                 position = following
 
     def _answer(self, asked: Future[_Fetched], offsets: OffsetRange, position: int) -> _Fetched | int:
-        """What was fetched, else the offset from which to ask again."""
+        """The fetched records, or the offset to ask for again."""
         try:
             fetched = asked.result()
         except RaykaError as error:
@@ -124,7 +124,7 @@ class RangeFetcher:
         return _connections.fetch(self._settings, offsets, position)
 
     def _recover(self, offsets: OffsetRange, position: int, error: RaykaError) -> int:
-        """Where to go on after an error. Raises it if it is not one that passes."""
+        """The offset to continue at after a transient error. Raises any other error."""
         _connections.forget(self._settings.bootstrap_servers)
         if isinstance(error, _Gone) and (error.is_certain or self._failing_s() > _PATIENCE_S):
             return self._pass_over(error, offsets, position)
@@ -133,7 +133,7 @@ class RangeFetcher:
         return self._wait(offsets, position, error)
 
     def _pass_over(self, gone: _Gone, offsets: OffsetRange, position: int) -> int:
-        """The offset behind what is gone. Raises the error unless that may be."""
+        """The offset after the deleted records. Raises the error if data loss is not allowed."""
         if self._settings.fail_on_data_loss:
             raise gone
         logger.warning("%s; going on, because failOnDataLoss is false", gone)
@@ -160,7 +160,7 @@ class RangeFetcher:
 
 
 class _NothingToRead(RaykaError):
-    """The leader does not have an offset yet."""
+    """The leader does not have the offset yet."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
@@ -232,7 +232,7 @@ class _Connections:
         return cluster.broker(metadata.brokers[partition.leader])
 
     def _out_of_range(self, settings: FetchSettings, offsets: OffsetRange, position: int) -> RaykaError:
-        """Why the leader does not have an offset: it was deleted, or the leader has not caught up."""
+        """The reason that the leader does not have an offset: it was deleted, or the leader has not caught up."""
         earliest = self._look_up(settings, offsets, OffsetSpec.EARLIEST)
         if earliest <= position:
             return _NothingToRead(f"{offsets.topic_partition} has no offset {position}")

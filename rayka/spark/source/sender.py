@@ -59,7 +59,7 @@ class TopicPartitioner:
 
 
 class RowSender(AbstractContextManager["RowSender"]):
-    """Sends rows over connections of its own, until it is left. `timeout_s` is how long one batch may take."""
+    """Sends rows over its own connections; use it as a context manager. `timeout_s` limits each batch."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class RowSender(AbstractContextManager["RowSender"]):
         self._forget()
 
     def send(self, topic: str, rows: pa.RecordBatch) -> int:
-        """Send rows and return how many were acknowledged: all. Raises RaykaError."""
+        """Send rows and return their number once all are acknowledged. Raises RaykaError."""
         from rayka.client.producer.row_batches import RowEncoder
         from rayka.client.producer.tables import arrow_table, rows_of_table
 
@@ -99,7 +99,7 @@ class RowSender(AbstractContextManager["RowSender"]):
         return int(rows.num_rows)
 
     def _send(self, at: TopicPartition, records: bytes) -> None:
-        """Send one batch and wait. Raises RaykaError, or OSError where the answer did not come."""
+        """Send one batch and wait. Raises RaykaError, or OSError if no answer came."""
         response = self._leader(at).request(_request(at, records, self._timeout_s))
         (answer,) = response.responses[0].partition_responses
         if answer.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
@@ -151,7 +151,7 @@ class RowSender(AbstractContextManager["RowSender"]):
             cluster.__exit__(None, None, None)
 
     def _retried(self, attempt: Callable[[], T]) -> T:
-        """Try again while the error is one that passes. Raises the last one when the time is up."""
+        """Retry while errors are transient. Raises the last one when the time is up."""
         deadline_s = self._clock() + self._timeout_s
         while True:
             try:

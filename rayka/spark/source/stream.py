@@ -47,7 +47,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_trigger_s: float | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Where a new query begins."""
+        """The offset at which a new query begins."""
         starting, nearest = self._options.starting, not self._options.fail_on_data_loss
         ranges = self._ask(lambda asked: plan_ranges(asked.topic_ids(), asked.list_offsets, starting, nearest=nearest))
         return to_offset(each.between(each.start_offset, each.start_offset) for each in ranges)
@@ -76,7 +76,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else to_offset(self._latest.values())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From here on there is nothing new."""
+        """Read up to the current end, and nothing newer."""
         self._is_bounded = True
         self._latest = self._bounds()
 
@@ -93,14 +93,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_split(self._settings, self._columns, self._schema, partition.value)
 
     def _has_to_wait(self, offsets: int) -> bool:
-        """Whether a batch would be too small, or without any offset."""
+        """Whether a batch would be empty or too small."""
         if not offsets or self._is_bounded or self._last_trigger_s is None:
             return not offsets
         is_too_small = offsets < self._options.min_offsets_per_trigger
         return is_too_small and time.monotonic() - self._last_trigger_s < self._options.max_trigger_delay_s
 
     def _next(self, last: list[OffsetRange], max_offsets: int | None) -> tuple[list[OffsetRange], list[DataLoss]]:
-        """See `next_ranges`. A loss that is not certain is believed when it is still there after some seconds."""
+        """See `next_ranges`. An uncertain loss is accepted if it is still reported after some seconds."""
         deadline_s = time.monotonic() + _PATIENCE_S
         if self._latest is None or not self._is_bounded:
             self._latest = self._bounds()
@@ -122,7 +122,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
 
     def _bounds(self) -> Bounds:
-        """All offsets that there are. A topic that is being deleted has a leader no more, but may still be listed."""
+        """The offsets of all partitions. A topic under deletion may be listed although it has no leader any more."""
         deadline_s = time.monotonic() + _PATIENCE_S
         while True:
             try:
