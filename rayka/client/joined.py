@@ -9,10 +9,13 @@ from typing import Any, NamedTuple, cast
 import ray
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.actors.remote.stores import open_store
 from rayka.client.cluster import Cluster
 from rayka.client.connection import ClusterConnection, connect
 from rayka.client.consumer.range_reader import RangeReader, RayLeaders
+from rayka.client.consumer.remote_ranges import RemoteRanges
 from rayka.client.consumer.topic_offsets import TopicOffsets
+from rayka.config.remote import SYSTEM_ENABLE
 from rayka.ranges.batches import OnDataLoss
 from rayka.types import IsolationLevel
 
@@ -50,7 +53,17 @@ class RayCluster(NamedTuple):
             isolation,
             leaders=RayLeaders(self.namespace),
             earliest=earliest if on_data_loss == "skip" else None,
+            remote=self.remote_ranges if self.connection().broker.config[SYSTEM_ENABLE] else None,
         )
+
+    def remote_ranges(self) -> RemoteRanges:
+        """The reads of this process from the remote store."""
+        with _joining:
+            if self not in _remote_ranges:
+                config = self.connection().broker.config
+                store = open_store(config, is_new=lambda: False)
+                _remote_ranges[self] = RemoteRanges(store, config["rsm.config.chunk.size"])
+            return _remote_ranges[self]
 
     def connection(self) -> ClusterConnection:
         """The connection of this process, which is made once."""
@@ -61,11 +74,14 @@ class RayCluster(NamedTuple):
 
 
 _connections: dict[RayCluster, ClusterConnection] = {}
-_joining = threading.Lock()
+_remote_ranges: dict[RayCluster, RemoteRanges] = {}
+_joining = threading.RLock()
 
 
 def leave() -> None:
     """Close the connections of this process. The next task that needs one connects again."""
+    while _remote_ranges:
+        _remote_ranges.popitem()[1].close()
     while _connections:
         _connections.popitem()[1].close()
 

@@ -14,14 +14,18 @@ import ray
 import ray.data
 
 import rayka.data.read
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.actors.replica.published_ranges import RayTables
+from rayka.client import joined
 from rayka.client.consumer import topic_offsets
 from rayka.data import iter_topic, read_topic, write_topic
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.storage.files import RealFiles
+from tests.support import tiered_topic
 from tests.support.gate import Gate
 from tests.support.readme import ROOT, program
+from tests.support.tiered_topic import create_tiered
 from tests.support.transactions import COMMITTED, undecided
 
 COUNT = 3_000
@@ -40,6 +44,28 @@ def fill_large(cluster, topic):
     with cluster.producer() as producer:
         for i in range(LARGE_COUNT):
             producer.send(topic, LARGE_VALUE, partition=i % 3)
+
+
+def tables_made(topic):
+    """How many tables the leader was asked for."""
+    (connection,) = joined._connections.values() if joined._connections else (joined.RayCluster.here().connection(),)
+    leader = connection.broker.image.topics[topic].partitions[0].leader_actor
+    published = ray.get(ray.get_actor(leader, namespace=DEFAULT_NAMESPACE).published.remote())
+    return published.misses + published.hits
+
+
+def test_old_records_are_read_from_the_store_without_the_leader(cluster, data_dir):
+    local_start = create_tiered(cluster, "tiered", data_dir)
+    ending = {"tiered": {0: local_start}}
+
+    rows = read_topic("tiered", ending=ending, min_splits=4).take_all()
+
+    assert [int(value.split()[0]) for value in sorted(values(rows), key=lambda value: int(value.split()[0]))] == list(
+        range(local_start)
+    )
+    assert tables_made("tiered") == 0
+    assert read_topic("tiered").count() == tiered_topic.COUNT
+    assert tables_made("tiered") > 0
 
 
 def values(rows):

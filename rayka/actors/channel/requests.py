@@ -200,6 +200,8 @@ class PublishRange(NamedTuple):
     columns: tuple[str, ...]
     isolation: IsolationLevel
     topic_id: uuid.UUID | None = None
+    may_be_remote: bool = False
+    """Whether the reader can fetch from the remote store what is there alone."""
 
 
 ShareRequest: TypeAlias = ShareFetch | EndShareSession | ReturnShareRecords | MeasureShareDepth | DescribeShareRecords

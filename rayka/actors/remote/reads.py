@@ -25,6 +25,7 @@ from rayka.replica.replicas import Replicas
 from rayka.storage.files import RealFiles, storage_error
 from rayka.storage.remote.reader import NextChunk, ReaderLimits, RemoteLogReader, RemoteRead
 from rayka.storage.remote.remote_partition import RemotePartition
+from rayka.storage.remote.remote_range import RemoteRange, locate
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.store import RemoteStore
 from rayka.storage.segments.transaction_index import AbortedTxn
@@ -149,8 +150,6 @@ class RemoteReads:
         """
         try:
             segments = await self._segments(partition, offset)
-            if not segments or segments[0].start_offset > offset:
-                raise _no_offset(partition, offset)
             local = _aborted_here(partition, segments, isolation)
             read = await self._in_thread(partial(self._reader.read, segments, offset, max_bytes, min_one_message))
             if read.records is None:
@@ -167,7 +166,10 @@ class RemoteReads:
         except RaykaError as error:  # its code is about another topic, and would mislead a client
             message = f"what the remote store has of {partition.topic_partition} is not known: {error}"
             raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
-        return remote.from_offset(partition.log.leader_epochs, offset)
+        segments = remote.from_offset(partition.log.leader_epochs, offset)
+        if not segments or segments[0].start_offset > offset:
+            raise _no_offset(partition, offset)
+        return segments
 
     async def _aborted(
         self,
@@ -179,15 +181,23 @@ class RemoteReads:
     ) -> tuple[AbortedTransaction, ...] | None:
         if isolation is not IsolationLevel.READ_COMMITTED:
             return None
-        found: list[AbortedTxn] = []
-        is_complete = False
-        if not all(segment.is_transaction_index_empty for segment in segments):
-            work = partial(self._reader.aborted_transactions, segments, offset, read.end_offset)
-            found, is_complete = await self._in_thread(work)
-        if not is_complete:
-            found += [aborted for aborted in local if aborted.first_offset < read.end_offset]
-        distinct = {AbortedTransaction(each.producer_id, each.first_offset) for each in found}
-        return tuple(sorted(distinct, key=lambda aborted: aborted.first_offset))
+        work = partial(self._reader.aborted_before, segments, offset, read.end_offset, local)
+        if all(segment.is_transaction_index_empty for segment in segments):
+            return work()
+        return await self._in_thread(work)
+
+    async def locate(
+        self, partition: Partition, offset: int, end_offset: int, isolation: IsolationLevel
+    ) -> RemoteRange | None:
+        """Where the records from `offset` on are that are in the store alone, for a reader that fetches them itself.
+
+        None if it had better not. Raises RaykaError as `read`.
+        """
+        segments = await self._segments(partition, offset)
+        is_committed = isolation is IsolationLevel.READ_COMMITTED
+        aborted = _aborted_here(partition, segments, isolation) if is_committed else None
+        end_offset = min(end_offset, partition.log.local_log_start_offset)
+        return locate(partition.topic_partition, segments, offset, end_offset, aborted)
 
     # -- fetching ahead -------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.files import RealFiles
+from rayka.storage.remote.remote_range import RemoteRange
 
 logger = logging.getLogger(__name__)
 
@@ -303,7 +304,7 @@ class PartitionActor:
         self._disk.stop()
         self._directory.close([partition.log for partition in self._replicas], now_ms=time.time_ns() // 1_000_000)
 
-    async def publish(self, request: PublishRange) -> list[PublishedRange]:
+    async def publish(self, request: PublishRange) -> list[PublishedRange] | RemoteRange:
         """As `PublishedRanges.publish`."""
         await self._started
         self._check_serves()

@@ -30,6 +30,7 @@ from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.format.records import Record, build_batch
 from rayka.storage.log.log import Log
+from rayka.storage.remote.remote_range import RemoteRange
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import NO_LEADER_EPOCH, AbortedTransaction, FileSlice, IsolationLevel, TopicPartition
 
@@ -135,13 +136,14 @@ class PublishedRanges:
         self.size = 0
         self.published = Published()
 
-    async def publish(self, request: PublishRange) -> list[PublishedRange]:
+    async def publish(self, request: PublishRange) -> list[PublishedRange] | RemoteRange:
         """The next tables from `start_offset` on: some that are there, or one made now; none at the end.
 
+        With `may_be_remote` it is said where the records are, if they are in the remote store alone.
         An empty range only makes the actor ready to decode. Raises RaykaError as a fetch does, INCONSISTENT_TOPIC_ID
         if the topic has another id than `topic_id`, and INVALID_REQUEST for an unknown column.
         """
-        topic_partition, start_offset, end_offset, columns, isolation, topic_id = request
+        topic_partition, start_offset, end_offset, columns, isolation, topic_id, may_be_remote = request
         if start_offset >= end_offset:
             await asyncio.get_running_loop().run_in_executor(self._decoder, _load_decoder)
             return []
@@ -150,8 +152,12 @@ class PublishedRanges:
             message = f"{topic_partition} has topic id {partition.topic_id}, not {topic_id}"
             raise RaykaError(ErrorCode.INCONSISTENT_TOPIC_ID, message)
         key = _Key(partition.topic_id.bytes, topic_partition.partition, start_offset, tuple(columns), isolation)
-        if not self._is_remote(partition.log, start_offset):
+        if self._remote is None or not self._is_remote(partition.log, start_offset):
             partition.log.read(start_offset, 0, _bound(partition.log, isolation), False)
+        elif may_be_remote:
+            located = await self._remote.locate(partition, start_offset, end_offset, isolation)
+            if located is not None:
+                return located
         found: list[PublishedRange] = []
         while key.start_offset < end_offset and len(found) < _TABLES_PER_ANSWER:
             published = self._cached(key, end_offset)

@@ -8,6 +8,7 @@ from typing import Final, Protocol, TypeVar
 from rayka.actors.channel.link import Done
 from rayka.errors import ErrorCode
 from rayka.replica.partition import Partition
+from rayka.storage.remote.remote_range import RemoteRange
 from rayka.types import (
     AbortedTransaction,
     FetchPartition,
@@ -41,6 +42,11 @@ class RemoteTier(Protocol):
         self, partition: Partition, offset: int, max_bytes: int, isolation: IsolationLevel
     ) -> tuple[FileSlice | None, tuple[AbortedTransaction, ...] | None]:
         """Read one partition. Raises RaykaError."""
+
+    async def locate(
+        self, partition: Partition, offset: int, end_offset: int, isolation: IsolationLevel
+    ) -> RemoteRange | None:
+        """Say where records are, for a reader that fetches them itself. Raises RaykaError."""
 
     async def find_offset(self, query: OffsetQuery, isolation: IsolationLevel) -> OffsetAnswer:
         """Search one partition by time. Raises RaykaError."""

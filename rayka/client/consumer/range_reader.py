@@ -9,22 +9,22 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 import ray.exceptions
 
 from rayka.actors.channel.requests import PublishRange
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.client.consumer.remote_ranges import RangeRecords, RemoteRanges
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.metadata.image import MetadataImage
 from rayka.ranges.plan import NO_TOPIC_ID, OffsetRange
+from rayka.storage.remote.remote_range import RemoteRange
 from rayka.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rayka.actors.replica.published_ranges import PublishedRange
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,6 @@ _LOST = (
 
 class TopicRecreated(RaykaError):
     """The topic of a range was deleted, and another one has its name."""
-
-
-class RangeRecords(NamedTuple):
-    """The records of a range up to `end_offset`, from where those before them ended."""
-
-    end_offset: int
-    batch: pa.RecordBatch
 
 
 class Leaders(Protocol):
@@ -94,7 +87,8 @@ class RangeReader:
 
     `timeout_s` is how long it goes on asking after the first failure in a row; a leader comes back in about a second.
     Where retention has overtaken the reader, it goes on at the offset that `earliest` gives; without it
-    OFFSET_OUT_OF_RANGE is raised.
+    OFFSET_OUT_OF_RANGE is raised. With `remote`, records that are in the remote store alone are read there; if that
+    fails, the rest of the range comes from the leader.
     """
 
     def __init__(
@@ -105,6 +99,7 @@ class RangeReader:
         *,
         leaders: Leaders,
         earliest: Callable[[TopicPartition], int] | None = None,
+        remote: Callable[[], RemoteRanges] | None = None,
         timeout_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -114,6 +109,8 @@ class RangeReader:
         self._isolation = isolation
         self._leaders = leaders
         self._earliest = earliest
+        self._remote = remote
+        self._may_be_remote = False
         self._timeout_s = timeout_s
         self._clock = clock
         self._sleep = sleep
@@ -127,10 +124,17 @@ class RangeReader:
         """
         position, asked = offsets.start_offset, None
         self._failing_since_s = None
+        self._may_be_remote = self._remote is not None
         while position < offsets.end_offset:
             try:
                 asked = asked or self._ask(offsets, position)
-                published: list[PublishedRange] = self._leaders.get(asked, self._timeout_s)
+                published: list[PublishedRange] | RemoteRange = self._leaders.get(asked, self._timeout_s)
+                if isinstance(published, RemoteRange):
+                    asked = None
+                    for records in self._read_remote(published):
+                        position = records.end_offset
+                        yield records
+                    continue
                 tail = published[-1].end_offset if published else position
                 asked = self._ask(offsets, tail) if position < tail < offsets.end_offset else None
                 for each in published:
@@ -144,11 +148,26 @@ class RangeReader:
                 asked = None
                 position = self._recover(offsets, position, error)
 
+    def _read_remote(self, wanted: RemoteRange) -> Iterator[RangeRecords]:
+        """The records, as far as the store gives them to this process."""
+        assert self._remote is not None
+        try:
+            yield from self._remote().read(wanted, self._columns)
+        except (OSError, RaykaError) as error:
+            logger.warning("%s: the leader is asked, for the remote store failed: %s", wanted.topic_partition, error)
+            self._may_be_remote = False
+
     def _ask(self, offsets: OffsetRange, position: int) -> Any:
         topic_id = None if offsets.topic_id == NO_TOPIC_ID else offsets.topic_id
         leader = _leader(self._broker.image, offsets.topic_partition, topic_id)
         request = PublishRange(
-            offsets.topic_partition, position, offsets.end_offset, self._columns, self._isolation, topic_id
+            offsets.topic_partition,
+            position,
+            offsets.end_offset,
+            self._columns,
+            self._isolation,
+            topic_id,
+            self._may_be_remote,
         )
         return self._leaders.publish(leader, request)
 

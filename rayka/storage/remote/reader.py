@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
@@ -22,7 +22,7 @@ from rayka.storage.segments.search import offset_for_timestamp
 from rayka.storage.segments.segment import BatchPosition
 from rayka.storage.segments.segments import Segments
 from rayka.storage.segments.transaction_index import AbortedTxn
-from rayka.types import FileSlice, OffsetAnswer
+from rayka.types import AbortedTransaction, FileSlice, OffsetAnswer
 
 
 class ReaderLimits(NamedTuple):
@@ -107,6 +107,20 @@ class RemoteLogReader:
                 if aborted.last_stable_offset >= end_offset:
                     return found, True
         return found, False
+
+    def aborted_before(
+        self,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        offset: int,
+        end_offset: int,
+        local: Iterable[AbortedTxn],
+    ) -> tuple[AbortedTransaction, ...]:
+        """What a reader of committed records is told; `local` are those of the log after these segments."""
+        found, is_complete = self.aborted_transactions(segments, offset, end_offset)
+        if not is_complete:
+            found += [aborted for aborted in local if aborted.first_offset < end_offset]
+        distinct = {AbortedTransaction(each.producer_id, each.first_offset) for each in found}
+        return tuple(sorted(distinct, key=lambda aborted: aborted.first_offset))
 
     def offset_for_timestamp(
         self, segments: Sequence[RemoteLogSegmentMetadata], timestamp: int, log_start_offset: int

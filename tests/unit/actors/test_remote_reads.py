@@ -15,12 +15,14 @@ from rayka.actors.channel.requests import PublishRange
 from rayka.actors.remote.reads import RemoteReads
 from rayka.actors.remote.slots import Slots
 from rayka.actors.replica.published_ranges import PublishedRanges
+from rayka.client.consumer.remote_ranges import RemoteRanges
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import read_records
+from rayka.storage.remote.remote_range import RemoteRange
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import (
     AbortedTransaction,
@@ -355,6 +357,42 @@ def test_more_reads_than_may_wait_get_nothing_yet(tmp_path: Path) -> None:
         assert [(result.error, result.records) for result in results] == [(0, None)] * 6
 
     run(tmp_path, check, **{"remote.log.reader.threads": "1", "remote.log.reader.max.pending.tasks": "1"})
+
+
+async def read_straight(reads: Reads, start: int, end: int, isolation: IsolationLevel) -> list[int]:
+    """The offsets of a range, and where the store has no more, none."""
+    ranges = PublishedRanges(reads.replicas, lambda: 1, store=SimpleNamespace(), remote=reads.reads)  # type: ignore[arg-type]
+    located = await ranges.publish(PublishRange(ORDERS, start, end, ("offset",), isolation, None, True))
+    ranges.close()
+    assert isinstance(located, RemoteRange)
+    remote = RemoteRanges(reads.tiered.store, 300)
+    try:
+        found = await asyncio.to_thread(lambda: list(remote.read(located, ("offset",))))
+        assert found[-1].end_offset == located.end_offset
+        return [offset for records in found for offset in records.batch.column(0).to_pylist()]
+    finally:
+        remote.close()
+
+
+def test_a_reader_of_ranges_fetches_what_is_in_the_store_alone_without_the_leader(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        local_start = reads.log.local_log_start_offset
+
+        assert await read_straight(reads, 0, 200, UNCOMMITTED) == list(range(local_start))
+        assert await read_straight(reads, 13, 57, UNCOMMITTED) == list(range(13, 57))
+
+    run(tmp_path, check)
+
+
+def test_a_reader_of_ranges_meets_no_record_whose_abort_only_the_leader_knows(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        local_start = reads.log.local_log_start_offset
+
+        committed = await read_straight(reads, 0, 60, IsolationLevel.READ_COMMITTED)
+        assert committed == [offset for offset in range(min(60, local_start)) if offset != 5]
+        assert 5 in await read_straight(reads, 0, 60, UNCOMMITTED)
+
+    run(tmp_path, check, fill_with_an_aborted_transaction)
 
 
 def test_ranges_for_ray_data_and_spark_come_from_the_store_too(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import ray.exceptions
 
 from rayka.actors.replica.published_ranges import PublishedRange
 from rayka.client.consumer.range_reader import RangeReader
+from rayka.client.consumer.remote_ranges import RangeRecords
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
+from rayka.storage.remote.remote_range import RemoteRange
 from rayka.types import IsolationLevel, TopicPartition
 
 TABLE_OFFSETS = 10
@@ -23,11 +25,14 @@ class ScriptedLeaders:
 
     def __init__(self, log_start_offset=0):
         self.log_start_offset = log_start_offset
+        self.local_log_start_offset = 0
         self.failures = []
         self.asked = []
 
     def publish(self, name, request):
         self.asked.append((name, request.start_offset, request.topic_id))
+        if request.may_be_remote and request.start_offset < self.local_log_start_offset:
+            return "located", RemoteRange(None, request.start_offset, self.local_log_start_offset, ())
         return "publish", request.start_offset, request.end_offset
 
     def get(self, ref, timeout_s):
@@ -35,6 +40,8 @@ class ScriptedLeaders:
             raise failure
         if ref[0] == "table":
             return ref
+        if ref[0] == "located":
+            return ref[1]
         _, position, end_offset = ref
         if position < self.log_start_offset:
             raise RaykaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log starts at {self.log_start_offset}")
@@ -52,7 +59,7 @@ class ScriptedLeaders:
 class Reading:
     """A reader with a clock that only sleeping and `work` move."""
 
-    def __init__(self, leaders, earliest=None):
+    def __init__(self, leaders, earliest=None, remote=None):
         self.now_s = 0.0
         self.topic_id = TOPIC_ID
         partition = SimpleNamespace(leader_actor="the actor")
@@ -61,7 +68,7 @@ class Reading:
         )
         self.reader = RangeReader(
             SimpleNamespace(image=self.image), ("value",), IsolationLevel.READ_COMMITTED, leaders=leaders,
-            earliest=earliest, clock=lambda: self.now_s, sleep=self.work,
+            earliest=earliest, remote=remote, clock=lambda: self.now_s, sleep=self.work,
         )  # fmt: skip
 
     def work(self, seconds):
@@ -73,6 +80,34 @@ class Reading:
 
 def positions(records):
     return [each.batch[1] for each in records]
+
+
+class ScriptedRemote:
+    """A store that gives five offsets at a time, and fails at `fails_at`."""
+
+    def __init__(self, fails_at=1_000):
+        self.fails_at = fails_at
+        self.given = []
+
+    def read(self, wanted, columns):
+        for start in range(wanted.start_offset, wanted.end_offset, 5):
+            if start >= self.fails_at:
+                raise OSError("the store is away")
+            self.given.append(start)
+            yield RangeRecords(start + 5, ("remote", start))
+
+
+def test_what_is_in_the_store_alone_is_read_there_and_the_rest_from_the_leader():
+    leaders, remote = ScriptedLeaders(), ScriptedRemote()
+    leaders.local_log_start_offset = 20
+    assert positions(Reading(leaders, remote=lambda: remote).read()) == [0, 5, 10, 15, 20, 30, 40, 50]
+    assert remote.given == [0, 5, 10, 15]
+
+
+def test_the_leader_is_asked_where_the_store_fails():
+    leaders, remote = ScriptedLeaders(), ScriptedRemote(fails_at=10)
+    leaders.local_log_start_offset = 20
+    assert positions(Reading(leaders, remote=lambda: remote).read()) == [0, 5, 10, 20, 30, 40, 50]
 
 
 def test_a_range_is_read_in_order():
