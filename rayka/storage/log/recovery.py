@@ -1,6 +1,7 @@
 """Opening a log: what a crash left is put in order, in the sequence of Kafka's loader.
 
-1. Files in transit: what was being deleted, cleaned or swapped in. Segments of magic 0 and 1 are converted.
+1. Files in transit: what was being deleted, cleaned or swapped in. Segments of magic 0 and 1 are converted, and those
+   split whose offsets are too far apart.
 2. The segments, with their indexes.
 3. After an unclean stop, from the recovery point on: cut at the first damage, drop the segments after it,
    rebuild the indexes. While the kernel has not gone down since (`same_boot`), every byte that a write took
@@ -23,6 +24,7 @@ from rayka.storage.log.leader_epochs import EpochEntry, LeaderEpochs
 from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import ProducerState
 from rayka.storage.segments.old_segments import OldSegments
+from rayka.storage.segments.overflow import OverflowedSegments
 from rayka.storage.segments.scan import intact_batches, iter_batches
 from rayka.storage.segments.segment import (
     CLEANED_SUFFIX,
@@ -91,6 +93,7 @@ class LogLoader:
         """
         names = self._settle_files_in_transit(set(self._files.list(self._directory)))
         names -= OldSegments(self._files, self._directory).convert(names)
+        self._split_overflowed(names)
         producers.snapshots = sorted(_offset(name) for name in names if _is_of(name, SNAPSHOT_SUFFIX))
         self._open_segments(names)
         if not self._is_clean:
@@ -150,6 +153,12 @@ class LogLoader:
             if name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES)) and start <= _offset(name) < max(end, start + 1):
                 self._remove(name)
                 names.discard(name)
+
+    def _split_overflowed(self, names: set[str]) -> None:
+        base_offsets = sorted(_offset(name) for name in names if _is_of(name, LOG_SUFFIX))
+        for parts in OverflowedSegments(self._files, self._directory).split(base_offsets):
+            names |= parts
+            self._complete_swaps(names)
 
     # -- 2. segments ----------------------------------------------------------------------------
 
