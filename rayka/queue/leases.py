@@ -133,6 +133,11 @@ class Leases:
         return self.ready_count + held + sum(place.length for place, _ in self._said)
 
     @property
+    def is_quick(self) -> bool:
+        """Whether the program takes items quickly, so that more than one is fetched at a time."""
+        return self._window > 1
+
+    @property
     def has_said(self) -> bool:
         """Whether there are acknowledgements to send."""
         return bool(self._said)

@@ -49,6 +49,8 @@ _FAILED_S: Final = 1.0
 _ARRIVAL_S: Final = 0.2
 """How long what a leader has found takes at most to be here, on a machine that is not overloaded."""
 _TICK_S: Final = 0.02
+_GATHER_S: Final = 0.005
+"""How long items may gather for a program that takes them quickly; as Kafka's producers gather records (linger.ms)."""
 _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
 _MAX_BYTES: Final = 8 << 20
@@ -323,6 +325,7 @@ class QueueReader:
             acquire_mode=AcquireMode.RECORD_LIMIT,
             is_renew_ack=renews,
             min_records=at_least,
+            gather_s=_GATHER_S if self._leases.is_quick else 0.0,
         )
         try:
             lock_duration_ms, results = await self._broker.share_leaders.fetch(params, requests)

@@ -22,8 +22,9 @@ class ShareFetchParams(NamedTuple):
     """Who asks, and for how much. `acquire_mode` is the number of an `AcquireMode`.
 
     The request waits up to `max_wait_s` seconds until `min_bytes` can be read. Unless a leader has `min_records` that
-    can be acquired, it gives none; to know, it loads the state first. `session_id` tells the sessions of one member
-    apart, "" if it has no more than one.
+    can be acquired, it gives none; to know, it loads the state first. A request that waits for records that come
+    quickly may be answered once in `gather_s` seconds, with what has gathered. `session_id` tells the sessions of one
+    member apart, "" if it has no more than one.
     """
 
     group_id: str
@@ -37,6 +38,7 @@ class ShareFetchParams(NamedTuple):
     is_renew_ack: bool = False
     session_id: str = ""
     min_records: int = 0
+    gather_s: float = 0.0
 
     @property
     def has_room(self) -> bool:

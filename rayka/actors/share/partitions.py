@@ -118,7 +118,8 @@ class SharePartitions:
         """There is more to read."""
         for place in self._waiters.places(topic_partition):
             leader = self._leaders.get(place)
-            gather_s = 0.0 if leader is None else leader.pace.came(self._loop.time())
+            longest_s = self._waiters.gather_s(place)
+            gather_s = leader.pace.came(self._loop.time(), longest_s) if leader is not None and longest_s else 0.0
             if leader is not None and gather_s:
                 self._loop.call_later(gather_s, self._gathered, place, leader)
             elif gather_s is not None:
@@ -289,7 +290,7 @@ class SharePartitions:
                 return results, False
             if request.is_wait and self._has_enough(request, found):
                 return results, False
-            if not await self._waiters.wait(member, places, until):
+            if not await self._waiters.wait(member, places, until, params.gather_s):
                 self._pass_on(found, results)
                 return results, True
             was_woken = True

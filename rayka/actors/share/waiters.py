@@ -24,12 +24,13 @@ class Place(NamedTuple):
 class Waiter:
     """One fetch that waits: `woken` is done when it should look again, or give up if it was `superseded`.
 
-    It has looked after `seen` changes.
+    It has looked after `seen` changes, and lets records gather for `gather_s`.
     """
 
-    def __init__(self, places: Sequence[Place], seen: int) -> None:
+    def __init__(self, places: Sequence[Place], seen: int, gather_s: float) -> None:
         self.places = places
         self.seen = seen
+        self.gather_s = gather_s
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.superseded = False
 
@@ -52,6 +53,11 @@ class Waiters:
         """Where fetches wait for records of a partition."""
         groups = self._by_partition.get(topic_partition)
         return [Place(group_id, topic_partition) for group_id in groups] if groups else []
+
+    def gather_s(self, place: Place) -> float:
+        """How long records may gather for the fetch there that has waited longest."""
+        waiters = self._by_partition.get(place.topic_partition, {}).get(place.group_id, ())
+        return next((waiter.gather_s for waiter in waiters), 0.0)
 
     def is_waited_at(self, place: Place) -> bool:
         """Whether a fetch waits there."""
@@ -87,13 +93,13 @@ class Waiters:
             waiter.superseded = True
             waiter.wake()
 
-    async def wait(self, member: tuple[str, str], places: Sequence[Place], until: float) -> bool:
+    async def wait(self, member: tuple[str, str], places: Sequence[Place], until: float, gather_s: float = 0.0) -> bool:
         """Wait for a change in one of the places, at most until a time of the loop's clock.
 
         Tells whether it is worth looking again: not if the wait was superseded.
         """
         self.supersede(member)
-        waiter = self._by_member[member] = Waiter(places, self._changes)
+        waiter = self._by_member[member] = Waiter(places, self._changes, gather_s)
         for group_id, topic_partition in places:
             self._by_partition.setdefault(topic_partition, {}).setdefault(group_id, {})[waiter] = None
         timer = self._loop.call_at(until, waiter.wake)
