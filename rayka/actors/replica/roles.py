@@ -28,6 +28,9 @@ from rayka.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_CONFIGURED_A_TURN = 50
+"""So many logs take up new configs before requests are served again."""
+
 
 class ReplicaRoles:
     """Carries out the differences between one image and the next, for the replicas of actor `name`.
@@ -77,7 +80,7 @@ class ReplicaRoles:
                 if before.topics.get(name) is not topic:
                     await self._follow(topic, after)
             if before.configs is not after.configs:
-                self._reconfigure(before, after)
+                await self._reconfigure(before, after)
             for coordinator in self._coordinators.values():
                 coordinator.image_changed(before, after)
             self._assign_epochs()
@@ -204,13 +207,16 @@ class ReplicaRoles:
         except RaykaError as error:
             logger.error("%s could not be deleted: %s", topic_partition, error)
 
-    def _reconfigure(self, before: MetadataImage, after: MetadataImage) -> None:
-        """Take up the configs of topics that changed, or of all if the broker's did."""
+    async def _reconfigure(self, before: MetadataImage, after: MetadataImage) -> None:
+        """Take up the configs of topics that changed, or of all if the broker's did. Requests are served in between."""
         are_all_changed = self._broker_configs(before) != self._broker_configs(after)
-        for partition in self._replicas:
+        config_of = functools.cache(lambda topic: self._config(topic, after))
+        for number, partition in enumerate(self._replicas):
             topic = partition.topic_partition.topic
             if are_all_changed or before.topic_configs(topic) != after.topic_configs(topic):
-                partition.log.configure(self._config(topic, after))
+                partition.log.configure(config_of(topic))
+            if number % _CONFIGURED_A_TURN == _CONFIGURED_A_TURN - 1:
+                await asyncio.sleep(0)
 
     def _config(self, topic: str, image: MetadataImage) -> LogConfig:
         return LogConfig.resolve({**self._configs, **self._broker_configs(image)}, image.topic_configs(topic))
