@@ -212,11 +212,11 @@ class TimestampTypeColumn(_NumberColumn):
 
 
 class ConstantColumn:
-    """The same value in every row: topic and partition."""
+    """The same value in every row: topic and partition. `values` is an array of it alone: pa.scalar imports pandas."""
 
-    def __init__(self, value: pa.Scalar) -> None:
-        self._value = value
-        self._value_size: int = pa.repeat(value, 1).nbytes
+    def __init__(self, values: pa.Array) -> None:
+        (self._value,) = values
+        self._value_size: int = values.nbytes
         self._rows = 0
 
     @property

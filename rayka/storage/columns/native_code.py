@@ -145,8 +145,8 @@ def _paths(function: FunctionType, kinds: Sequence[Kind]) -> list[str]:
 
 
 def _stamp(function: CompiledFunction) -> str:
-    """The state of the source files of a function and of all that it calls."""
-    paths = sorted({each.function.__code__.co_filename for each in function.reachable()})
+    """The state of the source files of a function, of all that it calls, and of what makes code of them."""
+    paths = sorted({__file__, *(each.function.__code__.co_filename for each in function.reachable())})
     states = [os.stat(path) for path in paths]
     return repr([(os.path.basename(path), at.st_mtime_ns, at.st_size) for path, at in zip(paths, states, strict=True)])
 

@@ -11,6 +11,7 @@ pyarrow: the extra `columns` of the package.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ SCHEMA = pa.schema(
 """All columns. key and value are large_binary in a table in which they hold 2 GiB or more."""
 COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
 END = 2**63 - 1
+_INT = struct.Struct("=i")
 
 
 class Columns(NamedTuple):
@@ -124,9 +126,11 @@ _NEW_COLUMN: Mapping[str, Callable[[], Column]] = {
 
 def _new_column(name: str, topic: str, partition: int) -> Column:
     if name == "topic":
-        return ConstantColumn(pa.scalar(topic, pa.string()))
+        text = topic.encode()
+        buffers = [None, pa.py_buffer(_INT.pack(0) + _INT.pack(len(text))), pa.py_buffer(text)]
+        return ConstantColumn(pa.Array.from_buffers(pa.string(), 1, buffers))
     if name == "partition":
-        return ConstantColumn(pa.scalar(partition, pa.int32()))
+        return ConstantColumn(pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(_INT.pack(partition))]))
     try:
         return _NEW_COLUMN[name]()
     except KeyError:
