@@ -13,6 +13,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return _drawn(columns, rows) if sys.stdout.isatty() else _plain(columns, rows)
 
 
+def print_list(text: str, nothing: str) -> None:
+    """Print a list. An empty one is reported on standard error, so that a program that reads the list gets no line."""
+    if text:
+        print(text)
+    else:
+        print(f"rayka: {nothing}", file=sys.stderr)
+
+
 def _drawn(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     from rich.console import Console
     from rich.table import Table

@@ -10,7 +10,7 @@ import click
 
 from rayka.cli.exits import CliError, Exit
 from rayka.cli.parsing import Group, Target, complete_groups, complete_topics, json_option, only_one, target_options
-from rayka.cli.tables import table
+from rayka.cli.tables import print_list, table
 from rayka.cli.text.properties import parse_assignments
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def describe(
     if as_json:
         for one in shown:
             print(json.dumps(_config_fields(one)))
-    elif shown:
+    else:
         rows = [(one.name, _value(one), one.source.lower().removesuffix("_config")) for one in shown]
-        print(table(("NAME", "VALUE", "SOURCE"), rows))
+        print_list(table(("NAME", "VALUE", "SOURCE"), rows) if rows else "", "nothing is set; see --all")
     return Exit.DONE
 
 

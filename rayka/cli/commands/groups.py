@@ -21,6 +21,7 @@ from rayka.cli.parsing import (
     target_options,
     yes_option,
 )
+from rayka.cli.tables import print_list
 from rayka.cli.text.group_tables import group_fields, list_text, members_text, offsets_text, state_text
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ def list_(target: Target, state: str | None, types: str | None, as_json: bool) -
         for group in groups:
             fields = {"group": group.group_id, "type": group.group_type, "state": group.group_state}
             print(json.dumps(fields | {"protocol_type": group.protocol_type}))
-    elif text := list_text(groups, types=types is not None, states=state is not None):
-        print(text)
+    else:
+        print_list(list_text(groups, types=types is not None, states=state is not None), "there are no such groups")
     return Exit.DONE
 
 

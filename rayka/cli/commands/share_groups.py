@@ -22,7 +22,8 @@ from rayka.cli.parsing import (
     target_options,
     yes_option,
 )
-from rayka.cli.tables import table
+from rayka.cli.tables import print_list
+from rayka.cli.text.group_tables import list_text
 from rayka.cli.text.share_group_tables import (
     batches_text,
     in_flight_text,
@@ -101,11 +102,11 @@ def list_(target: Target, state: bool, as_json: bool) -> Exit:
 
     with kafka(target) as cluster:
         groups = KafkaShareGroupAdmin(cluster).list_groups()
-    for group in groups if as_json else ():
-        print(json.dumps({"group": group.group_id, "type": group.group_type, "state": group.group_state}))
-    if groups and not as_json:
-        rows = [[group.group_id, group.group_state] for group in groups]
-        print(table(["GROUP", "STATE"], rows) if state else "\n".join(group.group_id for group in groups))
+    if as_json:
+        for group in groups:
+            print(json.dumps({"group": group.group_id, "type": group.group_type, "state": group.group_state}))
+    else:
+        print_list(list_text(groups, types=False, states=state), "there are no share groups")
     return Exit.DONE
 
 

@@ -19,7 +19,7 @@ from rayka.cli.parsing import (
     target_options,
     yes_option,
 )
-from rayka.cli.tables import plural, table
+from rayka.cli.tables import plural, print_list, table
 from rayka.cli.text.properties import parse_assignments
 
 if TYPE_CHECKING:
@@ -133,9 +133,12 @@ def list_(target: Target, internal: bool, as_json: bool) -> Exit:
 
     with kafka(target) as cluster:
         topics = [topic for topic in KafkaAdmin(cluster).topics() if internal or not topic.is_internal]
-    for topic in topics:
-        fields = {"topic": topic.name, "partitions": len(topic.partitions), "internal": topic.is_internal}
-        print(json.dumps(fields) if as_json else topic.name)
+    if as_json:
+        for topic in topics:
+            fields = {"topic": topic.name, "partitions": len(topic.partitions), "internal": topic.is_internal}
+            print(json.dumps(fields))
+    else:
+        print_list("\n".join(topic.name for topic in topics), "there are no topics")
     return Exit.DONE
 
 

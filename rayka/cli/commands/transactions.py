@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from rayka.cli.parsing import (
     target_options,
     yes_option,
 )
+from rayka.cli.tables import print_list
 from rayka.cli.text.transaction_tables import (
     describe_text,
     description_fields,
@@ -111,8 +111,8 @@ def list_(
     if as_json:
         for one in listed:
             print(json.dumps(one._asdict()))
-    elif listed:
-        print(list_text(listed))
+    else:
+        print_list(list_text(listed) if listed else "", "there are no such transactional ids")
     return Exit.DONE
 
 
@@ -144,7 +144,7 @@ def describe(
         if topics:
             found = admin.active_producers(_partitions(cluster, topics)).values()
             producers = [one for each in found for one in each if one.start_offset is not None or not is_open]
-            _print_producers(producers, as_json)
+            _print_producers(producers, as_json, "there are no such producers")
             return Exit.DONE
         described = [_described(admin, each) for each in transactional_ids]
     if as_json:
@@ -182,10 +182,8 @@ def hanging(target: Target, topic: tuple[str, ...], max_transaction_timeout: flo
     with kafka(target) as cluster:
         partitions = _partitions(cluster, topics or dict.fromkeys(sorted(cluster.metadata(None).topics)))
         found = KafkaTransactionAdmin(cluster).hanging_transactions(partitions, round(max_transaction_timeout * 60_000))
-    _print_producers(found, as_json)
-    if not found:
-        print("rayka: no transaction hangs", file=sys.stderr)
-    elif not as_json:
+    _print_producers(found, as_json, "no transaction hangs")
+    if found and not as_json:
         print()
         for one in found:
             at = one.topic_partition
@@ -241,9 +239,9 @@ def _partitions(cluster: KafkaCluster, topics: Mapping[str, Iterable[int] | None
     return [at for topic, numbers in topics.items() for at in partitions_of(cluster, topic, tuple(numbers or ()))]
 
 
-def _print_producers(producers: Sequence[ProducerDescription], as_json: bool) -> None:
+def _print_producers(producers: Sequence[ProducerDescription], as_json: bool, nothing: str) -> None:
     if as_json:
         for one in producers:
             print(json.dumps(producer_fields(one)))
-    elif producers:
-        print(producers_text(producers))
+    else:
+        print_list(producers_text(producers) if producers else "", nothing)

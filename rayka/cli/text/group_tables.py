@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 Row = list[object]
 
 
-def list_text(groups: Iterable[GroupListing], *, types: bool, states: bool) -> str:
-    """Names alone, or a table with what is asked for."""
-    if not types and not states:
+def list_text(groups: Sequence[GroupListing], *, types: bool, states: bool) -> str:
+    """Names alone, or a table with what is asked for; empty without groups."""
+    if not groups or not (types or states):
         return "\n".join(group.group_id for group in groups)
     columns = ["GROUP", *["TYPE"] * types, *["STATE"] * states]
     rows = [[one.group_id, *[one.group_type] * types, *[one.group_state] * states] for one in groups]
