@@ -23,10 +23,10 @@ from rayka.gateway.server.context import Context
 from rayka.gateway.server.eager_task import start_eagerly
 from rayka.gateway.server.frames import FrameReceiver
 from rayka.gateway.server.handover import Affinity
+from rayka.gateway.server.header import parse_header
 from rayka.gateway.server.limits import logger
 from rayka.gateway.server.request import Call, PendingRequest
 from rayka.gateway.server.response_writer import Part, ResponseWriter
-from rayka.gateway.wire.header import parse_header
 from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
 from rayka.gateway.wire.schema import schema
 
