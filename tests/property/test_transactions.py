@@ -1,14 +1,16 @@
-"""The transaction coordinator against a model: crashes between any two steps, lost responses, requests that come again.
+"""The transaction coordinator and the logs of its partitions: crashes between any two steps, and what is lost or late.
 
-Partitions are modelled by what they hold of each producer: its epoch and the transactions whose records are undecided.
+Producers, coordinators and leaders send each other requests. Any of them may be lost, and come again at any time later;
+an append to the coordinator's log may fail; a coordinator may die and its markers arrive after those of its successor.
 Whatever happens, the records of a transaction get one outcome in all partitions, and it is one that the transaction's
-own producer asked for, or an abort. With transaction version 2 that is so although every request of every earlier
-transaction may come again at any time.
+own producer asked for, or an abort. Clients of transaction version 0 have the same epoch in all transactions, so only
+from version 2 on (KIP-890) that is so for late requests of earlier transactions too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.result import Completion, Pending
+from rayka.coordinator.result import Again, Completion, Pending, Result
 from rayka.coordinator.transactions.coordinator import TransactionCoordinator
 from rayka.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata
 from rayka.coordinator.transactions.records import TransactionRecord, decode, encode
@@ -33,36 +35,24 @@ from rayka.coordinator.transactions.spec import TRANSACTIONS
 from rayka.coordinator.transactions.state import ONGOING
 from rayka.coordinator.transactions.steps import TransactionMarkers
 from rayka.errors import ErrorCode
+from rayka.storage.format.batch import read_header
+from rayka.storage.format.records import Record, build_batch
 from rayka.types import NO_PRODUCER_ID, TopicPartition
 from tests.support.scale import examples
+from tests.support.transaction_log import LateBatch, PartitionLog, Transaction
 
 NONE = ErrorCode.NONE
 ID = "orders"
 TIMEOUT_MS = 1000
+EXPIRATION_MS = 10 * TIMEOUT_MS
+WAIT_MS = 100
 PARTITIONS = tuple(TopicPartition("t", number) for number in range(3))
 EVENTS = (
     *("produce", "commit", "abort") * 3,
     *("produce", "marker", "again") * 2,
-    *("init", "all markers", "crash", "time"),
+    *("late batch", "late marker", "init", "all markers", "crash", "time", "failing disk"),
 )
-RETRIABLE = (ErrorCode.CONCURRENT_TRANSACTIONS,)
-
-
-@dataclass(eq=False)
-class Transaction:
-    """What one producer did between two ends. `asked` are the outcomes that it asked for."""
-
-    has_records: bool = False
-    asked: set[bool] = field(default_factory=set)
-    outcome: bool | None = None
-
-
-@dataclass
-class Held:
-    """What a partition holds of one producer id."""
-
-    epoch: int = -1
-    undecided: list[Transaction] = field(default_factory=list)
+RETRIABLE = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 @dataclass(eq=False)
@@ -72,179 +62,261 @@ class Producer:
     producer_id: int
     epoch: int
     transaction: Transaction = field(default_factory=Transaction)
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
     is_alive: bool = True
+    has_failed: bool = False
     unanswered: EndTxnRequest | None = None
+
+
+@dataclass(eq=False)
+class Writing:
+    """The markers of a decided transaction, and where they are not yet known to be written."""
+
+    markers: TransactionMarkers
+    coordinator_epoch: int
+    left: list[TopicPartition]
 
 
 class Transactions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.settings = TransactionSettings(10_000, 1 << 40, 1 << 40, False)
+        self.settings = TransactionSettings(10_000, EXPIRATION_MS, EXPIRATION_MS // 2, False)
         self.log: list[tuple[bytes, bytes | None]] = []
         self.ms = 1_000
+        self.coordinator_epoch = 0
         self.next_producer_id = 100
-        self.partitions: dict[tuple[TopicPartition, int], Held] = {}
+        self.partitions = {partition: PartitionLog() for partition in PARTITIONS}
         self.producers: list[Producer] = []
         self.sent: list[Any] = []
-        self.effects: list[tuple[TransactionMarkers, list[TopicPartition]]] = []
+        self.writing: list[Writing] = []
+        self.late_markers: list[tuple[TransactionMarkers, int, TopicPartition]] = []
+        self.late_batches: list[LateBatch] = []
+        self.waiting: dict[int, Callable[[Any], None]] = {}
+        self.next_append_fails = False
 
-    @initialize(version=st.sampled_from([0, 2]), epoch=st.sampled_from([0, MAX_EPOCH - 4]))
+    @initialize(version=st.sampled_from([0, 2]), epoch=st.sampled_from([0, MAX_EPOCH - 4, MAX_EPOCH - 2]))
     def begin(self, version: int, epoch: int) -> None:
         self.version = version
         self.log.append(encode(TransactionRecord(ID, TransactionMetadata(7, epoch, TIMEOUT_MS, 1))))
         self.load()
-        self.init_producer(resumes=False)
+        self.init_producer(resumes=False, waits=False)
 
     @rule(data=st.data(), event=st.sampled_from(EVENTS), is_lost=st.booleans())
     def happens(self, data: Any, event: str, is_lost: bool) -> None:
         """One event. With a rule for each, Hypothesis would leave most out of a run, and nothing would commit."""
         match event:
             case "init":
-                self.init_producer(resumes=data.draw(st.booleans()))
+                self.init_producer(resumes=data.draw(st.booleans()), waits=is_lost)
             case "again":
                 self.request_comes_again(data)
             case "marker":
                 self.marker_is_written(data, is_lost)
+            case "late marker" if self.late_markers:
+                self.write_late_marker(data.draw(st.integers(0, len(self.late_markers) - 1)))
+            case "late batch" if self.late_batches:
+                self.move_late_batch(data.draw(st.sampled_from(self.late_batches)))
             case "all markers":
                 self.all_markers_are_written()
             case "crash":
                 self.load()
             case "time":
-                self.time_passes(data.draw(st.sampled_from([1, TIMEOUT_MS // 8, TIMEOUT_MS])))
-            case _:
+                self.time_passes(data.draw(st.sampled_from([1, WAIT_MS, TIMEOUT_MS, EXPIRATION_MS])))
+            case "failing disk":
+                self.next_append_fails = True
+            case "produce" | "commit" | "abort":
                 self.go_on(data.draw(st.integers(0, 3)), event, data.draw(st.sampled_from(PARTITIONS)), is_lost)
 
     # -- the shell ------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """A new coordinator reads the log; what the old one was doing is forgotten."""
+        """A new coordinator reads the log. The old one's markers may be on their way; who waited gets no response."""
+        self.late_markers += [(one.markers, one.coordinator_epoch, each) for one in self.writing for each in one.left]
+        waiting, self.waiting, self.writing = self.waiting, {}, []
+        for answer in waiting.values():
+            answer(None)
+        self.coordinator_epoch += 1
         self.core = TransactionCoordinator(self.settings)
         for key, value in self.log:
             record = decode(key, value)
             assert record is not None
             self.core.replay(record)
         self.core.on_loaded(self.now)
-        self.effects = []
         self.take_effects()
 
     @property
     def now(self) -> Now:
         return Now(self.ms, self.ms)
 
-    def carry_out(self, result: Any) -> tuple[Completion, ...]:
-        for record in result.records:
-            self.log.append(encode(record))
-            self.core.replay(record)
-        done = self.core.commit(result.step, self.now) if result.step is not None else ()
+    def carry_out(self, result: Result[Any]) -> Any:
+        """Append, or fail to; answer those who waited. Returns the response, which may have to wait."""
+        if result.records and self.next_append_fails:
+            self.next_append_fails = False
+            result = self.core.rollback(result.step, ErrorCode.NOT_ENOUGH_REPLICAS, self.now) or result
+            done: tuple[Completion, ...] = ()
+        else:
+            for record in result.records:
+                self.log.append(encode(record))
+                self.core.replay(record)
+            done = self.core.commit(result.step, self.now) if result.step is not None else ()
         self.take_effects()
-        return (*result.completions, *done)
+        for request_id, response in (*result.completions, *done):
+            answer = self.waiting.pop(request_id)
+            if isinstance(response, Again):
+                self.ask(response.request, answer)
+            else:
+                answer(response)
+        return result.response
 
     def take_effects(self) -> None:
-        self.effects += [(markers, list(markers.partitions)) for markers in self.core.take_markers()]
+        self.writing += [
+            Writing(markers, self.coordinator_epoch, list(markers.partitions)) for markers in self.core.take_markers()
+        ]
 
-    def execute(self, request: Any) -> Any:
+    def ask(self, request: Any, answer: Callable[[Any], None]) -> None:
+        """Have a request carried out; `answer` gets the response, perhaps later, or None if the coordinator dies."""
         result = TRANSACTIONS.commands[type(request)](self.core, request, self.now)
         if isinstance(result.response, ProducerIdResponse) and result.response.needs_producer_id:
             self.next_producer_id += 1
-            return self.execute(dataclasses.replace(request, new_producer_id=self.next_producer_id))
-        self.carry_out(result)
-        assert not isinstance(result.response, Pending)
-        return result.response
+            self.ask(dataclasses.replace(request, new_producer_id=self.next_producer_id), answer)
+            return
+        if isinstance(result.response, Pending):
+            self.waiting[result.response.request_id] = answer
+        response = self.carry_out(result)
+        if not isinstance(response, Pending):
+            answer(response)
 
-    # -- partitions -----------------------------------------------------------------------------
-
-    def held(self, partition: TopicPartition, producer_id: int) -> Held:
-        return self.partitions.setdefault((partition, producer_id), Held())
-
-    def write_marker(self, markers: TransactionMarkers, partition: TopicPartition) -> None:
-        held = self.held(partition, markers.producer_id)
-        is_old = markers.transaction_version >= 2 and bool(held.undecided)
-        assert markers.producer_epoch >= held.epoch + is_old, "a marker came after a later transaction had begun"
-        held.epoch = markers.producer_epoch
-        for transaction in held.undecided:
-            assert not markers.is_committed or True in transaction.asked, "nobody asked for this commit"
-            assert transaction.outcome in (None, markers.is_committed), "half of a transaction was committed"
-            transaction.outcome = markers.is_committed
-        held.undecided = []
+    def answer_to(self, request: Any) -> Any:
+        """The response to a request that does not wait."""
+        answers: list[Any] = []
+        self.ask(request, answers.append)
+        (answer,) = answers
+        return answer
 
     # -- producers ------------------------------------------------------------------------------
 
-    def init_producer(self, resumes: bool) -> None:
+    def init_producer(self, resumes: bool, waits: bool) -> None:
         """A producer begins; the one before it, which does not know that, goes on."""
         known = self.producers[-1] if resumes and self.producers and self.producers[-1].is_alive else None
         request = InitProducerIdRequest(
             ID, TIMEOUT_MS, known.producer_id if known else -1, known.epoch if known else -1
         )
-        response = self.execute(request)
         self.sent.append(request)
-        if response.error is NONE:
+
+        def begun(response: ProducerIdResponse | None) -> None:
+            if response is None or (known is not None and not known.is_alive):
+                return
+            if response.error is not NONE:
+                assert response.error in (*RETRIABLE, ErrorCode.PRODUCER_FENCED), response
+                return
             assert response.producer_epoch < MAX_EPOCH
             if known is not None:
                 known.is_alive = False
             self.producers.append(Producer(response.producer_id, response.producer_epoch))
-        else:
-            assert response.error in (*RETRIABLE, ErrorCode.PRODUCER_FENCED), response
 
-    def alive(self, index: int) -> Producer | None:
-        alive = [producer for producer in self.producers if producer.is_alive]
-        return alive[index % len(alive)] if alive else None
+        self.ask(dataclasses.replace(request, max_wait_ms=WAIT_MS if waits else 0), begun)
 
     def go_on(self, index: int, step: str, partition: TopicPartition, is_lost: bool) -> None:
         """A producer takes its next step."""
-        producer = self.alive(index)
-        if producer is None:
-            self.init_producer(resumes=False)
-        elif producer.unanswered is not None or (step != "produce" and self.may_end(producer)):
-            self.end(producer, commits=step == "commit", is_lost=is_lost)
+        alive = [producer for producer in self.producers if producer.is_alive]
+        if not alive:
+            self.init_producer(resumes=False, waits=is_lost)
+            return
+        producer = alive[index % len(alive)]
+        may_end = producer.transaction.has_records or self.version >= 2
+        if producer.unanswered is not None or producer.has_failed or (step != "produce" and may_end):
+            self.end(producer, commits=step == "commit" and not producer.has_failed, is_lost=is_lost)
         else:
-            self.produce(producer, partition)
+            self.produce(producer, partition, is_late=is_lost and self.version >= 2)
 
-    def may_end(self, producer: Producer) -> bool:
-        return producer.transaction.has_records or self.version >= 2
-
-    def produce(self, producer: Producer, partition: TopicPartition) -> None:
-        """The leader verifies, or adds, and appends."""
+    def produce(self, producer: Producer, partition: TopicPartition, is_late: bool) -> None:
+        """The leader verifies, or adds, and appends. A producer that hears nothing can only abort."""
         request = AddPartitionsRequest(
             ID, producer.producer_id, producer.epoch, (partition,), transaction_version=self.version
         )
-        (error,) = self.execute(request).errors
-        self.sent.append(request)
-        held = self.held(partition, producer.producer_id)
-        if error is NONE:
-            assert producer.epoch >= held.epoch, "a verified batch is refused"
-            held.epoch = producer.epoch
+        if self.version < 2:
+            (error,) = self.answer_to(request).errors
+            self.sent.append(request)
+            if error is not NONE:
+                producer.is_alive = error in RETRIABLE
+                return
+            request = dataclasses.replace(request, is_verify_only=True)
+        data = build_batch(
+            [Record(0, 0, None, b"v")],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=producer.sequences.get(partition, 0),
+            is_transactional=True,
+        )
+        batch = LateBatch(partition, producer.transaction, request, data)
+        if is_late:
+            producer.has_failed = True
+            self.late_batches.append(batch)
+            return
+        while batch.error is None:
+            self.move(batch, max_wait_ms=0)
+        if batch.error is NONE:
+            producer.sequences[partition] = producer.sequences.get(partition, 0) + 1
             producer.transaction.has_records = True
-            if producer.transaction not in held.undecided:
-                held.undecided.append(producer.transaction)
-        elif error not in RETRIABLE:
+        elif batch.error not in RETRIABLE:
             producer.is_alive = False
+
+    def move(self, batch: LateBatch, max_wait_ms: int) -> None:
+        """To its leader, through the coordinator's answer, into the log."""
+        partition = self.partitions[batch.partition]
+        if batch.is_verified:
+            batch.error = partition.append(batch)
+        if batch.is_asked:
+            return
+        batch.is_asked = True
+        header = read_header(batch.data)
+        producer = header.producer_id, header.producer_epoch
+        batch.verification = partition.producers.begin_verification(*producer, header.base_sequence, self.ms)
+        batch.is_verified = batch.verification is None
+        if not batch.is_verified:
+            self.ask(dataclasses.replace(batch.request, max_wait_ms=max_wait_ms), self.verified(batch))
+            self.sent.append(batch.request)
+
+    def verified(self, batch: LateBatch) -> Callable[[Any], None]:
+        def answer(response: Any) -> None:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE if response is None else response.errors[0]
+            batch.is_verified = error is NONE
+            batch.error = None if batch.is_verified else error
+
+        return answer
+
+    def move_late_batch(self, batch: LateBatch) -> None:
+        """One step further; it may wait at the coordinator."""
+        self.move(batch, WAIT_MS)
+        if batch.error is not None:
+            self.late_batches.remove(batch)
 
     def end(self, producer: Producer, commits: bool, is_lost: bool) -> None:
         """End the transaction; a producer whose response was lost asks the same again."""
         request = producer.unanswered or EndTxnRequest(ID, producer.producer_id, producer.epoch, commits, self.version)
         producer.transaction.asked.add(request.is_committed)
-        response = self.execute(request)
+        response = self.answer_to(request)
         self.sent.append(request)
         producer.unanswered = request
         if is_lost or response.error in RETRIABLE:
             return
         producer.unanswered = None
-        if response.error is NONE:
-            producer.transaction = Transaction()
-            if self.version >= 2:
-                assert (response.producer_id, response.producer_epoch) != (producer.producer_id, producer.epoch)
-                assert response.producer_epoch < MAX_EPOCH
-                producer.producer_id, producer.epoch = response.producer_id, response.producer_epoch
-        else:
+        if response.error is not NONE:
             producer.is_alive = False
+            return
+        producer.transaction, producer.has_failed = Transaction(), False
+        if self.version >= 2:
+            assert (response.producer_id, response.producer_epoch) != (producer.producer_id, producer.epoch)
+            assert response.producer_epoch < MAX_EPOCH
+            producer.producer_id, producer.epoch = response.producer_id, response.producer_epoch
+            producer.sequences = {}
 
     def request_comes_again(self, data: Any) -> None:
         """One of another producer or epoch than the present changes nothing."""
-        if self.version < 2 or not self.sent:
+        before = self.core.transactions.get(ID)
+        if self.version < 2 or not self.sent or before is None:
             return
         request = data.draw(st.sampled_from(self.sent))
-        before = self.core.transactions[ID]
-        self.execute(request)
+        self.answer_to(request)
         is_present = (request.producer_id, request.producer_epoch) == (before.producer_id, before.producer_epoch)
         may_init = isinstance(request, InitProducerIdRequest) and (
             request.producer_id == NO_PRODUCER_ID or before.state is not ONGOING
@@ -256,25 +328,41 @@ class Transactions(RuleBasedStateMachine):
 
     def marker_is_written(self, data: Any, is_lost: bool) -> None:
         """In one partition; if the answer is lost it is written there again."""
-        if not self.effects:
+        if not self.writing:
             return
-        markers, left = data.draw(st.sampled_from(self.effects))
-        if left:
-            partition = data.draw(st.sampled_from(left))
-            self.write_marker(markers, partition)
-            if not is_lost:
-                left.remove(partition)
-        else:
-            self.effects.remove((markers, left))
-            done = MarkersWrittenRequest(markers.transactional_id, markers.producer_id, markers.producer_epoch)
-            assert self.execute(done).error is NONE
+        writing = data.draw(st.sampled_from(self.writing))
+        if not writing.left:
+            self.report(writing)
+            return
+        partition = data.draw(st.sampled_from(writing.left))
+        self.write_marker(writing, partition)
+        if not is_lost:
+            writing.left.remove(partition)
+        elif self.version >= 2:
+            self.late_markers.append((writing.markers, writing.coordinator_epoch, partition))
+
+    def write_marker(self, writing: Writing, partition: TopicPartition) -> None:
+        error = self.partitions[partition].write_marker(writing.markers, writing.coordinator_epoch)
+        assert error is NONE, "the present coordinator ends a transaction that it has decided"
+
+    def write_late_marker(self, index: int) -> None:
+        """The leader may refuse it."""
+        markers, coordinator_epoch, partition = self.late_markers.pop(index)
+        self.partitions[partition].write_marker(markers, coordinator_epoch)
+
+    def report(self, writing: Writing) -> None:
+        """Until it is in the log."""
+        markers = writing.markers
+        done = MarkersWrittenRequest(markers.transactional_id, markers.producer_id, markers.producer_epoch)
+        if self.answer_to(done).error is NONE:
+            self.writing.remove(writing)
 
     def all_markers_are_written(self) -> None:
-        while self.effects:
-            markers, left = self.effects.pop()
-            for partition in left:
-                self.write_marker(markers, partition)
-            self.execute(MarkersWrittenRequest(markers.transactional_id, markers.producer_id, markers.producer_epoch))
+        while self.writing:
+            writing = self.writing[-1]
+            while writing.left:
+                self.write_marker(writing, writing.left.pop())
+            self.report(writing)
 
     def time_passes(self, ms: int) -> None:
         self.ms += ms
@@ -285,15 +373,25 @@ class Transactions(RuleBasedStateMachine):
     def state_is_valid(self) -> None:
         if hasattr(self, "core"):
             self.core.validate_state()
+        for partition in self.partitions.values():
+            partition.producers.validate_state(partition.end_offset)
 
     def teardown(self) -> None:
-        """When all markers are written and the time of open transactions is over, everything is decided."""
+        """When everything has arrived and the time of open transactions is over, everything is decided."""
         if not hasattr(self, "core"):
             return
-        self.time_passes(2 * TIMEOUT_MS)
-        self.all_markers_are_written()
-        assert not any(held.undecided for held in self.partitions.values())
+        self.time_passes(WAIT_MS)
+        for batch in self.late_batches:
+            while batch.error is None:
+                self.move(batch, max_wait_ms=0)
+        while self.late_markers:
+            self.write_late_marker(0)
+        for _ in range(2):  # the second time after an append that failed
+            self.time_passes(2 * TIMEOUT_MS)
+            self.all_markers_are_written()
+        assert not any(partition.undecided for partition in self.partitions.values())
+        assert all(partition.producers.first_unstable_offset is None for partition in self.partitions.values())
 
 
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)
+TestTransactions.settings = settings(max_examples=examples(100), stateful_step_count=60, deadline=None)
