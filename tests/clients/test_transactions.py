@@ -1,17 +1,20 @@
-"""Clients that nobody here wrote, in transactions: what was committed is read, what was aborted is not."""
+"""Clients that nobody here wrote, in transactions: commit, abort, offsets, and producers that were replaced."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
+from aiokafka.errors import ProducerFenced
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_INVALID,
@@ -23,6 +26,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import ProducerFencedError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PythonPartition
 
@@ -225,6 +229,11 @@ def test_aiokafka(bootstrap: str, topic: str, confluent: Confluent) -> None:
             await transactional.abort_transaction()
             async with transactional.transaction():
                 await transactional.send_and_wait(topic, b"last", partition=0)
+            await transactional.begin_transaction()
+            await transactional.send_and_wait(topic, b"of a zombie", partition=0)
+            async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic):
+                with pytest.raises(ProducerFenced):
+                    await transactional.commit_transaction()
         values = []
         consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
         async with consumer:
@@ -250,6 +259,13 @@ def test_kafka_python(bootstrap: str, topic: str, confluent: Confluent) -> None:
             transactional.commit_transaction()
         else:
             transactional.abort_transaction()
+    transactional.begin_transaction()
+    transactional.send(topic, b"of a zombie", partition=0).get(TIMEOUT_S)
+    successor = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic)
+    successor.init_transactions()
+    with pytest.raises(ProducerFencedError):
+        transactional.commit_transaction()
+    successor.close()
     transactional.close()
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed", consumer_timeout_ms=5000)
     partition = PythonPartition(topic, 0)
@@ -301,6 +317,41 @@ def test_other_clients_copy_once(bootstrap: str, new_topic: NewTopic, confluent:
     send_plain(bootstrap, topic, values)
     command = [*program, bootstrap, topic, output, str(len(values))]
     copies_once(command, bootstrap, topic, output, values, confluent)
+
+
+def test_dump_log_reads_our_transactions(bootstrap: str, new_topic: NewTopic, data_dir: Path) -> None:
+    """The partition with its aborted index and producer snapshot, and what coordinators keep of it."""
+    require(tools.kafka_tools)
+    topic = new_topic(1, **{"segment.bytes": "1048576"})
+    transactional = producer(bootstrap, topic)
+    for commits in (False, True):
+        transactional.begin_transaction()
+        send(transactional, topic, b"v" * 700_000)
+        if commits:
+            transactional.commit_transaction(TIMEOUT_S)
+        else:
+            transactional.abort_transaction(TIMEOUT_S)
+    wait_until(lambda: read(bootstrap, topic) != [], TIMEOUT_S, "the end of the transactions")
+
+    def dump(pattern: str, *options: str) -> str:
+        files = ",".join(map(str, sorted(data_dir.glob(pattern))))
+        command = tools.java("-Xmx256m", "org.apache.kafka.tools.DumpLogSegments", "--files", files, *options)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        assert "isvalid: false" not in ran.stdout
+        assert "Could not" not in ran.stdout
+        return ran.stdout
+
+    own = dump(f"**/{topic}-0/*[0-9].[lts][onx]*", "--deep-iteration")
+    assert re.findall(r"endTxnMarker: (\w+) coordinatorEpoch", own) == ["ABORT", "COMMIT"]
+    assert re.search(r"producerId: \d+ firstOffset: 0 lastOffset: 1 lastStableOffset: 2", own), "the aborted index"
+    assert re.search(r"producerId: \d+ producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: ", own), "a snapshot"
+    state = dump("**/__transaction_state-*/*.log", "--transaction-log-decoder")
+    ours = [line for line in state.splitlines() if f'"transactionalId":"{topic}"' in line]
+    empty, ongoing, prepare_commit, prepare_abort, complete_commit, complete_abort = "012345"
+    assert re.findall(r'"transactionStatus":(\d)', "\n".join(ours)) == [
+        empty, ongoing, prepare_abort, complete_abort, ongoing, prepare_commit, complete_commit
+    ]  # fmt: skip
 
 
 def test_kafkas_tool_shows_and_aborts_transactions(bootstrap: str, topic: str) -> None:

@@ -1,13 +1,15 @@
 // Copies COUNT records from one topic to another with franz-go's sessions, aborting every third transaction:
-// BOOTSTRAP INPUT OUTPUT COUNT.
+// BOOTSTRAP INPUT OUTPUT COUNT. Then another producer takes its place in the middle of a transaction.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -42,6 +44,21 @@ func main() {
 		if committed {
 			copied += fetches.NumRecords()
 		}
+	}
+	fence(ctx, session, bootstrap, output)
+}
+
+func fence(ctx context.Context, zombie *kgo.GroupTransactSession, bootstrap, output string) {
+	check(zombie.Begin())
+	check(zombie.ProduceSync(ctx, kgo.StringRecord("of a zombie")).FirstErr())
+	successor, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("copier-"+output))
+	check(err)
+	defer successor.Close()
+	_, _, err = successor.ProducerID(ctx)
+	check(err)
+	committed, err := zombie.End(ctx, kgo.TryCommit)
+	if committed || !(errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch)) {
+		check(fmt.Errorf("the producer is not fenced: %v, %w", committed, err))
 	}
 }
 

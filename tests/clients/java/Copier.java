@@ -10,10 +10,14 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
-/** Copies COUNT records from one topic to another in transactions, every third of which it aborts and repeats. */
+/**
+ * Copies COUNT records from one topic to another in transactions, every third of which it aborts and repeats. Then
+ * another producer takes its place in the middle of a transaction.
+ */
 public final class Copier {
     public static void main(String[] arguments) {
         String bootstrap = arguments[0];
@@ -56,6 +60,19 @@ public final class Copier {
                     producer.commitTransaction();
                     copied += records.count();
                 }
+            }
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(output, "of a zombie"));
+            producer.flush();
+            try (KafkaProducer<String, String> successor =
+                    new KafkaProducer<>(writing, new StringSerializer(), new StringSerializer())) {
+                successor.initTransactions();
+            }
+            try {
+                producer.commitTransaction();
+                throw new IllegalStateException("the producer is not fenced");
+            } catch (ProducerFencedException expected) {
+                System.out.println("fenced");
             }
         }
         System.out.println("copied " + copied);

@@ -1,4 +1,5 @@
 // Copies COUNT records with KafkaJS in transactions; every third one is aborted first: BOOTSTRAP INPUT OUTPUT COUNT.
+// Then another producer takes its place in the middle of a transaction.
 'use strict'
 
 const { Kafka, logLevel } = require('kafkajs')
@@ -15,9 +16,24 @@ async function copy(producer, partition, messages, commits) {
   await (commits ? transaction.commit() : transaction.abort())
 }
 
+async function fence(zombie, successor) {
+  const transaction = await zombie.transaction()
+  await transaction.send({ topic: output, messages: [{ value: 'of a zombie' }] })
+  await successor.connect()
+  const next = await successor.transaction()
+  const error = await transaction.commit().then(() => null, refused => refused)
+  if (!error || !['PRODUCER_FENCED', 'INVALID_PRODUCER_EPOCH'].includes(error.type)) {
+    throw new Error(`the producer is not fenced: ${error}`)
+  }
+  await next.send({ topic: output, messages: [{ value: 'aborted' }] })
+  await next.abort()
+  await successor.disconnect()
+}
+
 async function main() {
   const kafka = new Kafka({ clientId: 'copier', brokers: [bootstrap], logLevel: logLevel.NOTHING })
-  const producer = kafka.producer({ transactionalId: group, maxInFlightRequests: 1, idempotent: true })
+  const settings = { transactionalId: group, maxInFlightRequests: 1, idempotent: true }
+  const producer = kafka.producer(settings)
   const consumer = kafka.consumer({ groupId: group, readUncommitted: false })
   await producer.connect()
   await consumer.connect()
@@ -39,6 +55,7 @@ async function main() {
   })
   await done
   await consumer.disconnect()
+  await fence(producer, kafka.producer(settings))
   await producer.disconnect()
 }
 
