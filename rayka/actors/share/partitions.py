@@ -26,12 +26,12 @@ from rayka.actors.channel.requests import (
 )
 from rayka.actors.replica.remote_tier import RemoteTier
 from rayka.actors.share.dead_letters import DeadLetterQueue
+from rayka.actors.share.fetched_partitions import FetchedPartitions, Found
 from rayka.actors.share.leader import LeadSharePartition
 from rayka.actors.share.waiters import Place, Waiters
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.replicas import Replicas
-from rayka.share.acquire import AcquireParams
-from rayka.share.config import AcquireMode, ShareGroupConfig
+from rayka.share.config import ShareGroupConfig
 from rayka.share.persister import Persister, persister_error
 from rayka.share.requests import ShareFetchPartition, ShareFetchResult
 from rayka.types import NO_LEADER_EPOCH, TopicPartition
@@ -45,19 +45,6 @@ _KEPT_S = 10.0
 _NOT_YET = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_REQUEST})
 """Errors of a load that a member is not told: its next fetch tries again. INVALID_REQUEST: the group coordinator has
 not initialized the state yet."""
-
-
-class Found(NamedTuple):
-    """A partition of a fetch with its share-partition, None where there is an error, or where it is not loaded yet."""
-
-    request: ShareFetchPartition
-    leader: LeadSharePartition | None
-    error: RaykaError | None = None
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether records can be acquired here."""
-        return self.leader is not None and self.request.is_fetched
 
 
 class Seen(NamedTuple):
@@ -280,15 +267,16 @@ class SharePartitions:
         member = params.group_id, params.member_id
         places = [Place(params.group_id, one.request.topic_partition) for one in found if one.is_fetched]
         is_last = not params.has_room or not any(one.request.is_fetched for one in found)
+        partitions = FetchedPartitions(request, found)
         was_woken = False
         while True:
             is_last = is_last or self._loop.time() >= until
-            results = self._acquire(request, found, is_last=is_last)
+            results = partitions.acquire(is_last=is_last)
             if was_woken:
                 self._pass_on(found, results)
             if is_last or any(result.error or result.acquired for result in results):
                 return results, False
-            if request.is_wait and self._has_enough(request, found):
+            if request.is_wait and partitions.has_enough():
                 return results, False
             if not await self._waiters.wait(member, places, until, params.gather_s):
                 self._pass_on(found, results)
@@ -306,51 +294,6 @@ class SharePartitions:
                     self._waiters.wake(place)
                 else:
                     self._waiters.pass_on(place)
-
-    def _acquire(self, request: ShareFetch, found: Sequence[Found], *, is_last: bool) -> list[ShareFetchResult]:
-        """One attempt, over the partitions in order."""
-        params = request.params
-        is_enough = not request.is_wait and (is_last or self._has_enough(request, found))
-        if params.min_records and is_enough:
-            is_enough = _have_records(found, params.min_records)
-        records_left, bytes_left = (params.max_records, params.max_bytes) if is_enough else (0, 0)
-        results = []
-        for one in found:
-            limits = AcquireParams(
-                params.member_id, records_left, max(1, params.batch_size), AcquireMode(params.acquire_mode)
-            )
-            result = self._acquire_from(one, limits, bytes_left)
-            records_left -= result.acquired_count
-            bytes_left -= result.size
-            results.append(result)
-        return results
-
-    def _acquire_from(self, found: Found, limits: AcquireParams, max_bytes: int) -> ShareFetchResult:
-        if found.error is not None and found.request.is_fetched:
-            return ShareFetchResult(found.error.code, found.error.message)
-        if found.leader is None or not found.is_fetched or limits.max_records <= 0 or max_bytes <= 0:
-            return ShareFetchResult()
-        try:
-            acquired, records = found.leader.acquire(limits, max_bytes)
-        except RaykaError as error:
-            return ShareFetchResult(error.code, error.message)
-        return ShareFetchResult(acquired=acquired, records=records)
-
-    def _has_enough(self, request: ShareFetch, found: Sequence[Found]) -> bool:
-        """Whether `min_bytes` can be read now, or there is an error to return."""
-        size = 0
-        for one in found:
-            if one.leader is None or not one.is_fetched:
-                continue
-            try:
-                readable = one.leader.readable(request.params.max_bytes)
-            except RaykaError:
-                return True
-            if readable is not None:
-                if readable.result.has_more:
-                    return True
-                size += readable.size
-        return size >= max(1, request.params.min_bytes)
 
     # Acknowledging.
 
@@ -426,12 +369,3 @@ class SharePartitions:
         for group_id in list(self._members):
             self._forget_absent(group_id)
         self._sweeping = self._loop.call_later(_FORGOTTEN_AFTER_S, self._sweep)
-
-
-def _have_records(found: Sequence[Found], count: int) -> bool:
-    """Whether that many records can be acquired, or there is an error to return."""
-    leaders = [one.leader for one in found if one.leader is not None and one.is_fetched]
-    try:
-        return sum(leader.depth().available for leader in leaders) >= count
-    except RaykaError:
-        return True

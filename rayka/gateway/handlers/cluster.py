@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rayka.errors import ErrorCode
-from rayka.gateway.handlers.metadata import offline_replicas
+from rayka.gateway.handlers.metadata import partition_fields
 from rayka.gateway.handlers.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
 from rayka.gateway.server.request import Call
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
-from rayka.types import NO_LEADER
 
 _BROKERS = 1
 _CONTROLLERS = 2
@@ -95,13 +94,7 @@ def _topic(
 
 def _partition(call: Call, image: MetadataImage, partition: PartitionImage) -> Any:
     return call.types.DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=partition.partition,
-        leader_id=partition.leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
-        isr_nodes=partition.isr,
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=offline_replicas(image, partition),
+        **partition_fields(image, partition),
     )

@@ -126,18 +126,19 @@ def _topic(call: Call, image: MetadataImage, topic: TopicImage) -> Any:
 
 
 def _partition(call: Call, image: MetadataImage, partition: PartitionImage) -> Any:
-    return call.types.MetadataResponsePartition(
-        error_code=ErrorCode.NONE if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=partition.partition,
-        leader_id=partition.leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
-        isr_nodes=partition.isr,
-        offline_replicas=offline_replicas(image, partition),
-    )
+    return call.types.MetadataResponsePartition(**partition_fields(image, partition))
 
 
-def offline_replicas(image: MetadataImage, partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas on brokers that are down."""
-    brokers = image.brokers
-    return tuple(replica for replica in partition.replicas if (broker := brokers.get(replica)) is None or broker.fenced)
+def partition_fields(image: MetadataImage, partition: PartitionImage) -> dict[str, Any]:
+    """The fields of a partition in both of its descriptions. Replicas on brokers that are down are offline."""
+    replicas, brokers = partition.replicas, image.brokers
+    offline = (replica for replica in replicas if (broker := brokers.get(replica)) is None or broker.fenced)
+    return {
+        "error_code": ErrorCode.NONE if partition.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+        "partition_index": partition.partition,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": tuple(offline),
+    }

@@ -49,14 +49,19 @@ def write_varint(out: Bytes, position: int, number: int) -> int:
 
 
 @compiled
-def write_field(out: Bytes, position: int, data: Bytes, start: int, length: int) -> int:
-    """Write length and bytes of a field; the position after it."""
-    position = write_varint(out, position, length)
+def copy_bytes(out: Bytes, position: int, data: Bytes, start: int, length: int) -> int:
+    """Copy the bytes of a field, none if it is null (-1); the position after them."""
     to: Any = np.uint64(position)
     source: Any = np.uint64(start)
     for i in range(np.uint64(max(length, 0))):
         out[to + i] = data[source + i]
     return position + max(length, 0)
+
+
+@compiled
+def write_field(out: Bytes, position: int, data: Bytes, start: int, length: int) -> int:
+    """Write length and bytes of a field; the position after it."""
+    return copy_bytes(out, write_varint(out, position, length), data, start, length)
 
 
 @compiled

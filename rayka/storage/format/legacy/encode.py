@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from rayka.storage.columns.compiled import compiled
 from rayka.storage.columns.decode import Bytes, Ints, Longs
-from rayka.storage.columns.encode import field_size, varint_size, write_field, write_varint
+from rayka.storage.columns.encode import copy_bytes, field_size, varint_size, write_field, write_varint
 from rayka.storage.format.batch import LOG_APPEND_TIME_FLAG, RECORD_BATCH_OVERHEAD
 from rayka.storage.format.legacy.checksum import crc32
 from rayka.storage.format.legacy.locate import (
@@ -78,12 +74,7 @@ def write_int64(out: Bytes, position: int, number: int) -> int:
 @compiled
 def write_bytes(out: Bytes, position: int, data: Bytes, start: int, length: int) -> int:
     """Write an int32 length and so many bytes; the position after them."""
-    position = write_int32(out, position, length)
-    to: Any = np.uint64(position)
-    source: Any = np.uint64(start)
-    for i in range(np.uint64(max(length, 0))):
-        out[to + i] = data[source + i]
-    return position + max(length, 0)
+    return copy_bytes(out, write_int32(out, position, length), data, start, length)
 
 
 @compiled
