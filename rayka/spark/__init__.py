@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rayka.spark.read import read_topic
     from rayka.spark.sessions import session, stop
     from rayka.spark.sinks import parquet_sink
-    from rayka.spark.stream import Progress, Stream, stream_id, stream_topic
+    from rayka.spark.stream import Progress, TopicStream, stream_id, stream_topic
     from rayka.spark.transactions import topic_sink
     from rayka.spark.write import write_topic
 
@@ -49,7 +49,7 @@ _MODULES = {
     "rayka.spark.sinks": ("parquet_sink",),
     "rayka.spark.stream": (
         "Progress",
-        "Stream",
+        "TopicStream",
         "stream_id",
         "stream_topic",
     ),
@@ -61,8 +61,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "DataLoss",
     "Progress",
-    "Stream",
     "Timestamp",
+    "TopicStream",
     "arrow_values",
     "avro_values",
     "json_values",
