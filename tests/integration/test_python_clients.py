@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -19,13 +18,6 @@ from rayka.client.cluster import Cluster
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
 from tests.support.scale import rounds
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One embedded broker for this module."""
-    with rayka.start(str(tmp_path_factory.mktemp("data")), "127.0.0.1:0") as cluster:
-        yield cluster
 
 
 def read(cluster: Cluster, topic: str, count: int) -> list[ConsumerRecord]:
