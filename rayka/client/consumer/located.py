@@ -1,6 +1,6 @@
 """Records of a fetch, located by compiled code: an object for each comes into being when it is looked at.
 
-Importing this module imports numpy and numba.
+Importing this module imports numpy.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ timestampType, headers (null for a record without any). Only those asked for are
 
 The batches are read in chunks that stay in the processor's cache: decompressed, their fields located, and
 each column's part copied out, before the next chunk takes the same memory. The work on every record is
-compiled (`decode.py`); what is left here is work on batches. Importing this module imports numba, numpy and
+compiled (`decode.py`); what is left here is work on batches. Importing this module imports numpy and
 pyarrow: the extra `columns` of the package.
 """
 
