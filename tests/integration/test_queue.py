@@ -117,9 +117,12 @@ def test_items_survive_the_death_of_the_leader(cluster: Cluster) -> None:
     wait_until(
         lambda: loop.run(depths())[0] == (40, 1, 9), ENOUGH_S, "nine are done, one is leased, none fetched ahead"
     )
-    actor = cluster._connection.broker.image.topics["leaders"].partitions[0].leader_actor
+    broker = cluster._connection.broker
+    actor = broker.image.topics["leaders"].partitions[0].leader_actor
     assert actor is not None
+    start = broker.image.actors[actor].epoch
     ray.kill(ray.get_actor(actor, namespace="rayka"), no_restart=False)
+    wait_until(lambda: broker.image.actors[actor].epoch > start, ENOUGH_S, "the leader is another process")
     queue.put(50)
     while len(set(taken)) < 51:
         taken.append(queue.get(timeout=ENOUGH_S))
