@@ -80,7 +80,7 @@ def test_old_records_are_read_from_the_store(spark, cluster, tmp_path_factory):
     found = records.select("offset", "value").collect()
 
     assert sorted(int(bytes(row.value).split()[0]) for row in found) == list(range(tiered_topic.COUNT))
-    assert records.where(records.offset < local_start).count() == local_start
+    assert records.where(F.col("offset") < local_start).count() == local_start
 
 
 def test_conditions_read_less_and_give_what_a_filter_gives(spark, cluster, topic):
