@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from rayka.client.connection import ClusterConnection
@@ -46,7 +47,7 @@ class SplitReader:
         for batch in splits:
             for split in batch.column(0).to_pylist():
                 number, *offsets = json.loads(split)
-                numbers = pa.repeat(pa.scalar(number, pa.int32()), self.batch_rows)
+                numbers = _repeated(number, self.batch_rows)
                 for records in reader.read(OffsetRange.from_json(offsets)):
                     yield from self._pieces(records.batch, numbers)
 
@@ -58,6 +59,11 @@ class SplitReader:
             columns, names = (piece.columns, piece.schema.names) if self.columns else ([], [])
             rows = numbers.slice(0, piece.num_rows)
             yield pa.RecordBatch.from_arrays([*columns, rows], [*names, SPLIT])
+
+
+def _repeated(number: int, rows: int) -> pa.Array:
+    """The number in each row. `pa.scalar` and `pa.array` import pandas to look at what they are given."""
+    return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(np.full(rows, number, np.int32))], 0)
 
 
 def _connect(ray_cluster: RayCluster) -> ClusterConnection:

@@ -26,6 +26,7 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.buffer.size": str(1 << 20),
+    "spark.python.daemon.module": "rayka.spark.daemon",
     "spark.sql.session.timeZone": "UTC",
 }
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"

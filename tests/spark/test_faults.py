@@ -103,6 +103,6 @@ def executor_pid():
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             parent = child.parent()
-            if "pyspark.daemon" in child.cmdline() and parent is not None and "java" in title(parent):
+            if "rayka.spark.daemon" in child.cmdline() and parent is not None and "java" in title(parent):
                 return parent.pid
     raise AssertionError("there is no executor")
