@@ -1,4 +1,4 @@
-"""Values decoded in columns before Spark sees them: JSON, Avro, Arrow, by a given schema.
+"""Values decoded in columns before Spark sees them: JSON, Avro, Arrow, by a given schema; Protobuf is in `protobuf`.
 
 A decoding puts the fields of its schema in place of the column `value`. A record without a value has nulls there.
 A value that can't be decoded fails the job; with `on_error="null"` the fields of that record alone are null.
@@ -178,7 +178,7 @@ class _Avro:
         def one(value: bytes) -> Any:
             return fastavro.schemaless_reader(io.BytesIO(value[self.prefix_bytes :]), parsed, None)
 
-        return _one_by_one(values, schema, one, self.on_error, "Avro")
+        return one_by_one(values, schema, one, self.on_error, "Avro")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class _Registered:
                 raise ValueError(f"begins with {value[: _REGISTERED.size]!r}: no id of a schema that is known")
             return fastavro.schemaless_reader(io.BytesIO(value[_REGISTERED.size :]), parsed[number], None)
 
-        return _one_by_one(values, schema, one, self.on_error, "Avro")
+        return one_by_one(values, schema, one, self.on_error, "Avro")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +221,10 @@ class _ArrowStreams:
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def _one_by_one(
+def one_by_one(
     values: pa.Array, schema: pa.Schema, one: Callable[[bytes], Any], on_error: OnError, name: str
 ) -> pa.Table:
+    """Decode values by a function that makes a row of each. `name` is that of the format, for errors."""
     rows: list[dict[str, Any]] = []
     for value in values.to_pylist():
         try:

@@ -8,10 +8,11 @@ import json
 import fastavro
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark import arrow_values, avro_values, json_values, read_topic, registry_values
+from rayka.spark import arrow_values, avro_values, json_values, protobuf_values, read_topic, registry_values
 
 SCHEMA = "user string, n long, price double"
 SCHEMA_TYPE = StructType(
@@ -57,6 +58,29 @@ def as_arrow(row):
     return sink.getvalue()
 
 
+def sale():
+    """The message Sale, and its descriptors as `protoc` writes them."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    fields = [
+        kinds(name="user", number=1, type=kinds.TYPE_STRING),
+        kinds(name="n", number=2, type=kinds.TYPE_INT64),
+        kinds(name="price", number=3, type=kinds.TYPE_DOUBLE),
+    ]
+    file = descriptor_pb2.FileDescriptorProto(name="sale.proto", syntax="proto2")
+    file.message_type.add(name="Sale", field=fields)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    descriptors = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Sale")), descriptors
+
+
+Sale, DESCRIPTORS = sale()
+
+
+def as_protobuf(row):
+    return Sale(**row).SerializeToString()
+
+
 def fill(cluster, topic, encode):
     with cluster.producer() as producer:
         for i, row in enumerate(ROWS):
@@ -82,8 +106,9 @@ def test_each_value_is_decoded_by_the_schema_whose_id_it_has():
         (as_json, json_values(SCHEMA)),
         (as_avro, avro_values(SCHEMA, AVRO, prefix_bytes=5)),
         (as_arrow, arrow_values(SCHEMA)),
+        (as_protobuf, protobuf_values(SCHEMA, DESCRIPTORS, "Sale")),
     ],
-    ids=["json", "avro", "arrow"],
+    ids=["json", "avro", "arrow", "protobuf"],
 )
 def test_values_become_columns(spark, cluster, topic, encode, values):
     fill(cluster, topic, encode)
