@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from rayka.ranges.losses import DataLoss
     from rayka.ranges.plan import Timestamp
     from rayka.spark.decoding import arrow_values, avro_values, json_values, registry_values
+    from rayka.spark.delta import delta_settings, delta_sink
     from rayka.spark.java import prepare_java
+    from rayka.spark.protobuf import protobuf_values
     from rayka.spark.read import read_topic
+    from rayka.spark.running import stream_id
     from rayka.spark.sessions import session, stop
     from rayka.spark.sinks import parquet_sink
-    from rayka.spark.stream import Progress, TopicStream, stream_id, stream_topic
+    from rayka.spark.stream import Progress, Stream, stream_topic
     from rayka.spark.transactions import topic_sink
     from rayka.spark.write import write_topic
 
@@ -40,8 +43,14 @@ _MODULES = {
         "json_values",
         "registry_values",
     ),
+    "rayka.spark.delta": (
+        "delta_settings",
+        "delta_sink",
+    ),
     "rayka.spark.java": ("prepare_java",),
+    "rayka.spark.protobuf": ("protobuf_values",),
     "rayka.spark.read": ("read_topic",),
+    "rayka.spark.running": ("stream_id",),
     "rayka.spark.sessions": (
         "session",
         "stop",
@@ -49,8 +58,7 @@ _MODULES = {
     "rayka.spark.sinks": ("parquet_sink",),
     "rayka.spark.stream": (
         "Progress",
-        "TopicStream",
-        "stream_id",
+        "Stream",
         "stream_topic",
     ),
     "rayka.spark.transactions": ("topic_sink",),
@@ -61,13 +69,16 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "DataLoss",
     "Progress",
+    "Stream",
     "Timestamp",
-    "TopicStream",
     "arrow_values",
     "avro_values",
+    "delta_settings",
+    "delta_sink",
     "json_values",
     "parquet_sink",
     "prepare_java",
+    "protobuf_values",
     "read_topic",
     "registry_values",
     "session",

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.stream import Sink, stream_id
+from rayka.spark.running import Sink, stream_id
 from rayka.storage.files import RealFiles
 
 _STREAM = "_stream.json"

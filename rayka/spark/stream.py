@@ -13,10 +13,8 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,25 +27,14 @@ from rayka.ranges.losses import Bounds, DataLoss
 from rayka.ranges.plan import OffsetRange, Places, split
 from rayka.spark.decoding import Decoding
 from rayka.spark.read import read_splits
+from rayka.spark.running import RunningBatch, Sink, run_batch
 from rayka.spark.sessions import ray_cluster_of
 from rayka.storage.files import RealFiles
 from rayka.types import IsolationLevel
 
 logger = logging.getLogger(__name__)
 
-Sink = Callable[[DataFrame, int], object]
 _KEPT_PROGRESS = 100
-
-
-class RunningBatch(NamedTuple):
-    """The stream whose sink runs, what the batch has of each partition, and the sinks of topics that it has met."""
-
-    stream_id: str
-    ranges: tuple[OffsetRange, ...]
-    sinks: dict[str, object]
-
-
-_running: ContextVar[RunningBatch | None] = ContextVar("running", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +76,7 @@ class _Frames:
         return read_splits(spark, splits, self.columns, self.values, self.isolation, self.on_data_loss)
 
 
-class TopicStream(Closing):
+class Stream(Closing):
     """Runs one batch after the other: `process_available()` up to what there is now, `run()` on and on.
 
     `progress` has the last batches; str() of one is a line for people. A context manager that ends with `close`.
@@ -144,11 +131,8 @@ class TopicStream(Closing):
         return progress
 
     def _give(self, batch: PlannedBatch) -> None:
-        token = _running.set(RunningBatch(self._batches.stream_id, batch.ranges, {}))
-        try:
+        with run_batch(RunningBatch(self._batches.stream_id, batch.ranges, {})):
             self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
-        finally:
-            _running.reset(token)
 
 
 def stream_topic(
@@ -165,7 +149,7 @@ def stream_topic(
     min_partitions: int = 1,
     read_committed: bool = True,
     on_data_loss: OnDataLoss = "fail",
-) -> TopicStream:
+) -> Stream:
     """A stream whose batches go to `sink(df, batch_id)`; start it with `process_available()` or `run()`.
 
     A new stream starts at `starting`, as that is at this call; each batch starts where the one before it ended, also
@@ -181,19 +165,4 @@ def stream_topic(
     offsets = TopicOffsets(ray_cluster_of(spark).join().admin(), topics, pattern, isolation_of(read_committed))
     batches = MicroBatches(offsets, Checkpoint(checkpoint, RealFiles()), settings, uuid.uuid4().hex)
     frames = _Frames(columns, values, min_partitions, offsets.isolation, on_data_loss)
-    return TopicStream(spark, batches, frames, sink)
-
-
-def stream_id() -> str | None:
-    """For a sink: the id of the stream whose batch it was given, None outside of a stream.
-
-    A sink that recognises batches by their numbers should store the id beside the number: a stream with a new
-    checkpoint begins again with batch 0, and has another id.
-    """
-    running = _running.get()
-    return None if running is None else running.stream_id
-
-
-def running_batch() -> RunningBatch | None:
-    """For a sink: what it was given, None outside of a stream."""
-    return _running.get()
+    return Stream(spark, batches, frames, sink)

@@ -33,8 +33,8 @@ from rayka.client.loop import Closing
 from rayka.client.settings import OpenTransaction
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.claims import WriteClaims
+from rayka.spark.running import RunningBatch, Sink, running_batch
 from rayka.spark.sessions import ray_cluster_of
-from rayka.spark.stream import RunningBatch, Sink, running_batch
 from rayka.spark.write import count_of, records_of
 from rayka.types import TopicPartition
 

@@ -11,7 +11,9 @@ import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 
 from rayka.testing import BrokerProcess, wait_until
-from tests.integration.conftest import Cli
+from tests.integration.test_groups_cli import Cli, broker, cli
+
+__all__ = ["broker", "cli"]  # fixtures
 
 TIMEOUT_S = 30.0
 

@@ -15,7 +15,6 @@ from rayka.client.cluster import Cluster
 from rayka.testing import wait_until
 from tests.support.embedded import embedded
 from tests.support.quick_java import QUICK_JAVA
-from tests.support.tiered_topic import tiered_configs
 
 
 @pytest.fixture(scope="package")
@@ -23,8 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUICK_JAVA.items():
             patch.setenv(name, value)
-        path = tmp_path_factory.mktemp("rayka")
-        with embedded(path / "data", cpus=6, configs=tiered_configs(path / "store")) as started:
+        with embedded(tmp_path_factory.mktemp("rayka"), cpus=6) as started:
             yield started
             rayka.spark.stop()
 
@@ -32,9 +30,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def spark(cluster: Cluster) -> SparkSession:
     """The Spark of the tests before this one; a test that stops it lets the next one start another."""
-    return SparkSession.getActiveSession() or rayka.spark.session(
-        executor_memory="700m", configs={"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"}
-    )
+    settings = {"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2", **rayka.spark.delta_settings()}
+    return SparkSession.getActiveSession() or rayka.spark.session(executor_memory="700m", configs=settings)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A Spark driver that streams a topic into Parquet, to be killed: `ADDRESS TOPIC CHECKPOINT OUTPUT MAX_OFFSETS`.
 
-An OUTPUT of the form `topic:NAME` is a topic. The driver says "ready" when Spark has started, starts when it gets a
-line, says when each batch begins and when it is done, and ends when there is nothing new.
+An OUTPUT of the form `topic:NAME` is a topic, and `delta:PATH` a Delta table. The driver says "ready" when Spark has
+started, starts when it gets a line, says when each batch begins and when it is done, and ends when nothing is left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ray
 from pyspark.sql import DataFrame
 
 import rayka.spark
-from rayka.spark import parquet_sink, stream_topic, topic_sink
+from rayka.spark import delta_settings, delta_sink, parquet_sink, stream_topic, topic_sink
 
 
 def main() -> None:
@@ -20,11 +20,14 @@ def main() -> None:
     address, topic, checkpoint, output, max_offsets = sys.argv[1:]
     ray.init(address=address, log_to_driver=False)
     settings = {"spark.driver.memory": "600m", "spark.sql.shuffle.partitions": "2"}
+    kind, _, name = output.partition(":")
+    if kind == "delta":
+        settings |= delta_settings()
     spark = rayka.spark.session(executor_cores=1, executor_memory="600m", configs=settings)
     print("ready", flush=True)
     sys.stdin.readline()
-    kind, _, name = output.partition(":")
-    write = topic_sink(name) if kind == "topic" else parquet_sink(output)
+    sinks = {"topic": topic_sink, "delta": delta_sink}
+    write = sinks[kind](name) if kind in sinks else parquet_sink(output)
 
     def sink(frame: DataFrame, batch_id: int) -> None:
         print(f"begin {batch_id}", flush=True)

@@ -1,4 +1,4 @@
-"""Record batches that were read ahead as one Arrow table. Importing this module imports pyarrow."""
+"""Record batches that were read ahead as one Arrow table. Importing this module imports pyarrow and numba."""
 
 from __future__ import annotations
 

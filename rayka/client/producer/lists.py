@@ -1,4 +1,4 @@
-"""Lists of values as rows for a topic. Importing this module imports numpy."""
+"""Lists of values as rows for a topic. Importing this module imports numpy and numba."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""What a Delta table is told of a batch: its number, what it has read, and how its rows are merged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyspark
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.ranges.plan import OffsetRange
+from rayka.spark.delta import Commit, create_statement, delta_settings, merge_statement
+
+RANGES = (OffsetRange("clicks", 0, 5, 9), OffsetRange("clicks", 1, 0, 0), OffsetRange("pages", 0, 1, 4))
+
+
+def test_a_commit_says_up_to_where_each_partition_has_been_read() -> None:
+    shown = json.loads(Commit("s", 7, RANGES).metadata())
+    assert shown == {"stream_id": "s", "batch_id": 7, "offsets": {"clicks": {"0": 9, "1": 0}, "pages": {"0": 4}}}
+
+
+def test_statements_and_writers_are_told_the_same_number_of_a_batch() -> None:
+    commit = Commit("s", 7, RANGES)
+    assert commit.options() == {"txnAppId": "s", "txnVersion": "7", "userMetadata": commit.metadata()}
+    assert commit.settings() == {
+        "spark.databricks.delta.write.txnAppId": "s",
+        "spark.databricks.delta.write.txnVersion": "7",
+        "spark.databricks.delta.commitInfo.userMetadata": commit.metadata(),
+    }
+
+
+def test_a_table_is_created_once_for_its_stream() -> None:
+    assert create_statement("/data/a`b", "key BINARY", "s") == (
+        "CREATE TABLE IF NOT EXISTS delta.`/data/a``b` (key BINARY) USING delta"
+        " TBLPROPERTIES ('rayka.stream_id' = 's', 'delta.autoOptimize.autoCompact' = 'true')"
+    )
+
+
+def test_rows_are_merged_by_their_key_and_deleted_where_the_value_is_gone() -> None:
+    assert merge_statement("/data/t", "batch", ["key", "a b"]) == (
+        "MERGE INTO delta.`/data/t` t USING batch s ON t.key = s.key WHEN MATCHED AND s._deleted THEN DELETE"
+        " WHEN MATCHED THEN UPDATE SET t.`key` = s.`key`, t.`a b` = s.`a b`"
+        " WHEN NOT MATCHED AND NOT s._deleted THEN INSERT (`key`, `a b`) VALUES (s.`key`, s.`a b`)"
+    )
+
+
+def test_the_release_of_delta_fits_the_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "3.5.7")
+    assert delta_settings()["spark.jars.packages"] == "io.delta:delta-spark_2.12:3.3.2"
+    monkeypatch.setattr(pyspark, "__version__", "9.0.0")
+    with pytest.raises(RaykaError, match=r"need PySpark 3\.5 or 4\.2; this is 9\.0\.0") as refused:
+        delta_settings()
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
