@@ -7,10 +7,20 @@ who may, by ACLs, where programs share a cluster that do not trust each other.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from ray import cloudpickle
+
+from rayka.client.share.records import RecordAcknowledgement, rejection_headers
+from rayka.queue.leases import Item, ItemRun
+from rayka.queue.settings import require_item_fits
+from rayka.share.record_state import AcknowledgeType
+
+if TYPE_CHECKING:
+    from rayka.queue.reader import QueueReader
+
+RELEASE: Final = RecordAcknowledgement(AcknowledgeType.RELEASE)
 
 _PLAIN = frozenset({bytes, str, int, float, bool, type(None)})
 _PROTOCOL = 5
@@ -25,3 +35,42 @@ def dumps(item: Any) -> bytes:
 
 
 loads = pickle.loads
+
+
+def pickled(item: Any) -> bytes:
+    """The bytes of an item to send. Raises what pickling raises, and MESSAGE_TOO_LARGE."""
+    data = dumps(item)
+    require_item_fits(len(data))
+    return data
+
+
+def unpickled(reader: QueueReader, holder: Hashable, item: Item) -> Any:
+    """What was put. Rejects an item that can't be unpickled, and raises what unpickling raises."""
+    try:
+        return loads(item.value)
+    except BaseException as error:
+        _give_up(reader, holder, item, error)
+        raise
+
+
+def all_unpickled(reader: QueueReader, holder: Hashable, runs: Sequence[ItemRun]) -> list[Any]:
+    """As `unpickled`, for several. If one can't be unpickled, the others go back to the queue."""
+    values: list[Any] = []
+    try:
+        for run in runs:
+            for value in run.values:
+                values.append(loads(value))
+    except BaseException as error:
+        items = [item for run in runs for item in run.items()]
+        _give_up(reader, holder, items.pop(len(values)), error)
+        for item in items:
+            reader.settle_item(holder, item, RELEASE)
+        raise
+    return values
+
+
+def _give_up(reader: QueueReader, holder: Hashable, item: Item, error: BaseException) -> None:
+    """Reject an item that can't be unpickled; after an interrupt, which is not its fault, it goes back."""
+    is_its_fault = isinstance(error, Exception)
+    rejection = RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(error))
+    reader.settle_item(holder, item, rejection if is_its_fault else RELEASE)

@@ -8,26 +8,25 @@ import itertools
 import time
 import uuid
 import weakref
-from collections.abc import Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Coroutine, Hashable, Iterable
 from typing import Any, Final, Self
 
 from ray.util.queue import Empty, Full
 
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster
-from rayka.client.share.records import RecordAcknowledgement, rejection_headers
+from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.connected import CONNECTING, OWN, Connected, connect, end_later
 from rayka.queue.holders import current_holder
-from rayka.queue.items import dumps, loads
-from rayka.queue.leases import ACCEPT, Item, ItemRun
-from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of, require_item_fits
+from rayka.queue.items import all_unpickled, pickled, unpickled
+from rayka.queue.leases import ACCEPT, Item
+from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of
 from rayka.share.record_state import AcknowledgeType
 
 __all__ = ["Empty", "Full", "Queue"]
 
 _MOST_REFUSALS: Final = 20
-_RELEASE: Final = RecordAcknowledgement(AcknowledgeType.RELEASE)
 _FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 
 
@@ -173,7 +172,7 @@ class Queue:
         """
         deadline_s = _deadline(block, timeout)
         self._require_known()
-        data = _pickled(item)
+        data = pickled(item)
         if self.maxsize > 0:
             self._wait_for_room(1, deadline_s)
         self._here.producer.send(self.name, data).get()
@@ -182,7 +181,7 @@ class Queue:
         """As `put`, to be awaited in any event loop."""
         deadline_s = _deadline(block, timeout)
         self._require_known()
-        data = _pickled(item)
+        data = pickled(item)
         if self.maxsize > 0:
             await self._wait_for_room_async(deadline_s)
         await self._here.producer.send(self.name, data)
@@ -196,7 +195,7 @@ class Queue:
         if not isinstance(items, Iterable):
             raise TypeError("Argument 'items' must be an Iterable")
         self._require_known()
-        values = [_pickled(item) for item in items]
+        values = [pickled(item) for item in items]
         if self.maxsize > 0:
             self._wait_for_room(len(values), time.monotonic())
         for future in self._here.producer.send_batch(self.name, None, values):
@@ -234,7 +233,8 @@ class Queue:
         Raises `Empty`, ValueError for a negative timeout, what unpickling raises (the item is then rejected), and
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
         """
-        return self._unpickled(current_holder(), self.lease(block, timeout))
+        item = self.lease(block, timeout)
+        return unpickled(self._here.reader, current_holder(), item)
 
     def lease(self, block: bool = True, timeout: float | None = None) -> Item:
         """As `get`, but the item comes as it was put, pickled, with where it is and how often it was delivered."""
@@ -306,7 +306,7 @@ class Queue:
             await self._arrival(deadline_s)
         if item is None:
             raise Empty
-        return self._unpickled(holder, item)
+        return unpickled(self._here.reader, holder, item)
 
     async def _arrival(self, deadline_s: float) -> None:
         waiter = self._here.reader.arrival()
@@ -340,34 +340,7 @@ class Queue:
             runs = reader.take_many(holder, num_items)
         if runs is None:
             raise Empty(f"Cannot get {num_items} items from the queue, which has fewer.")
-        return self._all_unpickled(holder, runs)
-
-    def _all_unpickled(self, holder: Hashable, runs: Sequence[ItemRun]) -> list[Any]:
-        values: list[Any] = []
-        try:
-            for run in runs:
-                for value in run.values:
-                    values.append(loads(value))
-        except BaseException as error:
-            items = [item for run in runs for item in run.items()]
-            self._give_up(holder, items.pop(len(values)), error)
-            for item in items:
-                self._here.reader.settle_item(holder, item, _RELEASE)
-            raise
-        return values
-
-    def _unpickled(self, holder: Hashable, item: Item) -> Any:
-        try:
-            return loads(item.value)
-        except BaseException as error:
-            self._give_up(holder, item, error)
-            raise
-
-    def _give_up(self, holder: Hashable, item: Item, error: BaseException) -> None:
-        """An item can't be unpickled; but an interrupt says nothing of the item."""
-        is_its_fault = isinstance(error, Exception)
-        rejection = RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(error))
-        self._here.reader.settle_item(holder, item, rejection if is_its_fault else _RELEASE)
+        return all_unpickled(reader, holder, runs)
 
     # Ending leases.
 
@@ -407,13 +380,6 @@ class Queue:
 
 
 _NEVER: Final = float("inf")
-
-
-def _pickled(item: Any) -> bytes:
-    """The bytes of an item that can be sent."""
-    data = dumps(item)
-    require_item_fits(len(data))
-    return data
 
 
 def _handle(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> Queue:

@@ -12,7 +12,6 @@ import concurrent.futures
 import logging
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -22,7 +21,6 @@ from rayka.client.loop import LoopThread
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.queue.fetched_items import acquired_items
 from rayka.queue.holders import is_alive
 from rayka.queue.leases import (
     Acknowledged,
@@ -30,16 +28,10 @@ from rayka.queue.leases import (
     ItemRun,
     LeasedOffsets,
     Leases,
-    acknowledgement_batches,
-    halves_of,
 )
+from rayka.queue.member import MAX_BYTES, QueueMember
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
-from rayka.queue.topic import QueueTopic
-from rayka.share.config import AcquireMode
-from rayka.share.record_state import AcknowledgeType
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
-from rayka.storage.segments.reader import SegmentReader
-from rayka.types import FileSlice, TopicPartition
+from rayka.queue.topic import GONE, QueueTopic
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +45,9 @@ _GATHER_S: Final = 0.005
 """How long items may gather for a program that takes them quickly; as Kafka's producers gather records (linger.ms)."""
 _RENEWALS: Final = 3
 """How often a lease is renewed within its duration."""
-_MAX_BYTES: Final = 8 << 20
 _TRIM_ITEMS: Final = 1024
 _TRIM_BYTES: Final = 64 << 20
 """Items that are done with are deleted after so many items, by their offsets, and after so many bytes fetched here."""
-_GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
-_RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
-_REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
-_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class FetchOutcome(NamedTuple):
@@ -77,12 +64,10 @@ class QueueReader:
         self._broker = broker
         self._loop = loop
         self._topic = topic
-        self._member_id = f"queue-{uuid.uuid4()}"
-        self._lease_s: float = settings.lease_s or SHORTEST_LEASE_S
+        self._member = QueueMember(broker, topic, settings.lease_s or SHORTEST_LEASE_S, self._say_again, self._lose)
         self._leases = Leases(settings.lease, settings.prefetch)
         self._lock = threading.Lock()
         self._waiters: deque[concurrent.futures.Future[None]] = deque()
-        self._segments = SegmentReader()
         self._background = BackgroundTasks(f"queue {topic.name}")
         self._epochs: dict[int, int] = {}
         self._image: object = None
@@ -113,7 +98,7 @@ class QueueReader:
     def take(self, holder: Hashable) -> Item | None:
         """The next item, if one is here."""
         with self._lock:
-            if self._broker.image is not self._image or _now_s() - self._fetched_s > self._lease_s / 2:
+            if self._broker.image is not self._image or _now_s() - self._fetched_s > self._member.lease_s / 2:
                 self._forget_lost()
             item = self._leases.take(holder, _now_ms())
             wants_more = self._pumping is None and self._leases.wanted(0) > 0
@@ -169,7 +154,7 @@ class QueueReader:
     def _forget_lost(self) -> None:
         """Leases that are not delivered and can't be relied on: a leader was replaced, or this process stood still."""
         image = self._image = self._broker.image
-        if _now_s() - self._fetched_s > self._lease_s / 2:
+        if _now_s() - self._fetched_s > self._member.lease_s / 2:
             self._leases.forget_ready()
         topic = image.topics.get(self._topic.name)
         partitions = topic.partitions if topic is not None else ()
@@ -202,7 +187,7 @@ class QueueReader:
                 if not fetched.item_count and not is_awaited:
                     break
         except RaykaError as error:
-            self._error = error if error.code in _GONE else None
+            self._error = error if error.code in GONE else None
             self._fail(error)
         except Exception as error:
             logger.exception("cannot read the queue %s", self._topic.name)
@@ -237,11 +222,13 @@ class QueueReader:
         try:
             with self._lock:
                 said = self._leases.take_said()
-            results = await self._ask(self._partitions(), said, count, wait_s, at_least=at_least)
+            self._note_epochs()
+            gather_s = _GATHER_S if self._leases.is_quick else 0.0
+            results = await self._member.fetch(count, wait_s, at_least, said, gather_s)
         finally:
             del self._fetches[ended]
             ended.set_result(None)
-        runs = [run for partition, result in results.items() for run in self._items(partition, result)]
+        runs = [run for partition, result in results.items() for run in self._member.items(partition, result)]
         found = self._add(runs, count)
         self._start_ticking()
         self._trim_after(runs)
@@ -257,7 +244,7 @@ class QueueReader:
         self._fetched_bytes += size
         with self._lock:
             self._fetched_s = _now_s()
-            self._leases.add(runs, _now_ms(), is_dry=found < wanted and size < _MAX_BYTES // 2)
+            self._leases.add(runs, _now_ms(), is_dry=found < wanted and size < MAX_BYTES // 2)
             for _ in range(min(found, len(self._waiters))):
                 _wake(self._waiters.popleft())
         return found
@@ -290,94 +277,17 @@ class QueueReader:
             self._fetched_bytes = 0
             self._background.start("trim", self._topic.trim())
 
-    def _partitions(self) -> list[TopicPartition]:
-        topic = self._topic.image()
-        self._epochs = {number: partition.leader_epoch for number, partition in enumerate(topic.partitions)}
-        return self._topic.partitions()
+    def _note_epochs(self) -> None:
+        partitions = self._topic.image().partitions
+        self._epochs = {number: partition.leader_epoch for number, partition in enumerate(partitions)}
 
-    async def _ask(
-        self,
-        fetched: Sequence[TopicPartition],
-        said: Sequence[Acknowledged],
-        count: int = 0,
-        wait_s: float = 0.0,
-        at_least: int = 0,
-        *,
-        renews: bool = False,
-    ) -> dict[TopicPartition, ShareFetchResult]:
-        """Acknowledge and fetch; what can't be acknowledged yet is said again."""
-        batches = acknowledgement_batches(said)
-        wanted = dict.fromkeys(fetched, True)
-        for number in batches:
-            wanted.setdefault(TopicPartition(self._topic.name, number), False)
-        requests = [
-            ShareFetchPartition(one, self._topic.topic_id, is_fetched, batches.get(one.partition, ()))
-            for one, is_fetched in wanted.items()
-        ]
-        params = ShareFetchParams(
-            self._topic.name,
-            self._member_id,
-            max_wait_s=wait_s,
-            min_bytes=1,
-            max_bytes=_MAX_BYTES if fetched else 0,
-            max_records=count,
-            batch_size=max(1, count),
-            acquire_mode=AcquireMode.RECORD_LIMIT,
-            is_renew_ack=renews,
-            min_records=at_least,
-            gather_s=_GATHER_S if self._leases.is_quick else 0.0,
-        )
-        try:
-            lock_duration_ms, results = await self._broker.share_leaders.fetch(params, requests)
-        except BaseException:
-            self._say_again(said, renews=renews)
-            raise
-        if lock_duration_ms > 0:
-            self._lease_s = lock_duration_ms / 1000
-        answered = dict(zip(wanted, results, strict=True))
-        for topic_partition, result in answered.items():
-            if result.acknowledge_error and result.acknowledge_error not in _GONE:
-                refused = [one for one in said if one.place.partition == topic_partition.partition]
-                await self._refused(result.acknowledge_error, refused, renews=renews)
-        return answered
+    def _say_again(self, said: Sequence[Acknowledged]) -> None:
+        with self._lock:
+            self._leases.say_again(said)
 
-    async def _refused(self, error: int, said: Sequence[Acknowledged], *, renews: bool) -> None:
-        """A leader refuses acknowledgements as a whole if the lease of one item has ended; then halves are sent."""
-        if error not in _REFUSED:
-            self._say_again(said, renews=renews)
-        elif sum(one.place.length for one in said) == 1:
-            self._lease_ended(said[0].place, renews=renews)
-        else:
-            for half in halves_of(said):
-                await self._ask((), half, renews=renews)
-
-    def _say_again(self, said: Sequence[Acknowledged], *, renews: bool) -> None:
-        if not renews:
-            with self._lock:
-                self._leases.say_again(said)
-
-    def _lease_ended(self, place: LeasedOffsets, *, renews: bool) -> None:
-        partition, offset, _ = place
-        logger.info(
-            "%s-%d: the lease of offset %s had ended; it is delivered again", self._topic.name, partition, offset
-        )
-        if renews:
-            with self._lock:
-                self._leases.lose(partition, offset)
-
-    def _items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[ItemRun]:
-        if not result.acquired or result.records is None:
-            return []
-        data = self._segments.read(result.records) if isinstance(result.records, FileSlice) else result.records
-        number = topic_partition.partition
-        runs = acquired_items(number, data, result.acquired)
-        if sum(len(run.values) for run in runs) < result.acquired_count:
-            missing = [LeasedOffsets(number, first, last) for first, last, _ in result.acquired]
-            for run in runs:
-                missing = [rest for one in missing for rest in one.without(run.place)]
-            with self._lock:
-                self._leases.say_again([Acknowledged(one, _GAP) for one in missing])
-        return runs
+    def _lose(self, place: LeasedOffsets) -> None:
+        with self._lock:
+            self._leases.lose(place.partition, place.first_offset)
 
     def _start_ticking(self) -> None:
         if not self._ticking and not self._is_closed:
@@ -387,7 +297,7 @@ class QueueReader:
 
     def _renew_later(self) -> None:
         if self._renewing is None and not self._is_closed:
-            self._renewing = self._loop.loop.call_later(self._lease_s / _RENEWALS, self._tick_slowly)
+            self._renewing = self._loop.loop.call_later(self._member.lease_s / _RENEWALS, self._tick_slowly)
 
     def _tick(self) -> None:
         self._background.start("tick", self._settle())
@@ -402,7 +312,7 @@ class QueueReader:
                 self._leases.end_holders(is_alive)
                 said = self._leases.take_said()
             if said:
-                await self._ask((), said)
+                await self._member.acknowledge(said)
             if not self._fetches:
                 await self._give_back(lambda: self._leases.take_idle(_now_ms()))
         except Exception:
@@ -424,22 +334,17 @@ class QueueReader:
         if self._leases.has_said:  # of holders that have ended
             self._start_ticking()
         for number, ranges in held.items():
-            renewals = [Acknowledged(LeasedOffsets(number, *offsets), _RENEW) for offsets in ranges]
-            await self._ask((), renewals, renews=True)
+            await self._member.renew(LeasedOffsets(number, *offsets) for offsets in ranges)
 
     async def give_back(self) -> None:
         """Give back all that is here and not delivered."""
         await self._give_back(self._leases.take_ready)
 
     async def _give_back(self, take: Callable[[], Mapping[int, Sequence[tuple[int, int]]]]) -> None:
-        leaders, topic = self._broker.share_leaders, self._topic
         async with self._giving_back:
             with self._lock:
                 ranges = take()
-            for number, offsets in ranges.items():
-                await leaders.give_back(
-                    topic.name, self._member_id, TopicPartition(topic.name, number), topic.topic_id, offsets
-                )
+            await self._member.give_back(ranges)
 
     def _fail(self, error: RaykaError) -> None:
         """End the wait of everybody with an error."""
@@ -467,10 +372,9 @@ class QueueReader:
             self._leases.end()
             said = self._leases.take_said()
         if said:
-            await self._ask((), said)
+            await self._member.acknowledge(said)
         if self._epochs:
-            partitions = [TopicPartition(self._topic.name, number) for number in self._epochs]
-            await self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
+            await self._member.leave(self._epochs)
 
 
 def _wake(waiter: concurrent.futures.Future[None]) -> None:

@@ -31,7 +31,7 @@ _LOOK_AGAIN_S: Final = 0.02
 _IMAGE_LAG_S: Final = 3.0
 _JOINS, _LEAVES = 0, -1
 _DEAD_LETTERS: Final = {"errors.deadletterqueue.group.enable": "true"}
-_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class QueueTopic:
@@ -128,7 +128,7 @@ class QueueTopic:
         try:
             await self.depths()
         except RaykaError as error:
-            if error.code in _GONE or not error.code.retriable:
+            if error.code in GONE or not error.code.retriable:
                 raise
             return False
         return True
@@ -154,7 +154,7 @@ class QueueTopic:
             try:
                 return ShareDepth(*map(sum, zip(*await self.depths(), strict=True)))
             except RaykaError as error:
-                if error.code in _GONE or not error.code.retriable or _now() > end:
+                if error.code in GONE or not error.code.retriable or _now() > end:
                     raise
             await asyncio.sleep(_LOOK_AGAIN_S)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rayka.spark.running import stream_id
     from rayka.spark.sessions import session, stop
     from rayka.spark.sinks import parquet_sink
-    from rayka.spark.stream import Progress, Stream, stream_topic
+    from rayka.spark.stream import Progress, TopicStream, stream_topic
     from rayka.spark.transactions import topic_sink
     from rayka.spark.write import write_topic
 
@@ -58,7 +58,7 @@ _MODULES = {
     "rayka.spark.sinks": ("parquet_sink",),
     "rayka.spark.stream": (
         "Progress",
-        "Stream",
+        "TopicStream",
         "stream_topic",
     ),
     "rayka.spark.transactions": ("topic_sink",),
@@ -69,8 +69,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "DataLoss",
     "Progress",
-    "Stream",
     "Timestamp",
+    "TopicStream",
     "arrow_values",
     "avro_values",
     "delta_settings",

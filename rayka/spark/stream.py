@@ -76,7 +76,7 @@ class _Frames:
         return read_splits(spark, splits, self.columns, self.values, self.isolation, self.on_data_loss)
 
 
-class Stream(Closing):
+class TopicStream(Closing):
     """Runs one batch after the other: `process_available()` up to what there is now, `run()` on and on.
 
     `progress` has the last batches; str() of one is a line for people. A context manager that ends with `close`.
@@ -149,7 +149,7 @@ def stream_topic(
     min_partitions: int = 1,
     read_committed: bool = True,
     on_data_loss: OnDataLoss = "fail",
-) -> Stream:
+) -> TopicStream:
     """A stream whose batches go to `sink(df, batch_id)`; start it with `process_available()` or `run()`.
 
     A new stream starts at `starting`, as that is at this call; each batch starts where the one before it ended, also
@@ -165,4 +165,4 @@ def stream_topic(
     offsets = TopicOffsets(ray_cluster_of(spark).join().admin(), topics, pattern, isolation_of(read_committed))
     batches = MicroBatches(offsets, Checkpoint(checkpoint, RealFiles()), settings, uuid.uuid4().hex)
     frames = _Frames(columns, values, min_partitions, offsets.isolation, on_data_loss)
-    return Stream(spark, batches, frames, sink)
+    return TopicStream(spark, batches, frames, sink)

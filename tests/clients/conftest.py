@@ -43,7 +43,7 @@ GROUP_SETTINGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the broker under test keeps its logs."""
     given = os.environ.get("RAYKA_TEST_DATA_DIR")
@@ -52,7 +52,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(given) if given else tmp_path_factory.mktemp("rayka-data")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     given = os.environ.get("RAYKA_TEST_BOOTSTRAP")
     if given:
@@ -72,7 +72,7 @@ def require(bring: Callable[[], Any]) -> Any:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def clients(bootstrap: str) -> Iterator[Callable[[str], Any]]:
     """`clients(name)` is the one instance of that client for the session."""
     started: dict[str, Any] = {}
@@ -94,12 +94,12 @@ def client(request: pytest.FixtureRequest, clients: Callable[[str], Any]) -> Any
     return clients(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def confluent(bootstrap: str) -> Confluent:
     return Confluent(bootstrap)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kcat(clients: Callable[[str], Any]) -> Kcat:
     program: Kcat = clients(Kcat.name)
     return program
@@ -133,6 +133,6 @@ def unique(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9._-]", "-", text)[:100] + "-" + uuid.uuid4().hex[:8]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker_id(confluent: Confluent) -> int:
     return next(iter(confluent.admin.list_topics(timeout=30).brokers))

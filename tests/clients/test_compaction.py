@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,16 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from benchmarks.brokers import Kafka
+from rayka.config import LogConfig
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.isolation import iter_visible
+from rayka.storage.format.records import read_batch
+from rayka.storage.segments.reader import SegmentReader
 from rayka.testing import BrokerProcess, wait_until
+from rayka.types import TopicPartition
 from tests.clients import tools
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.kcat import Kcat
@@ -38,10 +48,16 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bootstrap(data_dir: Path) -> Iterator[str]:
-    """A broker that looks for dirty logs often."""
-    with BrokerProcess(data_dir, SETTINGS) as broker:
-        yield broker.bootstrap
+def broker(data_dir: Path) -> Iterator[BrokerProcess]:
+    """A broker that looks for dirty logs often; the last test stops it."""
+    with BrokerProcess(data_dir, SETTINGS) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def bootstrap(broker: BrokerProcess) -> str:
+    """Its address."""
+    return broker.bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +168,18 @@ def test_java_reads_the_last_value_of_each_key(bootstrap: str, compacted: str) -
     assert [int(offset) for offset in re.findall(r"^Offset:(\d+)", done.stdout, re.MULTILINE)] == expected
 
 
+@pytest.fixture(scope="module")
+def plain(bootstrap: str) -> str:
+    """A topic with records of every codec, and an aborted transaction."""
+    topic = "plain"
+    Confluent(bootstrap).create_topic(topic, 1, {"index.interval.bytes": "100"})
+    for codec in CODECS:
+        _write(bootstrap, topic, [(b"%d" % key, _value(codec, key)) for key in range(500)], {"compression.type": codec})
+    _write_transaction(bootstrap, topic, b"aborted", is_committed=False)
+    _write_transaction(bootstrap, topic, b"committed", is_committed=True)
+    return topic
+
+
 def test_dump_log_reads_our_compacted_segments(bootstrap: str, compacted: str, data_dir: Path) -> None:
     require(tools.kafka_tools)
     (folder,) = data_dir.glob(f"**/{compacted}-0")
@@ -166,3 +194,70 @@ def test_dump_log_reads_our_compacted_segments(bootstrap: str, compacted: str, d
     assert "deleteHorizonMs: OptionalLong[" in done.stdout, "tombstones wait for their time"
     for complaint in ("Mismatches in", "Found timestamp mismatch", "Found out of order", "Could not"):
         assert complaint not in done.stdout
+
+
+def test_a_kafka_server_goes_on_with_our_directory_and_rayka_with_its(
+    broker: BrokerProcess, compacted: str, plain: str, data_dir: Path, tmp_path: Path
+) -> None:
+    require(tools.kafka_tools)
+    kafka = Kafka(tmp_path / "kafka")
+    with kafka:
+        for topic in (compacted, plain):
+            Confluent(kafka.bootstrap).create_topic(topic, 1, CONFIGS if topic == compacted else {})
+    ours = {topic: _read(broker.bootstrap, topic) for topic in (compacted, plain)}
+    broker.stop()
+    for topic in ours:
+        (folder,) = data_dir.glob(f"**/{topic}-0")
+        _hand_over(folder, tmp_path / "kafka" / "data")
+
+    with kafka:
+        theirs = {topic: _read(kafka.bootstrap, topic) for topic in ours}
+        for topic in ours:
+            # its producer ids begin at 0 once more, and it knows those of our logs
+            _write(kafka.bootstrap, topic, [(b"more", b"by Kafka")], {"enable.idempotence": False})
+        longer = {topic: _read(kafka.bootstrap, topic) for topic in ours}
+
+    assert theirs == ours
+    for topic, records in longer.items():
+        assert records[: len(ours[topic])] == ours[topic]
+        assert [record[1:] for record in records[len(ours[topic]) :]] == [(b"more", b"by Kafka")]
+        assert _in_log(tmp_path / "kafka" / "data" / f"{topic}-0") == records
+
+
+def _hand_over(folder: Path, kafka_data: Path) -> None:
+    """Put a partition's directory in the place of Kafka's, as the topic that Kafka's metadata names.
+
+    Of the checkpoints Kafka gets the entry of the partition. Its metadata is all that can't come from our directory.
+    """
+    theirs = kafka_data / folder.name
+    identity = (theirs / "partition.metadata").read_text()
+    shutil.rmtree(theirs)
+    shutil.copytree(folder, theirs)
+    (theirs / "partition.metadata").write_text(identity)
+    prefix = folder.name.rpartition("-")[0] + " 0 "
+    for name in ("recovery-point", "log-start", "replication", "cleaner"):
+        file = f"{name}-offset-checkpoint"
+        entries = [line for line in _entries(kafka_data / file) if not line.startswith(prefix)]
+        entries += [line for line in _entries(folder.parent / file) if line.startswith(prefix)]
+        (kafka_data / file).write_text("".join(f"{line}\n" for line in ("0", str(len(entries)), *entries)))
+
+
+def _entries(checkpoint: Path) -> list[str]:
+    return checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else []
+
+
+def _in_log(folder: Path) -> list[tuple[int, bytes, bytes | None]]:
+    """Every committed record of a directory, as rayka's own log reads it."""
+    directory = LogDirectory.open(str(folder.parent), RealFiles(), now_ms=0)
+    topic_partition = TopicPartition(folder.name.rpartition("-")[0], 0)
+    log = directory.open_log(topic_partition, None, LogConfig(retention_ms=-1), now_ms=0)
+    log.update_high_watermark(log.log_end_offset)
+    found, offset = [], 0
+    while (file_slice := log.read(offset, 1 << 20, log.last_stable_offset)) is not None:
+        data, aborted = SegmentReader().read(file_slice), log.aborted_transactions(offset, file_slice)
+        headers = list(iter_headers(data))
+        for position, header in iter_visible(data, headers, aborted):
+            found += [(each.offset, each.key or b"", each.value) for each in read_batch(data, position, header)]
+        offset = headers[-1][1].next_offset
+    directory.close([log], now_ms=0)
+    return found

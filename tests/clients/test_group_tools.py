@@ -33,7 +33,7 @@ def tool(bootstrap: str) -> Tool:
 
     def run(name: str, *arguments: str, server: bool = True) -> str:
         target = ["--bootstrap-server", bootstrap] if server else []
-        command = tools.java("-Xmx256m", "-XX:+UseSerialGC", name, *target, *arguments)
+        command = tools.java("-Xmx256m", name, *target, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         assert done.returncode == 0, f"{name} {arguments}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         return done.stdout

@@ -271,7 +271,7 @@ def console(bootstrap: str, topic: str) -> Callable[..., list[str]]:
         name = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
         target = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group]
         limits = ["--max-messages", str(count), "--timeout-ms", "20000"]
-        command = tools.java("-Xmx256m", "-XX:+UseSerialGC", name, *target, *limits, *arguments)
+        command = tools.java("-Xmx256m", name, *target, *limits, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert f"Processed a total of {count} messages" in done.stderr, f"{done.stdout[-500:]}\n{done.stderr[-2000:]}"
         return done.stdout.split()

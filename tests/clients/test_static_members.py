@@ -15,7 +15,7 @@ from tests.clients.members.process import JAVA, JAVA_CONSUMER, STATIC_SESSION_MS
 from tests.clients.record import Record
 
 PARTITIONS = 4
-TIMEOUT_S = 40.0
+TIMEOUT_S = 60.0
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 

@@ -362,7 +362,7 @@ def test_kafkas_tool_shows_and_aborts_transactions(bootstrap: str, topic: str) -
 
     def transactions(*arguments: str) -> str:
         name = "org.apache.kafka.tools.TransactionsCommand"
-        command = tools.java("-Xmx256m", "-XX:+UseSerialGC", name, "--bootstrap-server", bootstrap, *arguments)
+        command = tools.java("-Xmx256m", name, "--bootstrap-server", bootstrap, *arguments)
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert ran.returncode == 0, ran.stderr[-2000:]
         return ran.stdout

@@ -9,17 +9,16 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import ray
 from confluent_kafka import Producer
 
 from rayka.cli.attached import find
 from rayka.cli.main import main
 from rayka.testing import BrokerProcess
+from tests.integration.conftest import OneAtATime, commanded
 
 RAYKA = [sys.executable, "-m", "rayka"]
 
@@ -37,10 +36,10 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("cli")) as started:
-        yield started
-        ray.shutdown()
+def broker(one_at_a_time: OneAtATime, tmp_path_factory: pytest.TempPathFactory) -> BrokerProcess:
+    data_dir = tmp_path_factory.mktemp("cli")
+    started: BrokerProcess = one_at_a_time.get("cli", lambda: commanded(data_dir))
+    return started
 
 
 class Cli:

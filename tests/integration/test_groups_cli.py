@@ -3,61 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import ray
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from rayka.cli.main import main
 from rayka.testing import BrokerProcess, wait_until
+from tests.integration.conftest import Cli
 
 JOIN_TIMEOUT_S = 30.0
 FIRST_MS = 1_600_000_000_000
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def rows(self) -> list[list[str]]:
-        """The table without its head."""
-        return [line.split() for line in self.out.splitlines()[1:]]
-
-    def json(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Cli = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    configs = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0")
-    with BrokerProcess(tmp_path_factory.mktemp("groups"), configs) as started:
-        yield started
-        ray.shutdown()
-
-
-@pytest.fixture
-def cli(broker: BrokerProcess, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """`cli(code, *words)` runs a command, which must end with this code."""
-
-    def run(code: int, *words: str) -> Outcome:
-        capfd.readouterr()
-        ended = main([*words, "--data-dir", str(broker.data_dir)])
-        sys.stdout.flush()
-        outcome = Outcome(ended, *capfd.readouterr())
-        assert outcome.code == code, outcome
-        return outcome
-
-    return run
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import pytest
 import ray
 from confluent_kafka import Consumer as WireConsumer
 
@@ -20,26 +19,9 @@ from rayka.client.streams.streams import AsyncStream
 from rayka.client.streams.topic_filter import Blacklist, Whitelist
 from rayka.coordinator.spec import partition_for
 from rayka.types import TopicPartition
-from tests.support.embedded import embedded
 
-CONFIGS = {
-    "offsets.topic.num.partitions": "2",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "300",
-    "group.consumer.unsettled.heartbeat.interval.ms": "50",
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.min.session.timeout.ms": "2000",
-    "group.consumer.session.timeout.ms": "3000",
-}
 SETTINGS: dict[str, Any] = {"auto_offset_reset": "earliest", "auto_commit_interval_ms": 200}
 PATIENCE_S = 30
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One embedded broker for this module."""
-    with embedded(tmp_path_factory.mktemp("data"), configs=CONFIGS) as cluster:
-        yield cluster
 
 
 def write(cluster: Cluster, topic: str, numbers: range) -> None:

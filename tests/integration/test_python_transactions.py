@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import ray
 
-import rayka
 from rayka.client.cluster import Cluster
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
@@ -17,13 +14,6 @@ from tests.support.transactions import COMMITTED, undecided
 PARTITION = TopicPartition("input", 0)
 GROUP = "copiers"
 TIMEOUT_S = 30.0
-
-
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    settings = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
-    with rayka.start(str(tmp_path_factory.mktemp("data")), "127.0.0.1:0", settings) as cluster:
-        yield cluster
 
 
 def committed_values(cluster: Cluster, topic: str) -> list[bytes]:

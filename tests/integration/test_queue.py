@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,18 +12,9 @@ import rayka
 from rayka.client.cluster import Cluster
 from rayka.queue import Empty, Queue
 from rayka.testing import wait_until
-from tests.support.embedded import embedded
 
 ENOUGH_S = 90.0
 LEASE_MS = 1500
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker for this module, which allows short leases."""
-    configs = {"group.share.min.record.lock.duration.ms": "1000"}
-    with embedded(tmp_path_factory.mktemp("data"), configs=configs) as cluster:
-        yield cluster
 
 
 def leased(cluster: Cluster, name: str, **settings: Any) -> Queue:
@@ -101,7 +91,7 @@ def test_a_named_queue_is_the_same_for_everybody_and_keeps_its_items(cluster: Cl
 
 
 def test_items_of_a_killed_process_are_got_by_others(cluster: Cluster) -> None:
-    queue, program = leased(cluster, "killed"), leased(cluster, "programs", lease="program")
+    queue, program = leased(cluster, "held"), leased(cluster, "programs", lease="program")
     for each in (queue, program):
         each.put_nowait_batch(range(5))
     worker = Worker.remote()
@@ -127,9 +117,12 @@ def test_items_survive_the_death_of_the_leader(cluster: Cluster) -> None:
     wait_until(
         lambda: loop.run(depths())[0] == (40, 1, 9), ENOUGH_S, "nine are done, one is leased, none fetched ahead"
     )
-    actor = cluster._connection.broker.image.topics["leaders"].partitions[0].leader_actor
+    broker = cluster._connection.broker
+    actor = broker.image.topics["leaders"].partitions[0].leader_actor
     assert actor is not None
+    start = broker.image.actors[actor].epoch
     ray.kill(ray.get_actor(actor, namespace="rayka"), no_restart=False)
+    wait_until(lambda: broker.image.actors[actor].epoch > start, ENOUGH_S, "the leader is another process")
     queue.put(50)
     while len(set(taken)) < 51:
         taken.append(queue.get(timeout=ENOUGH_S))

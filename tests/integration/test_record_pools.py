@@ -6,13 +6,11 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ray.exceptions import RayError
 
-import rayka
 from rayka.client.cluster import Cluster
 from rayka.client.share.records import ShareRecord
 from rayka.errors import RaykaError
@@ -24,21 +22,8 @@ TASK_S = 0.01
 pytestmark = pytest.mark.timeout(400)  # Starting actors takes long on a busy machine.
 ACTORS = 4
 KILLED = 2
-SETTINGS = {
-    "group.share.min.record.lock.duration.ms": "1000",
-    "group.share.min.heartbeat.interval.ms": "200",
-    "group.share.heartbeat.interval.ms": "200",
-    "errors.deadletterqueue.auto.create.topics.enable": "true",
-}
 TIMEOUT_S = 150.0
 TIMEOUT_MS = 1000 * TIMEOUT_S
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One embedded broker for this module."""
-    with rayka.start(str(tmp_path_factory.mktemp("data")), "127.0.0.1:0", SETTINGS) as started:
-        yield started
 
 
 def prepare(cluster: Cluster, name: str, count: int, **configs: str) -> None:
@@ -83,10 +68,10 @@ class Journal:
 
 def test_each_record_is_acknowledged_once_while_actors_are_killed(cluster: Cluster, tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    prepare(cluster, "tasks", 0)
-    with cluster.process("tasks", "tasks", journal, actors=ACTORS) as pool:
+    prepare(cluster, "counted", 0)
+    with cluster.process("counted", "counted", journal, actors=ACTORS) as pool:
         wait_until(lambda: pool.ready_actors == ACTORS, TIMEOUT_S, "the actors have started")
-        write(cluster, "tasks", TASKS)
+        write(cluster, "counted", TASKS)
         wait_until(lambda: pool.counts.accepted >= TASKS // 4, TIMEOUT_S, "a quarter is done")
         for path in sorted(tmp_path.iterdir())[:KILLED]:
             os.kill(int(path.name), signal.SIGKILL)
@@ -96,7 +81,7 @@ def test_each_record_is_acknowledged_once_while_actors_are_killed(cluster: Clust
     assert 1 <= counts.released <= 2 * KILLED, "what the killed actors had"
     ended = Counter(offset for what, offset, _ in journal.lines() if what == "ended")
     assert ended.keys() == set(range(TASKS))
-    assert left_over(cluster, "tasks") == []
+    assert left_over(cluster, "counted") == []
 
 
 def test_records_come_back_or_become_dead_letters_by_their_error(cluster: Cluster) -> None:

@@ -11,9 +11,7 @@ import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 
 from rayka.testing import BrokerProcess, wait_until
-from tests.integration.test_groups_cli import Cli, broker, cli
-
-__all__ = ["broker", "cli"]  # fixtures
+from tests.integration.conftest import Cli
 
 TIMEOUT_S = 30.0
 

@@ -63,7 +63,7 @@ def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> No
     try:
         create_topic(broker.bootstrap, "kept", 1)
         victim = broker.kill_one("ray::PartitionActor").pid
-        wait_until(lambda: any(str(victim) in line for line in broker.log), 30, "the death is told of")
+        wait_until(lambda: any(f"(process {victim})" in line for line in broker.log), 30, "the death is told of")
         write(broker.bootstrap, "after")
     finally:
         broker.stop()

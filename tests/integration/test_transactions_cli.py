@@ -13,10 +13,8 @@ from rayka.client.kafka.cluster import KafkaCluster
 from rayka.client.kafka.connection import entity
 from rayka.testing import BrokerProcess, wait_until
 from tests.clients.test_transactions import read
-from tests.integration.test_groups_cli import Cli, broker, cli
+from tests.integration.conftest import Cli
 from tests.support.logs import batch
-
-__all__ = ["broker", "cli"]  # fixtures
 
 TIMEOUT_S = 30.0
 

@@ -15,6 +15,7 @@ from rayka.client.cluster import Cluster
 from rayka.testing import wait_until
 from tests.support.embedded import embedded
 from tests.support.quick_java import QUICK_JAVA
+from tests.support.tiered_topic import tiered_configs
 
 
 @pytest.fixture(scope="package")
@@ -22,7 +23,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUICK_JAVA.items():
             patch.setenv(name, value)
-        with embedded(tmp_path_factory.mktemp("rayka"), cpus=6) as started:
+        path = tmp_path_factory.mktemp("rayka")
+        with embedded(path / "data", cpus=6, configs=tiered_configs(path / "store")) as started:
             yield started
             rayka.spark.stop()
 

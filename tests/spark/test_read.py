@@ -14,6 +14,8 @@ from rayka.ranges.plan import Timestamp
 from rayka.spark import read_topic, write_topic
 from rayka.spark.read import SCHEMA
 from rayka.types import OffsetSpec
+from tests.support import tiered_topic
+from tests.support.tiered_topic import create_tiered
 from tests.support.transactions import COMMITTED, undecided
 
 COUNT = 6_000
@@ -69,6 +71,16 @@ def test_columns_are_those_of_sparks_source(spark, cluster, topic):
         assert row["timestampType"] == 0
         headers = None if row["headers"] is None else [(each["key"], each["value"]) for each in row["headers"]]
         assert (headers or []) == [tuple(header) for header in record.headers]
+
+
+def test_old_records_are_read_from_the_store(spark, cluster, tmp_path_factory):
+    local_start = create_tiered(cluster, "tiered", tmp_path_factory.getbasetemp())
+    records = read_topic(spark, "tiered", min_partitions=4)
+
+    found = records.select("offset", "value").collect()
+
+    assert sorted(int(bytes(row.value).split()[0]) for row in found) == list(range(tiered_topic.COUNT))
+    assert records.where(F.col("offset") < local_start).count() == local_start
 
 
 def test_conditions_read_less_and_give_what_a_filter_gives(spark, cluster, topic):

@@ -20,6 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 LONGEST_FIRST = (
     "tests/spark/",
     "tests/clients/",
+    "tests/integration/test_python_",
     "tests/integration/test_cluster_yaml.py",
     "tests/faults/",
     "tests/ray_data/",
@@ -37,6 +38,21 @@ WITH_SPARK = (
     ),
 )
 """One worker for all that start Spark, which takes much memory; the tests of the folder share a broker and a Spark."""
+SHARED = {
+    "Spark": WITH_SPARK,
+    "clients": ("tests/clients/",),
+    "Python on Ray": (
+        "tests/integration/test_python_",
+        "tests/integration/test_queue.py",
+        "tests/integration/test_record_pools.py",
+    ),
+    "commands": (
+        "tests/integration/test_groups_cli.py",
+        "tests/integration/test_share_groups_cli.py",
+        "tests/integration/test_transactions_cli.py",
+    ),
+}
+"""What several files share: see the conftest.py of their folders."""
 NOTHING_SHARED = (
     "tests/examples/",
     "tests/faults/test_failing_disk.py",
@@ -60,11 +76,10 @@ def arrange(items: list[pytest.Item]) -> None:
 
 
 def group_of(nodeid: str) -> str | None:
-    """The tests with which a test shares a broker: those of its file, its folder or with Spark; None if none."""
-    if nodeid.startswith(WITH_SPARK):
-        return "Spark"
-    if nodeid.startswith("tests/clients/"):
-        return "clients"
+    """The tests with which a test shares a broker: those of its file, or of several; None if there are none."""
+    for group, places in SHARED.items():
+        if nodeid.startswith(places):
+            return group
     if nodeid.startswith(NOTHING_SHARED):
         return None
     return nodeid.partition("::")[0]

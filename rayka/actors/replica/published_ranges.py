@@ -5,8 +5,8 @@ batch ends, so that it is decoded once and then shared by all readers that come 
 `TTL_S` after its last use. The tables that are kept and those that readers still hold have no more than `max_bytes`
 together, as far as that depends on what is kept. The log is the truth: a table that is gone is made again.
 
-Decoding runs in a thread; its compiled part and the copy into the object store hold no GIL. numba and pyarrow are
-imported by the first reader, not when the actor starts.
+Decoding runs in a thread; its compiled part and the copy into the object store hold no GIL. The first reader
+loads compiled code and pyarrow, not the start of the actor.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Records of a fetch, located by compiled code: an object for each comes into being when it is looked at.
 
-Importing this module imports numpy and numba.
+Importing this module imports numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,7 +68,9 @@ class LocatedRecords:
     """Records whose fields are known by their places in memory, which stays as long as this does."""
 
     __slots__ = (
+        "_begins",
         "_data",
+        "_ends",
         "_headers",
         "_keys",
         "_offsets",
@@ -83,6 +85,7 @@ class LocatedRecords:
     def __init__(self, topic_partition: TopicPartition, records: Any, headers: LocatedHeaders) -> None:
         self._topic, self._partition = topic_partition
         self._data: Any = records.data
+        self._begins, self._ends = records.keys.positions, records.record_ends
         self._offsets, self._timestamps = records.offsets, records.timestamps
         types = records.timestamp_types
         is_uniform = not len(types) or bool((types == types[0]).all())
@@ -101,8 +104,10 @@ class LocatedRecords:
 
     def records(self, start: int, end: int) -> list[ConsumerRecord]:
         """The records with the numbers from `start` up to `end`."""
-        if not isinstance(self._data, bytes):
-            self._data = self._data.tobytes()  # slices of bytes are bytes
+        if start == end:
+            return []
+        first = int(self._begins[start])
+        block = _Block(self._data[first : int(self._ends[end - 1])].tobytes(), first)
         types = self._timestamp_types
         fields = zip(
             repeat(self._topic, end - start),
@@ -110,28 +115,38 @@ class LocatedRecords:
             self._offsets[start:end].tolist(),
             self._timestamps[start:end].tolist(),
             repeat(self._timestamp_type) if types is None else map(TimestampType, types[start:end].tolist()),
-            repeat(None) if self._keys is None else self._bytes(self._keys, start, end),
-            self._bytes(self._values, start, end),
-            repeat(()) if self._headers is None else self._all_headers(self._headers, start, end),
+            repeat(None) if self._keys is None else block.fields(self._keys, start, end),
+            block.fields(self._values, start, end),
+            repeat(()) if self._headers is None else block.headers(self._headers, start, end),
             strict=False,
         )
         return list(map(_new, repeat(ConsumerRecord), fields))
 
-    def _bytes(self, fields: FieldPositions, start: int, end: int) -> list[bytes | None]:
-        data, lengths = self._data, fields.lengths[start:end]
-        begins, ends = fields.positions[start:end], fields.positions[start:end] + np.maximum(lengths, 0)
+
+class _Block(NamedTuple):
+    """The bytes of some records: slices of bytes are bytes. A copy of few records stays in the processor's cache."""
+
+    data: bytes
+    position: int
+
+    def fields(self, fields: FieldPositions, start: int, end: int) -> list[bytes | None]:
+        """The fields with the numbers from `start` up to `end`."""
+        data, lengths = self.data, fields.lengths[start:end]
+        begins = fields.positions[start:end] - self.position
+        ends = begins + np.maximum(lengths, 0)
         found: list[bytes | None] = [data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
         for number in (lengths < 0).nonzero()[0].tolist():
             found[number] = None
         return found
 
-    def _all_headers(self, headers: LocatedHeaders, start: int, end: int) -> list[Headers]:
+    def headers(self, headers: LocatedHeaders, start: int, end: int) -> list[Headers]:
+        """The headers of the records with the numbers from `start` up to `end`."""
         rows = headers.rows[start : end + 1].tolist()
         first, last = rows[0], rows[-1]
         names = [
             name.decode("utf-8", HEADER_KEY_ERRORS)
-            for name in self._bytes(headers.keys, first, last)
+            for name in self.fields(headers.keys, first, last)
             if name is not None
         ]
-        pairs = list(zip(names, self._bytes(headers.values, first, last), strict=True))
+        pairs = list(zip(names, self.fields(headers.values, first, last), strict=True))
         return [tuple(pairs[a - first : b - first]) for a, b in pairwise(rows)]

@@ -187,14 +187,14 @@ class ProducerBatch(BatchCompletion):
         self._drop_columns()
         self.buffer = None
 
-    def _encode(self) -> bytearray:
+    def _encode(self) -> memoryview:
         if self.record_count > _FEW_RECORDS and _compiled.function is not None:
-            encoded: bytearray | None = _compiled.function(self.values, self.keys, self.headers, self.timestamps_ns)
+            encoded: memoryview | None = _compiled.function(self.values, self.keys, self.headers, self.timestamps_ns)
             if encoded is not None:
                 return encoded
         _compiled.count(self.record_count)
         timestamps = [timestamp // NS for timestamp in self.timestamps_ns]
-        return append_records(self.values, self.keys, self.headers, timestamps)
+        return memoryview(append_records(self.values, self.keys, self.headers, timestamps))
 
     def _drop_columns(self) -> None:
         self.values, self.keys, self.headers = [], [], []

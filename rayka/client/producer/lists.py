@@ -1,4 +1,4 @@
-"""Lists of values as rows for a topic. Importing this module imports numpy and numba."""
+"""Lists of values as rows for a topic. Importing this module imports numpy."""
 
 from __future__ import annotations
 

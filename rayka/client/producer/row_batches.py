@@ -1,7 +1,7 @@
 """Rows as record batches for the partitions of a topic, without a Python object for each row.
 
 A row without a partition goes where its key says, as in Kafka; one without a key stays with those around it, up to a
-batch's worth of bytes. Importing this module imports numpy and numba.
+batch's worth of bytes. Importing this module imports numpy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The thread in which a gateway converts old message formats (magic 0 and 1), so that its event loop does not wait.
 
 One at a time: a message set may decompress to many times its size, and a client of these formats should not take the
-processor from all others. The first conversion imports numba, and on a new installation compiles for some seconds.
+processor from all others. On a new installation the first conversion compiles for some seconds.
 """
 
 from __future__ import annotations

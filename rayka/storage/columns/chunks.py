@@ -1,4 +1,4 @@
-"""The records of batches, located: where in memory each field lies. Needs numpy and numba, and not pyarrow.
+"""The records of batches, located: where in memory each field lies. Needs numpy, and not pyarrow.
 
 The batches are read in chunks that stay in the processor's cache. The work on every record is compiled (`decode.py`);
 what is left here is work on batches.

@@ -5,7 +5,7 @@ timestampType, headers (null for a record without any). Only those asked for are
 
 The batches are read in chunks that stay in the processor's cache: decompressed, their fields located, and
 each column's part copied out, before the next chunk takes the same memory. The work on every record is
-compiled (`decode.py`); what is left here is work on batches. Importing this module imports numba, numpy and
+compiled (`decode.py`); what is left here is work on batches. Importing this module imports numpy and
 pyarrow: the extra `columns` of the package.
 """
 
@@ -91,27 +91,43 @@ def read_columns(
         for position, header in iter_visible(buffer, headers, aborted_transactions)
         if header.next_offset > start_offset and header.base_offset < end_offset
     ]
-    if check_crcs:
-        for position, header in batches:
-            ensure_intact(buffer, position, header)
+    for position, header in batches if check_crcs else ():
+        ensure_intact(buffer, position, header)
     constant = [column for column in built if isinstance(column, ConstantColumn)]
     if len(constant) == len(built):
         batches, max_bytes = _count_whole(batches, start_offset, end_offset, constant), END
-    room, done = Room(), 0
-    for chunk in chunks(buffer, batches):
-        done += len(chunk.headers)
-        records = locate_records(chunk, start_offset, end_offset, room, done / len(batches))
-        for column in built:
-            column.append(records)
-        if sum(column.size for column in built) >= max_bytes:
-            break
-    arrays = [column.finish() for column in built]
-    fields = [SCHEMA.field(name).with_type(array.type) for name, array in zip(columns, arrays, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    done = _fill(built, buffer, batches, start_offset, end_offset, max_bytes)
+    batch = _record_batch(columns, built)
     if not headers:
         return Columns(batch, start_offset, 0)
     position, last = headers[-1] if done == len(batches) else batches[done - 1]
     return Columns(batch, last.next_offset, position + last.size_in_bytes)
+
+
+def _fill(
+    columns: Sequence[Column],
+    buffer: Buffer,
+    batches: Sequence[PositionedHeader],
+    start_offset: int,
+    end_offset: int,
+    max_bytes: int,
+) -> int:
+    """Append the records of the batches to the columns, up to `max_bytes`; how many batches that were."""
+    room, done = Room(), 0
+    for chunk in chunks(buffer, batches):
+        done += len(chunk.headers)
+        records = locate_records(chunk, start_offset, end_offset, room, done / len(batches))
+        for column in columns:
+            column.append(records)
+        if sum(column.size for column in columns) >= max_bytes:
+            break
+    return done
+
+
+def _record_batch(names: Sequence[str], columns: Sequence[Column]) -> pa.RecordBatch:
+    arrays = [column.finish() for column in columns]
+    fields = [SCHEMA.field(name).with_type(array.type) for name, array in zip(names, arrays, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 _NEW_COLUMN: Mapping[str, Callable[[], Column]] = {

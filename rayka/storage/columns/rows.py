@@ -1,4 +1,4 @@
-"""Records as columns of fields in memory, and the record batches that hold them; needs numpy and numba.
+"""Records as columns of fields in memory, and the record batches that hold them; needs numpy.
 
 A column comes from a list of bytes (`fields_of`) or from an Arrow array (`write.binary_fields`). Records are chosen and
 put in another order by their positions, without copying their bytes.
@@ -157,7 +157,7 @@ def encode_lists(
     keys: Sequence[bytes | None],
     headers: Sequence[Sequence[tuple[str, bytes | None]]],
     timestamps_ns: Sequence[int],
-) -> bytearray | None:
+) -> memoryview | None:
     """As `builder.append_records`: the records of one batch behind 61 bytes for its header.
 
     None for a timestamp that is too large for this.
@@ -170,11 +170,11 @@ def encode_lists(
     all_keys = [*keys, *[None] * (count - len(keys))] if keys else None
     all_headers = [*headers, *[()] * (count - len(headers))] if headers else None
     rows = rows_of(values, all_keys, all_headers, timestamps)
-    out = bytearray(rows.max_bytes() + RECORD_BATCH_OVERHEAD)
+    out = np.empty(rows.max_bytes() + RECORD_BATCH_OVERHEAD, np.uint8)
     batches = np.empty((1, 5), np.int64)
-    encode(*rows, _MAX_LONG, np.frombuffer(out, np.uint8), batches)
-    del out[int(batches[0, 1]) :]
-    return out
+    encode(*rows, _MAX_LONG, out, batches)
+    written = memoryview(out)  # type: ignore[arg-type]
+    return written[: int(batches[0, 1])]
 
 
 def _slice(fields: Fields, start: int, end: int) -> Fields:

@@ -1,6 +1,6 @@
 """The compiled form of the usual outcome of `record_checks`: that a batch has no record to reject.
 
-Importing this module imports numba and numpy. Processes that check few records do without it.
+Importing this module imports numpy. Processes that check few records do without it.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ JAVA = "Java"
 JAVA_CONSUMER = "Java-consumer"
 CLASSIC = ("confluent-kafka", "kafka-python", "aiokafka", KAFKAJS, KCAT, JAVA)
 CONSUMER = ("confluent-kafka-consumer", JAVA_CONSUMER)
-LEAVE_TIMEOUT_S = 20.0
+LEAVE_TIMEOUT_S = 40.0
 LOG = tools.HERE / "java" / "log4j2.properties"
-STATIC_SESSION_MS = 20_000
+STATIC_SESSION_MS = 50_000
 """An instance has that long to come back: a Java process that starts on a busy machine takes its time."""
 LOST_WHILE_COLLECTING = ("No current assignment for partition", "FetchCollector.fetchRecords")
 """What Java's consumer of the consumer protocol says when it ends because of a race of its own (4.3.1).
@@ -53,8 +53,8 @@ def _java(bootstrap: str, group: str, topic: str, protocol: str, instance_id: st
     options = [word for name, value in properties.items() for word in ("--command-property", f"{name}={value}")]
     what = ["--include", topic.removeprefix("^")] if topic.startswith("^") else ["--topic", topic]
     return tools.java(
-        "-Xmx256m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={LOG}",
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "-Xmx256m", f"-Dlog4j2.configurationFile={LOG}",
+        tools.CONSOLE_CONSUMER,
         "--bootstrap-server", bootstrap, "--group", group, *what, "--from-beginning", *options,
     )  # fmt: skip
 

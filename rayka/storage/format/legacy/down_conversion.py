@@ -2,7 +2,7 @@
 
 As in Kafka: headers are dropped, and so are control batches. Records of transactions are delivered whatever became of
 them: these versions know no isolation level. Batches keep their codec, but zstd came after these formats.
-Offsets stay as they are. Importing this module imports numba and numpy.
+Offsets stay as they are. Importing this module imports numpy.
 """
 
 from __future__ import annotations

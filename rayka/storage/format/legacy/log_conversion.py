@@ -1,7 +1,7 @@
 """Logs of magic 0 and 1 as record batches at the same offsets, gaps included.
 
 Old versions of Kafka changed the format of a topic in the middle of a segment, so record batches may stand between the
-messages. They stay as they are. Importing this module imports numba and numpy.
+messages. They stay as they are. Importing this module imports numpy.
 """
 
 from __future__ import annotations

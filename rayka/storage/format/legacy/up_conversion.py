@@ -2,7 +2,7 @@
 
 The work on each message is compiled (`locate.py`, `encode.py`); what is left here is work on message sets. A producer's
 set becomes batches with its own codec, so that a topic with `compression.type=producer` keeps it. Messages of magic 0
-have no timestamp and get -1 (KIP-32). Importing this module imports numba and numpy.
+have no timestamp and get -1 (KIP-32). Importing this module imports numpy.
 """
 
 from __future__ import annotations

@@ -1,0 +1,154 @@
+"""A member of the share group of a queue: what it asks the leaders of the queue's partitions."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from rayka.client.share.records import RecordAcknowledgement
+from rayka.errors import ErrorCode
+from rayka.gateway.ports import Broker
+from rayka.queue.fetched_items import acquired_items
+from rayka.queue.leases import Acknowledged, ItemRun, LeasedOffsets, acknowledgement_batches, halves_of
+from rayka.queue.topic import GONE, QueueTopic
+from rayka.share.config import AcquireMode
+from rayka.share.record_state import AcknowledgeType
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.storage.segments.reader import SegmentReader
+from rayka.types import FileSlice, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 8 << 20
+_GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
+_RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
+_REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
+
+
+class QueueMember:
+    """`unsent` takes acknowledgements that are to be sent again, `lost` a renewed lease that had ended already."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topic: QueueTopic,
+        lease_s: float,
+        unsent: Callable[[Sequence[Acknowledged]], None],
+        lost: Callable[[LeasedOffsets], None],
+    ) -> None:
+        self.lease_s = lease_s
+        """How long a lease lasts, as the leaders last said."""
+        self._broker = broker
+        self._topic = topic
+        self._segments = SegmentReader()
+        self._member_id = f"queue-{uuid.uuid4()}"
+        self._unsent = unsent
+        self._lost = lost
+
+    async def fetch(
+        self, count: int, wait_s: float, at_least: int, said: Sequence[Acknowledged], gather_s: float
+    ) -> dict[TopicPartition, ShareFetchResult]:
+        """Acknowledge, and fetch up to so many items from all partitions."""
+        params = ShareFetchParams(
+            self._topic.name,
+            self._member_id,
+            max_wait_s=wait_s,
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            max_records=count,
+            batch_size=max(1, count),
+            acquire_mode=AcquireMode.RECORD_LIMIT,
+            min_records=at_least,
+            gather_s=gather_s,
+        )
+        return await self._ask(params, self._topic.partitions(), said)
+
+    def items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[ItemRun]:
+        """The items that a fetch has brought. Offsets without an item are acknowledged as gaps."""
+        if not result.acquired or result.records is None:
+            return []
+        data = self._segments.read(result.records) if isinstance(result.records, FileSlice) else result.records
+        number = topic_partition.partition
+        runs = acquired_items(number, data, result.acquired)
+        if sum(len(run.values) for run in runs) < result.acquired_count:
+            missing = [LeasedOffsets(number, first, last) for first, last, _ in result.acquired]
+            for run in runs:
+                missing = [rest for one in missing for rest in one.without(run.place)]
+            self._unsent([Acknowledged(one, _GAP) for one in missing])
+        return runs
+
+    async def acknowledge(self, said: Sequence[Acknowledged]) -> None:
+        """Send acknowledgements alone."""
+        await self._ask(self._acknowledging(renews=False), (), said)
+
+    async def renew(self, places: Iterable[LeasedOffsets]) -> None:
+        """Renew leases."""
+        said = [Acknowledged(place, _RENEW) for place in places]
+        await self._ask(self._acknowledging(renews=True), (), said)
+
+    async def give_back(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        """Give back items, by partition, that were not delivered."""
+        topic = self._topic
+        for number, offsets in ranges.items():
+            at = TopicPartition(topic.name, number)
+            await self._broker.share_leaders.give_back(topic.name, self._member_id, at, topic.topic_id, offsets)
+
+    async def leave(self, numbers: Iterable[int]) -> None:
+        """End the session in these partitions."""
+        partitions = [TopicPartition(self._topic.name, number) for number in numbers]
+        await self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
+
+    def _acknowledging(self, *, renews: bool) -> ShareFetchParams:
+        return ShareFetchParams(self._topic.name, self._member_id, is_renew_ack=renews)
+
+    async def _ask(
+        self, params: ShareFetchParams, fetched: Sequence[TopicPartition], said: Sequence[Acknowledged]
+    ) -> dict[TopicPartition, ShareFetchResult]:
+        requests = self._requests(fetched, said)
+        try:
+            lock_duration_ms, results = await self._broker.share_leaders.fetch(params, requests)
+        except BaseException:
+            self._send_again(said, renews=params.is_renew_ack)
+            raise
+        if lock_duration_ms > 0:
+            self.lease_s = lock_duration_ms / 1000
+        for request, result in zip(requests, results, strict=True):
+            if result.acknowledge_error and result.acknowledge_error not in GONE:
+                number = request.topic_partition.partition
+                refused = [one for one in said if one.place.partition == number]
+                await self._refused(result.acknowledge_error, refused, renews=params.is_renew_ack)
+        return {request.topic_partition: result for request, result in zip(requests, results, strict=True)}
+
+    def _requests(self, fetched: Sequence[TopicPartition], said: Sequence[Acknowledged]) -> list[ShareFetchPartition]:
+        batches = acknowledgement_batches(said)
+        wanted = dict.fromkeys(fetched, True)
+        for number in batches:
+            wanted.setdefault(TopicPartition(self._topic.name, number), False)
+        return [
+            ShareFetchPartition(one, self._topic.topic_id, is_fetched, batches.get(one.partition, ()))
+            for one, is_fetched in wanted.items()
+        ]
+
+    async def _refused(self, error: int, said: Sequence[Acknowledged], *, renews: bool) -> None:
+        """A leader refuses acknowledgements as a whole if the lease of one item has ended; then halves are sent."""
+        if error not in _REFUSED:
+            self._send_again(said, renews=renews)
+        elif sum(one.place.length for one in said) == 1:
+            self._lease_ended(said[0].place, renews=renews)
+        else:
+            for half in halves_of(said):
+                await self._ask(self._acknowledging(renews=renews), (), half)
+
+    def _send_again(self, said: Sequence[Acknowledged], *, renews: bool) -> None:
+        if not renews:
+            self._unsent(said)
+
+    def _lease_ended(self, place: LeasedOffsets, *, renews: bool) -> None:
+        partition, offset, _ = place
+        logger.info(
+            "%s-%d: the lease of offset %s had ended; it is delivered again", self._topic.name, partition, offset
+        )
+        if renews:
+            self._lost(place)
