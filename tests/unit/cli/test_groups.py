@@ -11,6 +11,7 @@ from rayka.cli.commands.group_offsets import reset_offsets
 from rayka.cli.commands.groups import STATES, chosen, remark_on
 from rayka.cli.commands.offset_reset import parse_duration, reset_of, topics_of
 from rayka.cli.exits import CliError, Exit
+from rayka.cli.tables import print_list
 from rayka.cli.text.group_tables import assignment_text, group_fields, list_text, members_text, offsets_text, state_text
 from rayka.client.admin.group_offsets import GroupDescription, GroupOffset, MemberDescription, OffsetReset
 from rayka.coordinator.groups.requests import ListedGroup
@@ -148,3 +149,9 @@ def test_verbose_offsets_have_the_leader_epoch() -> None:
     head, row = offsets_text(replace(GROUP, offsets=(offset,)), verbose=True).splitlines()
     assert head.split()[3] == "LEADER-EPOCH"
     assert row.split() == ["g", "a", "0", "3", "4", "10", "6", "-", "-", "-"]
+
+
+def test_an_empty_list_is_a_note_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    for types, states in ((False, False), (True, True)):
+        print_list(list_text([], types=types, states=states), "there are no such groups")
+        assert capsys.readouterr() == ("", "rayka: there are no such groups\n")
