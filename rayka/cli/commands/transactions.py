@@ -186,8 +186,8 @@ def hanging(target: Target, topic: tuple[str, ...], max_transaction_timeout: flo
     if found and not as_json:
         print()
         for one in found:
-            at = one.topic_partition
-            place = f"--topic {at.topic} --partition {at.partition} --start-offset {one.start_offset}"
+            name, number = one.topic_partition
+            place = f"--topic {name} --partition {number} --start-offset {one.start_offset}"
             print(f"rayka transactions abort {place}")
     return Exit.DONE
 
@@ -205,13 +205,13 @@ def abort(target: Target, topic: str, partition: int, start_offset: int, yes: bo
     from rayka.cli.attached import kafka
     from rayka.client.kafka.transactions import KafkaTransactionAdmin
 
-    at = TopicPartition(topic, partition)
+    topic_partition = TopicPartition(topic, partition)
     with kafka(target) as cluster:
         admin = KafkaTransactionAdmin(cluster)
-        opened = _open_at(admin, at, start_offset)
-        confirm(f"Abort the transaction of producer {opened.producer_id} in {at}?", yes)
+        opened = _open_at(admin, topic_partition, start_offset)
+        confirm(f"Abort the transaction of producer {opened.producer_id} in {topic_partition}?", yes)
         admin.abort(opened)
-    print(f"Aborted the transaction of producer {opened.producer_id} in {at}.")
+    print(f"Aborted the transaction of producer {opened.producer_id} in {topic_partition}.")
     return Exit.DONE
 
 
@@ -225,18 +225,24 @@ def _described(admin: KafkaTransactionAdmin, transactional_id: str) -> Transacti
         raise CliError(text, Exit.NOT_FOUND) from None
 
 
-def _open_at(admin: KafkaTransactionAdmin, at: TopicPartition, start_offset: int) -> ProducerDescription:
-    for one in admin.active_producers([at])[at]:
+def _open_at(admin: KafkaTransactionAdmin, topic_partition: TopicPartition, start_offset: int) -> ProducerDescription:
+    for one in admin.active_producers([topic_partition])[topic_partition]:
         if one.start_offset == start_offset:
             return one
-    described = f"`rayka transactions describe --topic {at.topic} --open` shows them"
-    raise CliError(f"no open transaction of {at} begins at offset {start_offset}; {described}", Exit.NOT_FOUND)
+    described = f"`rayka transactions describe --topic {topic_partition.topic} --open` shows them"
+    raise CliError(
+        f"no open transaction of {topic_partition} begins at offset {start_offset}; {described}", Exit.NOT_FOUND
+    )
 
 
 def _partitions(cluster: KafkaCluster, topics: Mapping[str, Iterable[int] | None]) -> list[TopicPartition]:
     from rayka.cli.kafka.offsets import partitions_of
 
-    return [at for topic, numbers in topics.items() for at in partitions_of(cluster, topic, tuple(numbers or ()))]
+    return [
+        topic_partition
+        for topic, numbers in topics.items()
+        for topic_partition in partitions_of(cluster, topic, tuple(numbers or ()))
+    ]
 
 
 def _print_producers(producers: Sequence[ProducerDescription], as_json: bool, nothing: str) -> None:

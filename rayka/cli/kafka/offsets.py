@@ -34,30 +34,34 @@ def log_ranges(
     """What each partition's log holds."""
     first = admin.list_offsets(partitions, OffsetSpec.EARLIEST)
     last = admin.list_offsets(partitions, OffsetSpec.LATEST, isolation)
-    return {at: Range(first[at], last[at]) for at in partitions}
+    return {topic_partition: Range(first[topic_partition], last[topic_partition]) for topic_partition in partitions}
 
 
 def starting_offsets(admin: KafkaAdmin, logs: Mapping[TopicPartition, Range], where: str) -> dict[TopicPartition, int]:
     """The offset that `where` names in each partition. Raises CliError(USAGE) if it names none."""
     if where == "earliest":
-        return {at: log.start for at, log in logs.items()}
+        return {topic_partition: log.start for topic_partition, log in logs.items()}
     if where == "latest":
-        return {at: log.end for at, log in logs.items()}
+        return {topic_partition: log.end for topic_partition, log in logs.items()}
     if where.isdigit():
         return dict.fromkeys(logs, int(where))
     if where[:1] == "-" and where[1:].isdigit():
-        return {at: max(log.start, log.end + int(where)) for at, log in logs.items()}
+        return {topic_partition: max(log.start, log.end + int(where)) for topic_partition, log in logs.items()}
     found = admin.list_offsets(logs, parse_time(where))
-    return {at: log.end if found[at] < 0 else found[at] for at, log in logs.items()}
+    return {
+        topic_partition: log.end if found[topic_partition] < 0 else found[topic_partition]
+        for topic_partition, log in logs.items()
+    }
 
 
 def outside(offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, Range]) -> Iterable[str]:
     """A sentence for each partition whose log does not hold the offset."""
-    for at, offset in offsets.items():
-        if offset < logs[at].start:
-            yield f"{at} begins at offset {logs[at].start}: the records from {offset} on were deleted"
-        elif offset > logs[at].end:
-            yield f"{at} ends at offset {logs[at].end}, before {offset}"
+    for topic_partition, offset in offsets.items():
+        start, end = logs[topic_partition].start, logs[topic_partition].end
+        if offset < start:
+            yield f"{topic_partition} begins at offset {start}: the records from {offset} on were deleted"
+        elif offset > end:
+            yield f"{topic_partition} ends at offset {end}, before {offset}"
 
 
 def deletable(admin: KafkaAdmin, partitions: Sequence[TopicPartition], before: str) -> dict[TopicPartition, int]:
@@ -66,4 +70,4 @@ def deletable(admin: KafkaAdmin, partitions: Sequence[TopicPartition], before: s
         raise CliError(f"--before {before!r} is not an offset, `latest` or a time", Exit.USAGE)
     logs = log_ranges(admin, partitions)
     starts = starting_offsets(admin, logs, before)
-    return {at: max(start, logs[at].start) for at, start in starts.items()}
+    return {topic_partition: max(start, logs[topic_partition].start) for topic_partition, start in starts.items()}

@@ -83,19 +83,19 @@ class RecordPrinter:
         """Whether this is no record to print: the end of a partition, or a record after `ends`. Raises CliError."""
         from confluent_kafka import KafkaError
 
-        at, offset = TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0
+        topic_partition, offset = TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0
         error = message.error()
-        end = self.ends.get(at, sys.maxsize)
+        end = self.ends.get(topic_partition, sys.maxsize)
         if error is None:
             if offset + 1 >= end:
-                self.at_end.add(at)
+                self.at_end.add(topic_partition)
             else:
-                self.at_end.discard(at)
+                self.at_end.discard(topic_partition)
             return offset >= end
         if error.code() == KafkaError._PARTITION_EOF:
-            self.at_end.add(at)
+            self.at_end.add(topic_partition)
         elif error.fatal() or not error.retriable():
-            raise CliError(f"cannot read {at}: {error.str()}")
+            raise CliError(f"cannot read {topic_partition}: {error.str()}")
         return True
 
 
@@ -113,10 +113,12 @@ def read_assigned(
         return
     printer = RecordPrinter(form, wanted, total)
     consumer = _consumer(cluster, wanted, "rayka-consume")
-    pending = {at: span for at, span in ranges.items() if wanted.follow or span[0] < span[1]}
+    pending = {topic_partition: span for topic_partition, span in ranges.items() if wanted.follow or span[0] < span[1]}
     if not wanted.follow:
-        printer.ends = {at: end for at, (_, end) in pending.items()}
-    consumer.assign([confluent_kafka.TopicPartition(*at, start) for at, (start, _) in pending.items()])
+        printer.ends = {topic_partition: end for topic_partition, (_, end) in pending.items()}
+    consumer.assign(
+        [confluent_kafka.TopicPartition(*topic_partition, start) for topic_partition, (start, _) in pending.items()]
+    )
     with printer.progress:
         try:
             while printer.left > 0 and (wanted.follow or not printer.at_end >= pending.keys()):
@@ -136,10 +138,12 @@ def read_in_group(
     def on_assign(_: Consumer, partitions: Sequence[Any]) -> None:
         nonlocal was_assigned
         was_assigned = True
-        assigned.update(TopicPartition(at.topic, at.partition) for at in partitions)
+        assigned.update(
+            TopicPartition(topic_partition.topic, topic_partition.partition) for topic_partition in partitions
+        )
 
     def on_revoke(_: Consumer, partitions: Sequence[Any]) -> None:
-        gone = {TopicPartition(at.topic, at.partition) for at in partitions}
+        gone = {TopicPartition(topic_partition.topic, topic_partition.partition) for topic_partition in partitions}
         assigned.difference_update(gone)
         printer.at_end.difference_update(gone)
 

@@ -73,8 +73,10 @@ class GroupAdmin:
         """A group with its members, offsets and lag. Raises GROUP_ID_NOT_FOUND."""
         group = await self._group(group_id, timeout_ms)
         fetched = await self._fetch_offsets(group_id, timeout_ms)
-        committed = {at: one.offset for at, one in fetched.items()}
-        epochs = {at: one.leader_epoch for at, one in fetched.items() if one.leader_epoch >= 0}
+        committed = {topic_partition: one.offset for topic_partition, one in fetched.items()}
+        epochs = {
+            topic_partition: one.leader_epoch for topic_partition, one in fetched.items() if one.leader_epoch >= 0
+        }
         known = {*committed, *(held for member in group.members for held in member.assignment)}
         ends = await self._look_up(self._existing(known), OffsetSpec.LATEST, timeout_ms)
         return replace(group, offsets=offsets_of(group.members, committed, ends, epochs))
@@ -183,7 +185,7 @@ class GroupAdmin:
 
     async def _committed(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, int]:
         fetched = await self._fetch_offsets(group_id, timeout_ms)
-        return {at: one.offset for at, one in fetched.items()}
+        return {topic_partition: one.offset for topic_partition, one in fetched.items()}
 
     async def _fetch_offsets(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, FetchedOffset]:
         request = OffsetFetchRequest(group_id)

@@ -145,9 +145,9 @@ class KafkaAdmin:
             found = {}
             for topic in response.topics:
                 for one in topic.partitions:
-                    at = TopicPartition(topic.name, one.partition_index)
-                    raise_for(one.error_code, f"offsets of {at} cannot be looked up")
-                    found[at] = one.offset
+                    topic_partition = TopicPartition(topic.name, one.partition_index)
+                    raise_for(one.error_code, f"offsets of {topic_partition} cannot be looked up")
+                    found[topic_partition] = one.offset
             return found
 
         return self._cluster.by_leader(partitions, ask)
@@ -161,14 +161,21 @@ class KafkaAdmin:
         )
 
         def ask(leader: BrokerConnection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
-            topics = nested(DeleteRecordsTopic, DeleteRecordsPartition, {at: (offsets[at],) for at in led})
+            topics = nested(
+                DeleteRecordsTopic,
+                DeleteRecordsPartition,
+                {topic_partition: (offsets[topic_partition],) for topic_partition in led},
+            )
             response = leader.request(entity(DeleteRecordsRequest, topics, _TIMEOUT))
             found = {}
             for topic in response.topics:
                 for one in topic.partitions:
-                    at = TopicPartition(topic.name, one.partition_index)
-                    raise_for(one.error_code, f"records of {at} before offset {offsets[at]} cannot be deleted")
-                    found[at] = one.low_watermark
+                    topic_partition = TopicPartition(topic.name, one.partition_index)
+                    raise_for(
+                        one.error_code,
+                        f"records of {topic_partition} before offset {offsets[topic_partition]} cannot be deleted",
+                    )
+                    found[topic_partition] = one.low_watermark
             return found
 
         return self._cluster.by_leader(offsets, ask)
@@ -189,8 +196,8 @@ class KafkaAdmin:
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """The partitions' numbers by topic."""
     topics: dict[str, list[int]] = {}
-    for at in partitions:
-        topics.setdefault(at.topic, []).append(at.partition)
+    for topic_partition in partitions:
+        topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
     return topics
 
 

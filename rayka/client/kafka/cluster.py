@@ -62,8 +62,8 @@ class KafkaCluster:
         for name, numbers in topics.items():
             every = range(len(metadata.topics[name].partitions))
             named += [TopicPartition(name, number) for number in (every if numbers is None else sorted(set(numbers)))]
-        for at in named:
-            existing(metadata, at)
+        for topic_partition in named:
+            existing(metadata, topic_partition)
         return named
 
     def broker(self, broker: BrokerNode) -> BrokerConnection:
@@ -124,13 +124,13 @@ class KafkaCluster:
         return self.patiently(once) if wanted else {}
 
     def _leaders(self, wanted: list[TopicPartition]) -> dict[BrokerNode, list[TopicPartition]]:
-        metadata = self.metadata(dict.fromkeys(at.topic for at in wanted))
+        metadata = self.metadata(dict.fromkeys(topic_partition.topic for topic_partition in wanted))
         leaders: dict[BrokerNode, list[TopicPartition]] = {}
-        for at in wanted:
-            partition = existing(metadata, at)
+        for topic_partition in wanted:
+            partition = existing(metadata, topic_partition)
             if partition.leader not in metadata.brokers:
-                raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{at} has no leader")
-            leaders.setdefault(metadata.brokers[partition.leader], []).append(at)
+                raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader")
+            leaders.setdefault(metadata.brokers[partition.leader], []).append(topic_partition)
         return leaders
 
     def patiently(self, ask: Callable[[], T]) -> T:
@@ -163,13 +163,13 @@ class KafkaCluster:
         raise failure
 
 
-def existing(metadata: Metadata, at: TopicPartition) -> PartitionInfo:
+def existing(metadata: Metadata, topic_partition: TopicPartition) -> PartitionInfo:
     """The partition. Raises UNKNOWN_TOPIC_OR_PARTITION."""
-    topic = metadata.topics[at.topic]
+    topic = metadata.topics[topic_partition.topic]
     for partition in topic.partitions:
-        if partition.partition == at.partition:
+        if partition.partition == topic_partition.partition:
             return partition
-    message = f"{at.topic} has no partition {at.partition}; it has {len(topic.partitions)}"
+    message = f"{topic_partition.topic} has no partition {topic_partition.partition}; it has {len(topic.partitions)}"
     raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
 
 

@@ -59,10 +59,10 @@ class KafkaGroupAdmin:
         """A group with its members, offsets and lag. Raises GROUP_ID_NOT_FOUND."""
         group = self._group(group_id)
         committed = self._committed(group_id)
-        known = {*committed, *(at for member in group.members for at in member.assignment)}
+        known = {*committed, *(topic_partition for member in group.members for topic_partition in member.assignment)}
         ends = self._admin.list_offsets(self._existing(known), OffsetSpec.LATEST)
-        epochs = {at: epoch for at, (_, epoch) in committed.items() if epoch >= 0}
-        offsets = {at: offset for at, (offset, _) in committed.items()}
+        epochs = {topic_partition: epoch for topic_partition, (_, epoch) in committed.items() if epoch >= 0}
+        offsets = {topic_partition: offset for topic_partition, (offset, _) in committed.items()}
         return replace(group, offsets=offsets_of(group.members, offsets, ends, epochs))
 
     def reset_offsets(
@@ -74,7 +74,7 @@ class KafkaGroupAdmin:
         NON_EMPTY_GROUP while the group has members, and GROUP_ID_NOT_FOUND if there is nothing to reset.
         """
         self._require_inactive(group_id)
-        committed = {at: offset for at, (offset, _) in self._committed(group_id).items()}
+        committed = {topic_partition: offset for topic_partition, (offset, _) in self._committed(group_id).items()}
         wanted = self._existing(committed) if topics is None else self._cluster.named_partitions(topics)
         if not wanted:
             raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} has no offsets to reset")
@@ -89,7 +89,9 @@ class KafkaGroupAdmin:
         """Move each partition to its own offset, or the nearest one in the log, and return the new ones."""
         self._require_inactive(group_id)
         bounds = self._bounds(self._cluster.named_partitions(by_topic(offsets)))
-        targets = {at: limits.clamp(offsets[at]) for at, limits in bounds.items()}
+        targets = {
+            topic_partition: limits.clamp(offsets[topic_partition]) for topic_partition, limits in bounds.items()
+        }
         if not dry_run:
             self._commit(group_id, targets)
         return targets
@@ -217,18 +219,18 @@ class KafkaGroupAdmin:
     ) -> dict[TopicPartition, int]:
         found = {} if reset.timestamp is None else self._admin.list_offsets(wanted, reset.timestamp)
         targets = {}
-        for at, limits in self._bounds(wanted).items():
-            target = reset.target(limits, committed.get(at), found.get(at))
+        for topic_partition, limits in self._bounds(wanted).items():
+            target = reset.target(limits, committed.get(topic_partition), found.get(topic_partition))
             if target is None:
-                message = f"{at} can't be shifted: nothing is committed for it in the group"
+                message = f"{topic_partition} can't be shifted: nothing is committed for it in the group"
                 raise RaykaError(ErrorCode.INVALID_REQUEST, message)
-            targets[at] = target
+            targets[topic_partition] = target
         return targets
 
     def _bounds(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
         first = self._admin.list_offsets(wanted, OffsetSpec.EARLIEST)
         last = self._admin.list_offsets(wanted, OffsetSpec.LATEST)
-        return {at: Bounds(first[at], last[at]) for at in wanted}
+        return {topic_partition: Bounds(first[topic_partition], last[topic_partition]) for topic_partition in wanted}
 
     def _commit(self, group_id: str, targets: Mapping[TopicPartition, int]) -> None:
         from kio.schema.offset_commit.v8.request import (
@@ -237,7 +239,7 @@ class KafkaGroupAdmin:
             OffsetCommitRequestTopic,
         )
 
-        fields = {at: (offset, -1, "") for at, offset in targets.items()}
+        fields = {topic_partition: (offset, -1, "") for topic_partition, offset in targets.items()}
         topics = nested(OffsetCommitRequestTopic, OffsetCommitRequestPartition, fields)
         request = entity(OffsetCommitRequest, group_id, -1, "", None, topics)
 
@@ -246,14 +248,18 @@ class KafkaGroupAdmin:
                 for one in topic.partitions:
                     if one.error_code in _OWNED_BY_MEMBERS:
                         raise RaykaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members now")
-                    at = TopicPartition(topic.name, one.partition_index)
-                    raise_for(one.error_code, f"the offset of {at} in group {group_id} can't be reset")
+                    topic_partition = TopicPartition(topic.name, one.partition_index)
+                    raise_for(one.error_code, f"the offset of {topic_partition} in group {group_id} can't be reset")
 
         self._cluster.patiently(commit)
 
     def _existing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         topics = {topic.name: len(topic.partitions) for topic in self._admin.topics()}
-        return sorted(at for at in partitions if at.partition < topics.get(at.topic, 0))
+        return sorted(
+            topic_partition
+            for topic_partition in partitions
+            if topic_partition.partition < topics.get(topic_partition.topic, 0)
+        )
 
 
 def _consumer(member: Any) -> MemberDescription:

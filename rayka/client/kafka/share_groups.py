@@ -121,20 +121,28 @@ class KafkaShareGroupAdmin:
 
         from rayka.coordinator.shares.keys import coordinator_key
 
-        at = offset.topic_partition
-        topic_id = self._cluster.metadata([at.topic]).topics[at.topic].topic_id
+        topic_partition = offset.topic_partition
+        topic_id = self._cluster.metadata([topic_partition.topic]).topics[topic_partition.topic].topic_id
         assert topic_id is not None
-        data = entity(ReadStateData, topic_id, (entity(PartitionData, at.partition, offset.leader_epoch or 0),))
+        data = entity(
+            ReadStateData, topic_id, (entity(PartitionData, topic_partition.partition, offset.leader_epoch or 0),)
+        )
         request = entity(ReadShareGroupStateRequest, group_id, (data,))
-        key = coordinator_key(group_id, topic_id, at.partition)
+        key = coordinator_key(group_id, topic_id, topic_partition.partition)
 
         def read() -> list[ShareBatch]:
             coordinator = self._cluster.share_coordinator(key)
             (topic,) = self._cluster.broker(coordinator).request(request).results
             (state,) = topic.partitions
-            raise_for(state.error_code, state.error_message or f"the state of {at} can't be read")
+            raise_for(state.error_code, state.error_message or f"the state of {topic_partition} can't be read")
             return [
-                ShareBatch(at, one.first_offset, one.last_offset, _state_name(one.delivery_state), one.delivery_count)
+                ShareBatch(
+                    topic_partition,
+                    one.first_offset,
+                    one.last_offset,
+                    _state_name(one.delivery_state),
+                    one.delivery_count,
+                )
                 for one in state.state_batches
             ]
 
@@ -176,12 +184,16 @@ class KafkaShareGroupAdmin:
         last = self._admin.list_offsets(wanted, OffsetSpec.LATEST)
         found = {} if reset.timestamp is None else self._admin.list_offsets(wanted, reset.timestamp)
         targets = {}
-        for at in wanted:
-            target = reset.target(Bounds(first[at], last[at]), current.get(at), found.get(at))
+        for topic_partition in wanted:
+            target = reset.target(
+                Bounds(first[topic_partition], last[topic_partition]),
+                current.get(topic_partition),
+                found.get(topic_partition),
+            )
             if target is None:
-                message = f"{at} can't be shifted: the share group has no start offset for it"
+                message = f"{topic_partition} can't be shifted: the share group has no start offset for it"
                 raise RaykaError(ErrorCode.INVALID_REQUEST, message)
-            targets[at] = target
+            targets[topic_partition] = target
         return targets
 
     def _alter(self, group_id: str, targets: Mapping[TopicPartition, int]) -> None:
@@ -191,7 +203,7 @@ class KafkaShareGroupAdmin:
             AlterShareGroupOffsetsRequestTopic,
         )
 
-        fields = {at: (offset,) for at, offset in targets.items()}
+        fields = {topic_partition: (offset,) for topic_partition, offset in targets.items()}
         topics = nested(AlterShareGroupOffsetsRequestTopic, AlterShareGroupOffsetsRequestPartition, fields)
         request = entity(AlterShareGroupOffsetsRequest, group_id, topics)
 
@@ -200,8 +212,10 @@ class KafkaShareGroupAdmin:
             raise_for(response.error_code, response.error_message or f"offsets of {group_id} can't be altered")
             for topic in response.responses:
                 for one in topic.partitions:
-                    at = TopicPartition(topic.topic_name, one.partition_index)
-                    raise_for(one.error_code, one.error_message or f"the start offset of {at} can't be altered")
+                    topic_partition = TopicPartition(topic.topic_name, one.partition_index)
+                    raise_for(
+                        one.error_code, one.error_message or f"the start offset of {topic_partition} can't be altered"
+                    )
 
         self._cluster.patiently(alter)
 
@@ -218,11 +232,14 @@ def _member(member: Any) -> ShareMemberDescription:
 
 
 def _offset(topic: str, one: Any) -> ShareOffset:
-    at = TopicPartition(topic, one.partition_index)
-    raise_for(one.error_code, one.error_message or f"the start offset of {at} can't be read")
+    topic_partition = TopicPartition(topic, one.partition_index)
+    raise_for(one.error_code, one.error_message or f"the start offset of {topic_partition} can't be read")
     is_known = one.start_offset >= 0
     return ShareOffset(
-        at, one.start_offset if is_known else None, one.leader_epoch, one.lag if is_known and one.lag >= 0 else None
+        topic_partition,
+        one.start_offset if is_known else None,
+        one.leader_epoch,
+        one.lag if is_known and one.lag >= 0 else None,
     )
 
 

@@ -113,9 +113,11 @@ class KafkaTransactionAdmin:
             found = {}
             for topic in leader.request(entity(DescribeProducersRequest, wanted)).topics:
                 for one in topic.partitions:
-                    at = TopicPartition(topic.name, one.partition_index)
-                    raise_for(one.error_code, one.error_message or f"producers of {at} can't be described")
-                    found[at] = sorted(_producer(at, producer) for producer in one.active_producers)
+                    topic_partition = TopicPartition(topic.name, one.partition_index)
+                    raise_for(one.error_code, one.error_message or f"producers of {topic_partition} can't be described")
+                    found[topic_partition] = sorted(
+                        _producer(topic_partition, producer) for producer in one.active_producers
+                    )
             return found
 
         return self._cluster.by_leader(partitions, ask)
@@ -160,8 +162,8 @@ class KafkaTransactionAdmin:
             WriteTxnMarkersRequest,
         )
 
-        at = opened.topic_partition
-        topic = entity(WritableTxnMarkerTopic, at.topic, (at.partition,))
+        topic_partition = opened.topic_partition
+        topic = entity(WritableTxnMarkerTopic, topic_partition.topic, (topic_partition.partition,))
         epoch = max(opened.coordinator_epoch, 0)
         marker = entity(WritableTxnMarker, opened.producer_id, opened.producer_epoch, False, (topic,), epoch)
         request = entity(WriteTxnMarkersRequest, (marker,))
@@ -169,10 +171,13 @@ class KafkaTransactionAdmin:
         def ask(leader: BrokerConnection, led: list[TopicPartition]) -> dict[TopicPartition, None]:
             (result,) = leader.request(request).markers
             for one in (one for topic in result.topics for one in topic.partitions):
-                raise_for(one.error_code, f"the transaction of producer {opened.producer_id} in {at} can't be aborted")
+                raise_for(
+                    one.error_code,
+                    f"the transaction of producer {opened.producer_id} in {topic_partition} can't be aborted",
+                )
             return dict.fromkeys(led)
 
-        self._cluster.by_leader([at], ask)
+        self._cluster.by_leader([topic_partition], ask)
 
 
 def _description(found: Any, coordinator: BrokerNode) -> TransactionDescription:
@@ -189,9 +194,9 @@ def _description(found: Any, coordinator: BrokerNode) -> TransactionDescription:
     )
 
 
-def _producer(at: TopicPartition, one: Any) -> ProducerDescription:
+def _producer(topic_partition: TopicPartition, one: Any) -> ProducerDescription:
     return ProducerDescription(
-        at,
+        topic_partition,
         one.producer_id,
         one.producer_epoch,
         one.coordinator_epoch,
