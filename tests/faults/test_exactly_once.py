@@ -33,8 +33,8 @@ from tests.support.scale import rounds
 INPUTS, OUTPUTS, COPIERS = 4, 3, 3
 RECORDS = 2
 """At most so many are copied in one transaction."""
-TRANSACTIONS = rounds(120, 10_000)
-PART = rounds(20, 30)
+TRANSACTIONS = rounds(300, 10_000)
+PART = rounds(45, 30)
 PAUSE_S = 2.0
 RECOVERY_S = 90.0
 Fault = Callable[[BrokerProcess, int], None]
@@ -283,7 +283,9 @@ LONG = {
     "the pause of a gateway": pause("ray::GatewayActor"),
     "the pause of the controller": pause("ray::ControllerActor"),
     "the kill of Ray's GCS": kill("gcs_server"),
+    "the pause of Ray's GCS": pause("gcs_server"),
     "the kill of the raylet": kill("raylet"),
+    "the pause of the raylet": pause("raylet"),
 }
 
 
