@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import ray
 from pyspark.sql import SparkSession
@@ -33,6 +34,8 @@ _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", _EXECUTOR_OPTIONS, "spark.ray.raydp_app_master.extraJavaOptions")
 _COLLECTOR = "-XX:+UseParallelGC"
 """Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
+_ANY_RAY = "ray://127.0.0.1:0"
+"""A master as `spark-submit` needs to know it; which one is known later."""
 _STOP_TIMEOUT_S = 30.0
 _STOP_POLL_S = 0.05
 _masters: list[str] = []
@@ -61,6 +64,7 @@ def session(
     import raydp  # takes most of the second in which Ray starts a process that looks for Java
     from raydp.spark.ray_cluster_master import RAYDP_SPARK_MASTER_SUFFIX
 
+    _start_driver_early()
     require_java_on_ray(java)
     _masters.append(f"{app_name}{RAYDP_SPARK_MASTER_SUFFIX}")
     settings = {**_DEFAULTS, NAMESPACE: namespace, **(configs or {})}
@@ -95,6 +99,25 @@ def stop() -> None:
         except ValueError:
             _masters.pop()
     _masters.clear()
+
+
+def _start_driver_early() -> None:
+    """Let RayDP start Spark's driver beside its own master, not after it: both are Java processes that load much."""
+    from pyspark import SparkConf, SparkContext
+    from raydp import context
+    from raydp.spark import SparkCluster
+
+    class EarlyDriver(SparkCluster):  # type: ignore[misc]
+        def _set_up_master(self, *arguments: Any, **named: Any) -> None:
+            settings = SparkConf(loadDefaults=False).setMaster(_ANY_RAY).setAll([*self._configs.items()])
+            starting = threading.Thread(target=SparkContext._ensure_initialized, kwargs={"conf": settings})
+            starting.start()
+            try:
+                super()._set_up_master(*arguments, **named)
+            finally:
+                starting.join()
+
+    context.SparkCluster = EarlyDriver
 
 
 def _prepare_leaders(ray_cluster: RayCluster) -> None:
