@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
@@ -15,12 +15,19 @@ Sink = Callable[[DataFrame, int], object]
 """Is given each batch of a stream, and its number."""
 
 
+class KeepingSink(Protocol):
+    """A sink that keeps something from one batch of a stream to the next."""
+
+    def release(self, stream_id: str) -> None:
+        """Close what was kept for a stream."""
+
+
 class RunningBatch(NamedTuple):
     """The stream whose sink runs, what the batch has of each partition, and the sinks of topics that it has met."""
 
     stream_id: str
     ranges: tuple[OffsetRange, ...]
-    sinks: dict[str, object]
+    sinks: dict[str, KeepingSink]
 
 
 _running: ContextVar[RunningBatch | None] = ContextVar("running", default=None)

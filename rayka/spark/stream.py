@@ -27,7 +27,7 @@ from rayka.ranges.losses import Bounds, DataLoss
 from rayka.ranges.plan import OffsetRange, Places, split
 from rayka.spark.decoding import Decoding
 from rayka.spark.read import read_splits
-from rayka.spark.running import RunningBatch, Sink, run_batch
+from rayka.spark.running import KeepingSink, RunningBatch, Sink, run_batch
 from rayka.spark.sessions import ray_cluster_of
 from rayka.storage.files import RealFiles
 from rayka.types import IsolationLevel
@@ -89,6 +89,7 @@ class TopicStream(Closing):
         self._frames = frames
         self._sink = sink
         self._stopping = threading.Event()
+        self._used_sinks: set[KeepingSink] = set()
 
     def process_available(self) -> list[Progress]:
         """Process all records that exist now, in as many batches as needed, and return."""
@@ -110,8 +111,11 @@ class TopicStream(Closing):
         self._stopping.set()
 
     def close(self) -> None:
-        """Stop, and release the checkpoint."""
+        """Stop, and release the checkpoint and what sinks have kept."""
         self.stop()
+        for sink in self._used_sinks:
+            sink.release(self._batches.stream_id)
+        self._used_sinks.clear()
         self._batches.close()
 
     def _process_next(self, bounds: Bounds) -> Progress | None:
@@ -131,8 +135,12 @@ class TopicStream(Closing):
         return progress
 
     def _give(self, batch: PlannedBatch) -> None:
-        with run_batch(RunningBatch(self._batches.stream_id, batch.ranges, {})):
-            self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
+        running = RunningBatch(self._batches.stream_id, batch.ranges, {})
+        try:
+            with run_batch(running):
+                self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
+        finally:
+            self._used_sinks.update(running.sinks.values())
 
 
 def stream_topic(

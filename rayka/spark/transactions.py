@@ -113,10 +113,7 @@ def by_partition(rows: DataFrame, partition_count: int) -> DataFrame:
 
 
 class TopicTransactions(Closing):
-    """Writes DataFrames to a topic, each in a transaction. For the driver; of one id there is one at a time.
-
-    Raises UNKNOWN_TOPIC_OR_PARTITION.
-    """
+    """Writes DataFrames to a topic, each in a transaction. For the driver; of one id there is one at a time."""
 
     def __init__(self, ray_cluster: RayCluster, topic: str, transactional_id: str, settings: Mapping[str, Any]) -> None:
         self._ray_cluster = ray_cluster
@@ -124,7 +121,6 @@ class TopicTransactions(Closing):
         self._settings = dict(settings)
         timeout_ms = self._settings.pop("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS)
         self._cluster = ray_cluster.join()
-        self._partition_count = len(self._cluster.admin().describe_topics([topic])[0].partitions)
         self._producer = self._cluster.producer(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         self._claims_name = f"rayka-write-claims-{uuid.uuid4().hex}"
         claims = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(WriteClaims)
@@ -147,13 +143,17 @@ class TopicTransactions(Closing):
     def write(
         self, rows: DataFrame, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, group: str = ""
     ) -> int:
-        """Write all rows and commit offsets with them. After an exception the transaction is aborted or in doubt."""
+        """Write all rows and commit offsets with them. After an exception the transaction is aborted or in doubt.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        partition_count = len(self._cluster.admin().describe_topics([self._topic])[0].partitions)
         self._producer.begin_transaction()
         try:
             transaction = self._producer.share_transaction()
             ray.get(self._claims.begin.remote(transaction))
             writer = TransactionWriter(self._ray_cluster, self._topic, self._settings, transaction, self._claims_name)
-            count = count_of(by_partition(rows, self._partition_count), writer)
+            count = count_of(by_partition(rows, partition_count), writer)
             if offsets:
                 self._producer.send_offsets(offsets, group)
         except BaseException:
@@ -217,7 +217,7 @@ class TopicSink:
             )
         rows = records_of(df if self._transform is None else self._transform(df), **self._columns)
         transactions = self._transactions_of(df, running)
-        group = self._group(running)
+        group = self._group(running.stream_id)
         for attempt in range(1, _ATTEMPTS + 1):
             transactions.init()
             if was_committed(transactions.committed(group, _partitions(running)), group, batch_id):
@@ -232,15 +232,21 @@ class TopicSink:
                 return
 
     def _transactions_of(self, df: DataFrame, running: RunningBatch) -> TopicTransactions:
-        name = self._group(running)
+        name = self._group(running.stream_id)
         if name not in self._transactions:
             ray_cluster = ray_cluster_of(df.sparkSession)
             self._transactions[name] = TopicTransactions(ray_cluster, self._topic, name, self._settings)
         return self._transactions[name]
 
-    def _group(self, running: RunningBatch) -> str:
+    def release(self, stream_id: str) -> None:
+        """Close what was kept for the next batch of a stream."""
+        transactions = self._transactions.pop(self._group(stream_id), None)
+        if transactions is not None:
+            transactions.close()
+
+    def _group(self, stream_id: str) -> str:
         """The transactional id of a stream to this topic, and the group that has its offsets."""
-        return f"rayka-stream-{running.stream_id}-{self._topic}"
+        return f"rayka-stream-{stream_id}-{self._topic}"
 
 
 def was_committed(committed: Iterable[OffsetAndMetadata], group: str, batch_id: int) -> bool:

@@ -12,10 +12,12 @@ from collections import Counter
 
 import pytest
 import ray
+from ray.util import list_named_actors
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.murmur2 import murmur2
 from rayka.spark import read_topic, stream_topic, topic_sink, write_topic
+from rayka.testing import wait_until
 from tests.spark.test_faults import executor_pid
 from tests.spark.test_stream import Driver, fill
 from tests.support.gate import Gate
@@ -80,6 +82,33 @@ def test_a_batch_that_comes_again_after_its_commit_is_recognised(spark, cluster,
     assert found(cluster, other_topic) == once(330)
     (group,) = [each for each in cluster.admin().list_groups() if each.group_id.endswith(other_topic)]
     assert sum(offset.lag for offset in cluster.admin().describe_group(group.group_id).offsets) == 0
+
+
+def test_a_stream_follows_a_topic_that_grows_and_keeps_nothing_when_it_is_closed(
+    spark, cluster, topic, other_topic, tmp_path
+):
+    fill(cluster, topic, 30)
+    before = claims()
+    with stream_topic(spark, topic, checkpoint=tmp_path, sink=topic_sink(other_topic, values_alone)) as stream:
+        stream.process_available()
+        cluster.admin().create_partitions({other_topic: 6})
+        fill(cluster, topic, 60, start=30)
+        stream.process_available()
+        assert len(claims() - before) == 1
+    rows = read_topic(spark, other_topic).collect()
+    assert Counter(int(row.value) for row in rows) == once(90)
+    assert {row.partition for row in rows if int(row.value) >= 30} == set(range(6))
+    wait_until(lambda: claims() <= before, 30, "the actor of the transactions ends")
+
+
+def values_alone(frame):
+    """Without the partitions that the records come from."""
+    return frame.select("value")
+
+
+def claims():
+    """The actors that admit tasks to transactions."""
+    return {actor["name"] for actor in list_named_actors(all_namespaces=True) if "write-claims" in actor["name"]}
 
 
 def test_a_stream_writes_to_several_topics(spark, cluster, topic, other_topic, tmp_path):
