@@ -25,6 +25,8 @@ def embedded(
     """A cluster in this process. Ray's sockets need a short path, so its directory is not below `data_dir`."""
     assert not ray.is_initialized(), "a test before this one left Ray running"
     ray_dir = tempfile.mkdtemp(prefix="rayka-test-", dir="/tmp")
+    # As `rayka.start` does when it starts Ray itself: else every actor is behind everything else on the machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         num_cpus=cpus,
         object_store_memory=store_bytes,
