@@ -276,7 +276,7 @@ class Queue:
             if outcome.is_refused and refusals < _MOST_REFUSALS:
                 refusals += 1
                 await self._here.topic.count()
-            elif not outcome.item_count:
+            elif not outcome.item_count and reader.ready_count < count:
                 return False
         return True
 

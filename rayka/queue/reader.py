@@ -76,6 +76,7 @@ class QueueReader:
         self._renewing: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._giving_back = asyncio.Lock()
+        self._looking = asyncio.Lock()  # A batch that is looked for is not taken apart by what is fetched ahead.
         self._fetches: dict[asyncio.Future[None], float] = {}  # under way, and how long each waits at the leaders
         self._ticking = False
         self._error: RaykaError | None = None
@@ -183,7 +184,7 @@ class QueueReader:
                     wanted = self._leases.wanted(len(self._waiters))
                 if wanted <= 0:
                     break
-                fetched = await self.fetch(wanted, _LONGEST_WAIT_S if is_awaited else 0.0)
+                fetched = await (self.fetch(wanted, _LONGEST_WAIT_S) if is_awaited else self._fetch_ahead())
                 if not fetched.item_count and not is_awaited:
                     break
         except RaykaError as error:
@@ -204,11 +205,29 @@ class QueueReader:
 
         Of several leaders each one has to have any. Raises UNKNOWN_TOPIC_OR_PARTITION.
         """
+        async with self._looking:
+            waiting = list(self._fetches)
+            outcome = await self._fetch_missing(count)
+            if waiting and self.ready_count < count:  # A leader may have given it some of them just before.
+                await asyncio.wait(waiting, timeout=_ARRIVAL_S)
+                outcome = await self._fetch_missing(count)
+            return outcome
+
+    async def _fetch_missing(self, count: int) -> FetchOutcome:
         with self._lock:
             missing = count - self._leases.ready_count
             ahead = self._leases.wanted(1)
+        if missing <= 0:
+            return FetchOutcome(0)
         at_least = missing if len(self._topic.partitions()) == 1 else 1
         return await self.fetch(max(missing, ahead), 0.0, at_least)
+
+    async def _fetch_ahead(self) -> FetchOutcome:
+        """Fetch without waiting what will be wanted soon, unless it was fetched meanwhile."""
+        async with self._looking:
+            with self._lock:
+                wanted = self._leases.wanted(0)
+            return await self.fetch(wanted, 0.0) if wanted > 0 else FetchOutcome(0)
 
     async def fetch(self, count: int, wait_s: float, at_least: int = 0) -> FetchOutcome:
         """Fetch up to so many items, or nothing if a leader does not have `at_least` so many.

@@ -553,3 +553,11 @@ def test_a_forked_process_is_told_that_it_can_t_use_the_handle(queue: Queue) -> 
         os.kill(child, signal.SIGKILL)
         raise
     assert ended[-1] == 0
+
+
+def test_a_batch_is_whole_though_a_get_that_gave_up_has_begun_to_fetch(queue: Queue) -> None:
+    for _ in range(20):
+        with pytest.raises(Empty):
+            queue.get(timeout=0.01)
+        queue.put_nowait_batch(range(100))
+        assert queue.get_nowait_batch(100) == list(range(100))
