@@ -258,12 +258,16 @@ class Leases:
                 self._held[_ENDED].extend(held)
 
     def end(self) -> None:
-        """The program ends, or has let go of the queue: what was delivered is done, unless it had to say so."""
+        """The program ends, or has let go of the queue: what was delivered is done, unless it had to say so.
+
+        The rest goes back with the session.
+        """
         if self._lease is not Lease.TASK_DONE:
             for held in self._held.values():
                 self._acknowledge(held, ACCEPT)
         self._held.clear()
         self._lost.clear()
+        self.forget_ready()
 
     def take_said(self) -> Sequence[Acknowledged]:
         """The acknowledgements to send now."""

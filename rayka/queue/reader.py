@@ -22,13 +22,7 @@ from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.holders import is_alive
-from rayka.queue.leases import (
-    Acknowledged,
-    Item,
-    ItemRun,
-    LeasedOffsets,
-    Leases,
-)
+from rayka.queue.leases import Acknowledged, Item, ItemRun, LeasedOffsets, Leases
 from rayka.queue.member import MAX_BYTES, QueueMember
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import GONE, QueueTopic
@@ -232,11 +226,13 @@ class QueueReader:
     async def fetch(self, count: int, wait_s: float, at_least: int = 0) -> FetchOutcome:
         """Fetch up to so many items, or nothing if a leader does not have `at_least` so many.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION.
+        Raises UNKNOWN_TOPIC_OR_PARTITION, and INVALID_REQUEST when the handle is closed.
         """
         await self._topic.wait_until_known()
         ended: asyncio.Future[None] = self._loop.loop.create_future()
         async with self._giving_back:  # Else later items would come before those that go back.
+            if self._error is not None:
+                raise self._error
             self._fetches[ended] = wait_s
         try:
             with self._lock:
@@ -297,6 +293,8 @@ class QueueReader:
             self._background.start("trim", self._topic.trim())
 
     def _note_epochs(self) -> None:
+        with self._lock:
+            self._forget_lost()
         partitions = self._topic.image().partitions
         self._epochs = {number: partition.leader_epoch for number, partition in enumerate(partitions)}
 
@@ -339,6 +337,7 @@ class QueueReader:
             await asyncio.sleep(_FAILED_S)
         finally:
             self._ticking = False
+            self._renew_later()  # A renewal may have found nothing just before an item was delivered.
             if not self._leases.is_settled:
                 self._start_ticking()
 

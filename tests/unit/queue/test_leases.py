@@ -99,6 +99,13 @@ def test_the_end_finishes_what_was_delivered_unless_the_program_had_to_say_so() 
         assert said(leases) == expected
 
 
+def test_after_the_end_nobody_gets_what_goes_back() -> None:
+    leases = Leases(Lease.NEXT_GET)
+    leases.add(runs(1, 2), 0)
+    leases.end()
+    assert leases.take("me", 0) is None
+
+
 def test_a_holder_that_has_ended_gets_nothing_more_so_its_items_are_done() -> None:
     leases = holding(Lease.NEXT_GET, 1)
     leases.end_holders(lambda holder: True)

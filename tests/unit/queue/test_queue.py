@@ -374,6 +374,41 @@ def test_leases_are_renewed_though_a_renewal_comes_while_acknowledgements_are_se
     queue.shutdown()
 
 
+def test_leases_are_renewed_though_a_renewal_found_none_while_acknowledgements_were_sent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.reader._RENEWALS", 6)
+    queue = leased(cluster)
+    other = copy_of(queue)
+    reader = queue._here.reader
+    reader._ticking = True
+    queue._here.loop.run(reader._renew())
+    queue.put("long")
+    assert queue.get() == "long"
+    queue._here.loop.run(reader._settle())
+    with pytest.raises(Empty):
+        other.get(timeout=2 * LEASE_MS / 1000)
+    queue.shutdown()
+
+
+def test_items_of_a_replaced_leader_are_forgotten_though_a_fetch_asks_the_new_one(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.leases._IDLE_MS", 60_000)
+    monkeypatch.setattr("rayka.queue.leases._QUICK_MS", 60_000)
+    queue.put_nowait_batch(range(300))
+    reader = queue._here.reader
+    wait_until(lambda: queue.get() < 300 and reader.ready_count > 1, ENOUGH_S, "items are fetched ahead")
+
+    async def fetch_after_an_election() -> int:
+        reader._epochs = {0: -1}
+        outcome = await reader.fetch(1, 0.0)
+        return reader.ready_count - outcome.item_count
+
+    wait_until(lambda: reader._pumping is None, ENOUGH_S, "nothing is fetched")
+    assert queue._here.loop.run(fetch_after_an_election()) == 0
+
+
 def test_leases_are_renewed_as_often_as_the_group_s_setting_demands(cluster: Cluster) -> None:
     queue = leased(cluster, lease_s=60)
     queue.put("long")
@@ -409,6 +444,16 @@ def test_a_get_under_way_ends_when_the_handle_is_closed(queue: Queue) -> None:
     queue.close()
     with pytest.raises(rayka.RaykaError, match="closed"):
         reader.arrival().result(ENOUGH_S)
+
+
+def test_a_closed_handle_fetches_nothing_more(queue: Queue) -> None:
+    queue.put(1)
+    program = copy_of(queue)
+    reader = program._here.reader
+    program.close()
+    with pytest.raises(rayka.RaykaError, match="closed"):
+        program._here.loop.run(reader.look(1))
+    assert queue.get_nowait() == 1
 
 
 def test_a_topic_that_is_no_queue_is_not_opened_as_one(cluster: Cluster) -> None:
