@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import random
 import shutil
 import threading
@@ -23,6 +22,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.log.log import Log
 from rayka.types import AbortedTransaction
+from tests.support.descriptors import open_files
 from tests.support.faulty_files import CrashingFiles, FaultyFiles, ShortWrites
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, open_log, read_values
 
@@ -413,7 +413,7 @@ def test_a_failed_roll_leaves_no_descriptor_open(tmp_path: Path) -> None:
     files, disk = FaultyFiles(error=errno.ENOSPC), DiskState(str(tmp_path))
     log = open_log(tmp_path, files=files, disk=disk, internal_segment_bytes=400)
     append(log, b"x" * 300)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files(tmp_path)
     for step in range(1, 12):
         files.fail_at = files.calls + step
         with disk_errors():
@@ -421,7 +421,7 @@ def test_a_failed_roll_leaves_no_descriptor_open(tmp_path: Path) -> None:
             break
         disk.probe_succeeded()
     assert step > 1
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the new active segment, the old one until its flush
+    assert open_files(tmp_path) <= before + 2  # the new active segment, the old one until its flush
 
 
 def test_a_probe_that_ends_while_a_flush_fails_leaves_the_disk_offline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from rayka.gateway.server.segment_files import SegmentFile, SegmentFiles, SegmentGone
 from rayka.testing import wait_until
 from rayka.types import FileSlice
+from tests.support.descriptors import open_files
 
 
 def read(files: SegmentFiles, path: Path, position: int, size: int) -> bytes:
@@ -20,10 +21,6 @@ def read(files: SegmentFiles, path: Path, position: int, size: int) -> bytes:
     if file.read_cached(memoryview(target), position) == size:
         return bytes(target)
     return file.read(size, position)
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_reads_what_is_appended_after_it_was_opened(tmp_path: Path) -> None:
@@ -77,28 +74,28 @@ def test_a_segment_never_seen_or_too_short_is_gone(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_bounded_and_given_back(tmp_path: Path) -> None:
-    before, files = descriptors(), SegmentFiles(max_open_files=4)
+    files = SegmentFiles(max_open_files=4)
     for number in [*range(20), 19, 18, 3]:
         path = tmp_path / f"{number}.log"
         path.write_bytes(b"%02d" % number)
         assert read(files, path, 0, 2) == b"%02d" % number
-    assert descriptors() == before + 4
+    assert open_files(tmp_path) == 4
     files.close()
-    assert descriptors() == before
+    assert open_files(tmp_path) == 0
 
 
 def test_a_file_in_use_stays_open_without_the_cache(tmp_path: Path) -> None:
-    before, files = descriptors(), SegmentFiles(max_open_files=1)
+    files = SegmentFiles(max_open_files=1)
     first, second = tmp_path / "1.log", tmp_path / "2.log"
     first.write_bytes(b"first")
     second.write_bytes(b"second")
     in_use = files.open(FileSlice(str(first), 0, 5))
     assert read(files, second, 0, 6) == b"second"
-    assert descriptors() == before + 2
+    assert open_files(tmp_path) == 2
     assert in_use.read(5, 0) == b"first"
     files.close()
     del in_use
-    assert descriptors() == before
+    assert open_files(tmp_path) == 0
 
 
 def test_a_file_that_was_cut_short_is_gone(tmp_path: Path) -> None:
