@@ -137,7 +137,7 @@ class Queue:
         return self.size()
 
     def size(self) -> int:
-        """How many items wait in the queue, without those that a program has leased or just fetched ahead."""
+        """How many items this program could get: those that nobody has, and those that it has fetched ahead."""
         return self._here.loop.run(self._here.reader.size())
 
     def lag(self) -> int:

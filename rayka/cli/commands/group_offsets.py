@@ -53,6 +53,7 @@ examples:
 
 The file is what kafka.tools.ExportZkOffsets wrote when offsets were kept in ZooKeeper:
   /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET      (in 0.7 BROKER-PARTITION)
+Kafka 0.7 counted bytes: replace its offsets by those of records first.
 Stop the members of the group first: a group with members is refused. The topics must exist. An offset outside of a log
 becomes the nearest one in it.
 """

@@ -43,8 +43,8 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
     """Records of one partition in the order of their offsets.
 
     It compares and adds like a list. A record is made each time it is looked at; the memory of the fetch that brought
-    it stays until the sequence is gone. `list` makes them all. Raises CORRUPT_MESSAGE where a producer has written what
-    are no records.
+    it stays until the sequence is gone. `list` makes them all. Raises CORRUPT_MESSAGE where a batch has a right CRC
+    and malformed contents.
     """
 
     __slots__ = ("_length", "_parts")
