@@ -133,6 +133,7 @@ class RangeReader:
                     asked = None
                     for records in self._read_remote(published):
                         position = records.end_offset
+                        self._failing_since_s = None
                         yield records
                     continue
                 tail = published[-1].end_offset if published else position

@@ -112,8 +112,9 @@ class LogLoader:
     # -- 1. files in transit --------------------------------------------------------------------
 
     def _settle_files_in_transit(self, names: set[str]) -> set[str]:
+        """Swaps are removed first: after a crash only the cleaned files beside them tell that they are unfinished."""
         cleaned = [_offset(name) for name in names if name.endswith(CLEANED_SUFFIX)]
-        for name in sorted(names):
+        for name in sorted(names, key=lambda name: (not name.endswith(SWAP_SUFFIX), name)):
             if name.endswith(_TEMPORARY_SUFFIXES) or self._is_unfinished_swap(name, cleaned):
                 self._remove(name)
                 names.discard(name)

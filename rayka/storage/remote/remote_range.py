@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -40,12 +40,17 @@ def locate(
     end_offset: int,
     aborted: tuple[AbortedTxn, ...] | None,
 ) -> RemoteRange | None:
-    """The range as far as the first of these segments have it; None if too many others would have to be named too."""
-    count = sum(1 for _ in takewhile(lambda each: each.start_offset < end_offset, segments[:MOST_SEGMENTS]))
-    wanted = tuple(segments[:count])
+    """The range as far as the first of these segments have it without a gap.
+
+    None if too many others would have to be named too.
+    """
+    nearest = segments[:MOST_SEGMENTS]
+    gaps = (two.start_offset for one, two in pairwise(nearest) if two.start_offset > one.end_offset + 1)
+    end_offset = min(end_offset, next(gaps, end_offset))
+    wanted = tuple(takewhile(lambda each: each.start_offset < end_offset, nearest))
     following: tuple[RemoteLogSegmentMetadata, ...] = ()
     if aborted is not None:
-        following = tuple(each for each in segments[count:] if not each.is_transaction_index_empty)
+        following = tuple(each for each in segments[len(wanted) :] if not each.is_transaction_index_empty)
     if len(following) > MOST_SEGMENTS:
         return None
     end_offset = min(end_offset, wanted[-1].end_offset + 1)

@@ -384,6 +384,19 @@ def test_a_reader_of_ranges_fetches_what_is_in_the_store_alone_without_the_leade
     run(tmp_path, check)
 
 
+def test_a_reader_of_ranges_is_not_led_over_offsets_that_the_store_lacks(tmp_path: Path) -> None:
+    async def check(reads: Reads) -> None:
+        before, lost = reads.tiered.remote.segments[1:3]
+        reads.tiered.remote.mark_for_deletion([lost])
+
+        assert await read_straight(reads, 0, 200, UNCOMMITTED) == list(range(before.end_offset + 1))
+        with pytest.raises(RaykaError) as refused:
+            await read_straight(reads, lost.start_offset, 200, UNCOMMITTED)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(tmp_path, check)
+
+
 def test_a_reader_of_ranges_meets_no_record_whose_abort_only_the_leader_knows(tmp_path: Path) -> None:
     async def check(reads: Reads) -> None:
         local_start = reads.log.local_log_start_offset

@@ -110,6 +110,19 @@ def test_the_leader_is_asked_where_the_store_fails():
     assert positions(Reading(leaders, remote=lambda: remote).read()) == [0, 5, 10, 20, 30, 40, 50]
 
 
+def test_what_the_store_gave_ends_a_row_of_failures():
+    leaders = ScriptedLeaders()
+    leaders.local_log_start_offset = 20
+    reading = Reading(leaders, remote=lambda: ScriptedRemote())
+    leaders.failures = [ray.exceptions.ActorDiedError()]
+    records = reading.read()
+    found = [next(records) for _ in range(4)]
+    reading.work(100)
+    leaders.failures = [ray.exceptions.ActorDiedError()]
+    found += records
+    assert positions(found) == [0, 5, 10, 15, 20, 30, 40, 50]
+
+
 def test_a_range_is_read_in_order():
     leaders = ScriptedLeaders()
     assert positions(Reading(leaders).read()) == [0, 10, 20, 30, 40, 50]

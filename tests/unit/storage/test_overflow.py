@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import stamp
@@ -81,6 +84,26 @@ def test_damage_in_an_overflowed_segment_costs_what_lies_behind_it(tmp_path: Pat
 
     assert [*read(log)][:5] == list(OFFSETS[:5])
     check_indexes(directory)
+
+
+def test_a_crash_while_an_unfinished_split_is_given_up_doubles_nothing(tmp_path: Path) -> None:
+    whole = overflowed(tmp_path / "whole")
+    for suffix in (".index", ".timeindex"):
+        (whole / f"{0:020d}{suffix}").touch()
+    for offsets, suffix in ((OFFSETS[:3], ".cleaned"), (OFFSETS[3:5], ".swap"), (OFFSETS[5:], ".swap")):
+        path = write_segment(tmp_path, *offsets, base_offset=offsets[0])
+        path.rename(whole / (path.name + suffix))
+    last_run: dict[str, Any] = {"clean_shutdown": False, "recovery_point": ACTIVE, **CONFIG}
+    for cut_at in range(1, 5):
+        directory = Path(shutil.copytree(whole, tmp_path / str(cut_at)))
+        with pytest.raises(PowerLost):
+            open_log(directory, files=PowerCut(cut_at), **last_run)
+
+        log = open_log(directory, **last_run)
+
+        assert [segment.base_offset for segment in log.segments] == [0, FAR, 3 * FAR, CLOSED, ACTIVE]
+        assert sum(segment.size for segment in log.segments) == sum(path.stat().st_size for path in whole.glob("*.log"))
+        assert read(log) == VALUES
 
 
 def test_a_power_cut_at_any_moment_of_a_split_loses_nothing(tmp_path: Path) -> None:
