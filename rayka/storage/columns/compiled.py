@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 from array import array
 from collections.abc import Callable
@@ -32,7 +33,8 @@ _ARRAYS = {
 }
 _CONTIGUOUS_AND_ALIGNED = 0x101
 _NO_SLOTS = [0] * FIRST_SLOT
-_loading = threading.Lock()
+_loading = threading.RLock()
+os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
 def compiled(function: F) -> F:

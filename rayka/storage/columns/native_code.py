@@ -8,6 +8,7 @@ these are the address of its NumPy object and its shape.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -39,6 +40,8 @@ FIRST_SLOT = RESULT_SLOTS + 2
 _WORD = 8
 _ARRAY_DATA = object.__basicsize__
 """Where a NumPy array's object has the address of its data: first of `PyArrayObject` (NumPy's C API, "Array types")."""
+_MODE = 0o644
+_OTHERS_MAY_WRITE = 0o022
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -57,36 +60,52 @@ class NativeCode:
 
 
 class _Stored(NamedTuple):
-    """What is in a file: the code, its name, and the state of the sources that it was made from."""
+    """What is in a file: the code, its name, and the state of what it was made from."""
 
     stamp: str
     symbol: str
     code: bytes
 
     @classmethod
-    def read(cls, path: str) -> _Stored | None:
-        """None if the file is not there, or not whole."""
+    def read(cls, path: str, trusted_users: frozenset[int]) -> _Stored | None:
+        """None if the file is not there, or not whole, or somebody else may have written it."""
         try:
             with open(path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_uid not in trusted_users or status.st_mode & _OTHERS_MAY_WRITE:
+                    return None
                 head, code = json.loads(file.readline()), file.read()
-            return cls(head["stamp"], head["symbol"], code) if zlib.crc32(code) == head["crc"] else None
-        except (OSError, ValueError, KeyError, TypeError):
+            stored = cls(head["stamp"], head["symbol"], code)
+            return stored if stored.crc == head["crc"] else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
+    @property
+    def crc(self) -> int:
+        """Of the code and of the name that it is called by."""
+        return zlib.crc32(self.code, zlib.crc32(self.symbol.encode()))
+
     def write(self, path: str) -> None:
-        """Replace the file. Raises OSError."""
+        """Replace the file. Other users may read it: root installs what they run. Raises OSError."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        head = {"stamp": self.stamp, "symbol": self.symbol, "crc": zlib.crc32(self.code)}
+        head = {"stamp": self.stamp, "symbol": self.symbol, "crc": self.crc}
         descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
-        with open(descriptor, "wb") as file:
-            file.write(json.dumps(head).encode() + b"\n" + self.code)
-        os.replace(temporary, path)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(json.dumps(head).encode() + b"\n" + self.code)
+                os.fchmod(descriptor, _MODE)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 def load_code(function: CompiledFunction, kinds: Sequence[Kind], result_count: int) -> NativeCode | None:
     """The code for arguments of these kinds, from its file or compiled now; None where there can be none."""
     stamp, paths = _stamp(function), _paths(function.function, kinds)
-    stored = next((found for path in paths if (found := _Stored.read(path)) and found.stamp == stamp), None)
+    trusted = frozenset({0, os.geteuid(), os.stat(function.function.__code__.co_filename).st_uid})
+    stored = next((found for path in paths if (found := _Stored.read(path, trusted)) and found.stamp == stamp), None)
     if stored is None:
         stored = _compile(function, kinds, result_count, stamp)
         if stored is None:
@@ -135,20 +154,34 @@ def _paths(function: FunctionType, kinds: Sequence[Kind]) -> list[str]:
     import llvmlite
 
     source = function.__code__.co_filename
-    what = (function.__module__, function.__qualname__, [str(kind) for kind in kinds], llvmlite.__version__, *_cpu())
+    machine = llvmlite.__version__, _llvm().get_process_triple(), *_cpu(), _ARRAY_DATA
+    what = (function.__module__, function.__qualname__, [str(kind) for kind in kinds], *machine)
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
     module = os.path.splitext(os.path.basename(source))[0]
     name = f"{module}.{function.__name__}.{sys.implementation.cache_tag}.{digest}.o"
     user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     beside = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(os.path.dirname(source), "__pycache__")
-    return [os.path.join(beside, name), os.path.join(user_cache, "rayka", name)]
+    of_user = [os.path.join(user_cache, "rayka")] if os.path.isabs(user_cache) else []  # without a home it is not
+    return [os.path.join(directory, name) for directory in (beside, *of_user)]
 
 
 def _stamp(function: CompiledFunction) -> str:
-    """The state of the source files of a function, of all that it calls, and of what makes code of them."""
-    paths = sorted({__file__, *(each.function.__code__.co_filename for each in function.reachable())})
-    states = [os.stat(path) for path in paths]
-    return repr([(os.path.basename(path), at.st_mtime_ns, at.st_size) for path, at in zip(paths, states, strict=True)])
+    """The state of the sources of a function and of all that it calls, with constants of other modules."""
+    reached = [each.function for each in function.reachable()]
+    paths = sorted({__file__, *(each.__code__.co_filename for each in reached)})
+    sources = [hashlib.sha256(_content(path)).hexdigest() for path in paths]
+    constants = {
+        (each.__module__, name, value)
+        for each in reached
+        for name in each.__code__.co_names
+        if isinstance(value := each.__globals__.get(name), int)
+    }
+    return hashlib.sha256(repr((sources, sorted(constants))).encode()).hexdigest()
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _compile(function: CompiledFunction, kinds: Sequence[Kind], result_count: int, stamp: str) -> _Stored | None:

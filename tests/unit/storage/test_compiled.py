@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rayka.storage.columns import compiled as compiled_module
+from rayka.storage.columns import native_code
 from rayka.storage.columns.compiled import CompiledFunction, compiled
 from rayka.storage.columns.decode import Longs
 
@@ -21,6 +27,9 @@ print(encode_lists([b"value"], [b"key"], [()], [0])[61:].hex())
 print(read_columns(build_batch([Record(0, 1, b"key", b"value")]), topic="t", partition=0).batch.num_rows)
 print("numba" in sys.modules, "pandas" in sys.modules)
 """
+
+
+FACTOR = 2
 
 
 @compiled
@@ -56,3 +65,80 @@ def test_any_array_is_an_argument_and_a_damaged_file_is_written_again(
         again = CompiledFunction(weigh.function)  # type: ignore[attr-defined]
         assert again(numbers, 3) == (135, 10)
         assert stored.read_bytes() != damaged
+
+
+@compiled
+def multiply(number: int) -> int:
+    """The number, `FACTOR` times."""
+    return number * FACTOR
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A file of code."""
+    path = tmp_path / "code.o"
+    native_code._Stored("stamp", "symbol", b"code").write(str(path))
+    return path
+
+
+def test_code_is_made_again_for_another_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constant may come from a module whose source is not among those of the functions."""
+    function: Any = multiply
+    stamp = native_code._stamp(function)
+    monkeypatch.setitem(function.function.__globals__, "FACTOR", 5)
+    assert native_code._stamp(function) != stamp
+
+
+def test_code_that_somebody_else_may_have_written_is_not_loaded(stored: Path) -> None:
+    us = frozenset({os.geteuid()})
+    assert native_code._Stored.read(str(stored), us)
+    assert not native_code._Stored.read(str(stored), frozenset())
+    stored.chmod(0o666)
+    assert not native_code._Stored.read(str(stored), us)
+
+
+def test_other_users_may_read_the_code_that_root_installs(stored: Path) -> None:
+    assert stored.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_name_that_is_damaged_is_not_called(stored: Path) -> None:
+    stored.write_bytes(stored.read_bytes().replace(b'"symbol": "', b'"symbol": "x'))
+    assert not native_code._Stored.read(str(stored), frozenset({os.geteuid()}))
+
+
+def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        native_code._Stored("", "", b"code").write(str(tmp_path / "code.o"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_home_nothing_is_loaded_from_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    paths = native_code._paths(weigh.function, ())  # type: ignore[attr-defined]
+    assert all(Path(path).is_absolute() for path in paths)
+
+
+def test_a_process_that_forks_while_a_thread_loads_code_can_load_some_too() -> None:
+    is_loading = threading.Event()
+
+    def load() -> None:
+        with compiled_module._loading:
+            is_loading.set()
+            threading.Event().wait(0.2)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert is_loading.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        with compiled_module._loading:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    thread.join()
+    assert status == 0, "the fork waits for ever"
