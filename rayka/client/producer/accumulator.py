@@ -208,6 +208,7 @@ class Accumulator:
             if batch is None or batch.size + size > batch.limit:
                 batch, is_news = self._roll(queue, max_batch_size), True
             index = batch.add(key, value, timestamp, headers, size)
+            queue.filling = batch  # only now: Ctrl-C before this must not leave an empty batch
             self._used += batch.reserve()
             if batch.size >= self._batch_size:
                 queue.close_filling()
@@ -321,8 +322,7 @@ class Accumulator:
         if full is not None:
             queue.ready.append(full)
         limit = min(self._batch_size, max_batch_size)
-        queue.filling = batch = ProducerBatch(queue.topic_partition, self._config, limit)
-        return batch
+        return ProducerBatch(queue.topic_partition, self._config, limit)
 
 
 _of_this_process: weakref.WeakSet[Accumulator] = weakref.WeakSet()

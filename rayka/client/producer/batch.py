@@ -131,14 +131,23 @@ class ProducerBatch(BatchCompletion):
     def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> int:
         """Append a record of at most `size` bytes, and return its index."""
         index = len(self.values)
-        self.values.append(value)
-        self.timestamps_ns.append(timestamp * NS)
-        if key is not None:
-            put_at(self.keys, index, key, None)
-        if headers:
-            put_at(self.headers, index, headers, ())
+        try:
+            self.values.append(value)
+            self.timestamps_ns.append(timestamp * NS)
+            if key is not None:
+                put_at(self.keys, index, key, None)
+            if headers:
+                put_at(self.headers, index, headers, ())
+        except BaseException:
+            self.cut(index)
+            raise
         self.size += size
         return index
+
+    def cut(self, count: int) -> None:
+        """Keep so many records: Ctrl-C may come when some columns have the next record and others do not."""
+        for column in (self.values, self.timestamps_ns, self.keys, self.headers):
+            del column[count:]
 
     def fill(self, values: Iterable[Any], timestamp: int, limit: int) -> bool:
         """Make these the records of an empty batch if they are a list of bytes and take at most `limit` bytes.

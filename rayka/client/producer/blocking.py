@@ -56,10 +56,14 @@ class Producer(Shell[AsyncProducer], Closing):
                         if size <= batch.reserved:
                             values = batch.values
                             index = len(values)
-                            values.append(value)
-                            if key is not None:
-                                put_at(batch.keys, index, key, None)
-                            batch.timestamps_ns.append(time_ns())
+                            try:
+                                values.append(value)
+                                if key is not None:
+                                    put_at(batch.keys, index, key, None)
+                                batch.timestamps_ns.append(time_ns())
+                            except BaseException:
+                                batch.cut(index)
+                                raise
                             batch.size = size
                             return RecordFuture(batch, index)
                 finally:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.producer import batch, blocking
 from rayka.client.producer.accumulator import BufferFull
 from rayka.client.producer.partitioner import key_partition
 from rayka.client.producer.producer import AsyncProducer
@@ -104,6 +107,33 @@ def test_linger_gathers_records_into_batches(cluster: Cluster, faults: FaultyPar
             producer.send("events", b"%d" % number)
         producer.flush()
     assert faults.appends <= 5
+
+
+@pytest.mark.parametrize("step", [(blocking, "time_ns"), (batch, "put_at")])
+@pytest.mark.parametrize("first", [True, False])
+def test_an_interrupt_while_a_record_is_added_leaves_no_part_of_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str], first: bool
+) -> None:
+    """Ctrl-C when some columns of the batch have the record and others do not."""
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    headers = [("name", b"value")] if step[0] is batch else None
+    with cluster.producer(linger_ms=20) as producer:
+        producer.send("events", b"first").get(5)
+        if not first:
+            producer.send("events", b"second", b"key")
+        monkeypatch.setattr(*step, interrupted)
+        with contextlib.suppress(KeyboardInterrupt):
+            producer.send("events", b"third", b"key", headers)
+        monkeypatch.undo()
+        fourth = producer.send("events", b"fourth", b"key", timestamp_ms=4)
+        assert fourth.get(5).timestamp == 4
+    sent = {record.value: (record.key, list(record.headers)) for record in read_all(cluster, "events")}
+    assert sent[b"fourth"] == (b"key", [])
+    assert sent.get(b"third", (b"key", headers or [])) == (b"key", headers or [])
 
 
 def test_without_flush_lingering_records_are_sent_in_time(cluster: Cluster) -> None:
