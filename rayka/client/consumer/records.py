@@ -194,47 +194,48 @@ class UndecodedRecords:
 
     def records(self, start: int, end: int) -> list[ConsumerRecord]:
         """See `RecordSource`. Fewer if one behind the first can't be read."""
+        data = self._data  # before the look at `_located`: another thread may set that, and drop this then
         if self._located is None and self._may_locate and _compiled.function is not None:
-            self._located = self._locate()
+            self._locate(data)
         if self._located is not None:
             return self._located.records(start, end)
         found: list[ConsumerRecord] = []
         while start + len(found) < end:
             try:
-                found += self._decode(start + len(found), end)
+                found += self._decode(data, start + len(found), end)
             except RaykaError:
                 if not found:
                     raise
                 break
         return found
 
-    def _locate(self) -> RecordSource | None:
-        """All records by compiled code; None if one of the batches can't be read."""
+    def _locate(self, data: memoryview) -> None:
+        """Find all records by compiled code, unless one of the batches can't be read."""
         assert _compiled.function is not None
-        arguments = self._data, self._batches, self._position, self._topic_partition, False
         try:
-            located: RecordSource = _compiled.function(*arguments)
+            located: RecordSource = _compiled.function(
+                data, self._batches, self._position, self._topic_partition, False
+            )
         except RaykaError:
             self._may_locate = False
-            return None
+            return
         self._may_locate = len(located) == len(self)
-        if not self._may_locate:
-            return None
-        self._data = memoryview(b"")
-        return located
+        if self._may_locate:
+            self._located, self._data = located, memoryview(b"")
 
-    def _decode(self, start: int, end: int) -> list[ConsumerRecord]:
+    def _decode(self, data: memoryview, start: int, end: int) -> list[ConsumerRecord]:
         """The records of one batch; the batch that was decoded last is kept."""
-        number = bisect_right(self._ends, start)
-        _, header = self._batches[number]
-        if self._decoded[0] != number:
-            decoded = _decode_one(self._data, self._batches[number], self._position, self._topic_partition, False)
+        batch = bisect_right(self._ends, start)
+        _, header = self._batches[batch]
+        number, decoded = self._decoded
+        if number != batch:
+            decoded = _decode_one(data, self._batches[batch], self._position, self._topic_partition, False)
             if len(decoded) != self._count(header):
                 counts = f"{self._count(header)} records, and not {len(decoded)}"
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The batch at offset {header.base_offset} has {counts}")
-            self._decoded = number, decoded
-        first = self._ends[number] - self._count(header)
-        return self._decoded[1][start - first : end - first]
+            self._decoded = batch, decoded
+        first = self._ends[batch] - self._count(header)
+        return decoded[start - first : end - first]
 
     def _count(self, header: BatchHeader) -> int:
         return min(header.record_count, header.next_offset - self._position)
