@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ _PACKAGES: Mapping[str, str] = {
 """The release of Delta for each version of Spark that rayka runs with."""
 _OWNER = "rayka.stream_id"
 _DELETED = "_deleted"
+_SCHEME = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _NEEDED = ("key", "value", "offset")
 _NO_KEY = "A record without a key can't be upserted: it has no row that it replaces"
 
@@ -70,7 +72,7 @@ def delta_sink(
     INVALID_REQUEST.
     """
     text = os.fspath(path)
-    return DeltaSink(text if "://" in text else os.fspath(Path(text).absolute()), transform, key)
+    return DeltaSink(text if _SCHEME.match(text) else os.fspath(Path(text).absolute()), transform, key)
 
 
 class Commit(NamedTuple):

@@ -138,4 +138,13 @@ def _value_reader(field: Any, wanted: pa.DataType) -> Reader:
     if field.enum_type is not None and pa.types.is_string(wanted):
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, str(number))
+    if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT) and pa.types.is_integer(wanted):
+        return _whole
     return lambda value: value
+
+
+def _whole(value: float) -> int:
+    """A number for a column of integers: Arrow would cut off its fraction. Raises ValueError if it has one."""
+    if not value.is_integer():
+        raise ValueError(f"{value} is not an integer")
+    return int(value)

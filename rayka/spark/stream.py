@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -111,12 +112,12 @@ class TopicStream(Closing):
         self._stopping.set()
 
     def close(self) -> None:
-        """Stop, and release the checkpoint and what sinks have kept."""
+        """Stop, and release the checkpoint and what sinks have kept: all of it, also if a part of it fails to close."""
         self.stop()
-        for sink in self._used_sinks:
-            sink.release(self._batches.stream_id)
-        self._used_sinks.clear()
-        self._batches.close()
+        with ExitStack() as closing:
+            closing.callback(self._batches.close)
+            while self._used_sinks:
+                closing.callback(self._used_sinks.pop().release, self._batches.stream_id)
 
     def _process_next(self, bounds: Bounds) -> Progress | None:
         started_s = time.monotonic()

@@ -128,8 +128,10 @@ class TopicTransactions(Closing):
 
     def close(self) -> None:
         """Close the producer and end the actor."""
-        ray.kill(self._claims)
-        self._producer.close()
+        try:
+            ray.kill(self._claims)
+        finally:
+            self._producer.close()
 
     def init(self) -> None:
         """Fence earlier drivers and end their open transaction. Raises PRODUCER_FENCED if a later driver has begun."""

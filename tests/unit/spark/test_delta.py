@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ import pyspark
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
-from rayka.spark.delta import Commit, create_statement, delta_settings, merge_statement
+from rayka.spark.delta import Commit, create_statement, delta_settings, delta_sink, merge_statement
 
 RANGES = (OffsetRange("clicks", 0, 5, 9), OffsetRange("clicks", 1, 0, 0), OffsetRange("pages", 0, 1, 4))
 
@@ -54,3 +55,12 @@ def test_the_release_of_delta_fits_the_pyspark(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RaykaError, match=r"need PySpark 3\.5 or 4\.2; this is 9\.0\.0") as refused:
         delta_settings()
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [("s3a://bucket/t", "s3a://bucket/t"), ("hdfs:/data/t", "hdfs:/data/t"), ("/data/t", "/data/t"), ("t", "{cwd}/t")],
+)
+def test_a_table_is_where_its_path_says(given: str, path: str) -> None:
+    """Also in the file system that a scheme without a host names."""
+    assert delta_sink(given)._path == path.format(cwd=Path.cwd())

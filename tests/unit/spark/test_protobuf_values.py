@@ -48,6 +48,8 @@ def descriptor_set():
             field("state", 5, Field.TYPE_ENUM, ".shop.Order.State"),
             field("at", 6, Field.TYPE_MESSAGE, ".google.protobuf.Timestamp"),
             field("raw", 7, Field.TYPE_BYTES),
+            field("price", 8, Field.TYPE_DOUBLE),
+            field("prices", 9, Field.TYPE_FLOAT, label=REPEATED),
         ],
     )
     entry = order.nested_type.add(
@@ -113,6 +115,20 @@ def test_messages_become_rows():
 def test_a_state_may_be_a_number():
     numbers = protobuf_values(StructType([StructField("state", IntegerType())]), DESCRIPTORS, "shop.Order")
     assert numbers.decode(pa.record_batch({"value": pa.array([FULL], pa.binary())})).to_pylist() == [{"state": 1}]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "whole"),
+    [
+        (StructField("price", LongType()), {"price": 19.99}, {"price": 20.0}),
+        (StructField("prices", ArrayType(IntegerType())), {"prices": [1.0, 1.5]}, {"prices": [1.0, -2.0]}),
+    ],
+)
+def test_a_fraction_is_not_cut_off_to_fit_a_column_of_integers(column, value, whole):
+    integers = protobuf_values(StructType([column]), DESCRIPTORS, "shop.Order")
+    assert integers.decode(pa.record_batch({"value": pa.array([order(**whole)], pa.binary())})).to_pylist() == [whole]
+    with pytest.raises(RaykaError, match="not Protobuf of the given schema"):
+        integers.decode(pa.record_batch({"value": pa.array([order(**value)], pa.binary())}))
 
 
 def test_what_is_no_message_fails_or_is_null():
