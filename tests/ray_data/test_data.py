@@ -48,24 +48,23 @@ def fill_large(cluster, topic):
 
 def tables_made(topic):
     """How many tables the leader was asked for."""
-    (connection,) = joined._connections.values() if joined._connections else (joined.RayCluster.here().connection(),)
-    leader = connection.broker.image.topics[topic].partitions[0].leader_actor
+    leader = joined.RayCluster.here().connection().broker.image.topics[topic].partitions[0].leader_actor
     published = ray.get(ray.get_actor(leader, namespace=DEFAULT_NAMESPACE).published.remote())
     return published.misses + published.hits
 
 
 def test_old_records_are_read_from_the_store_without_the_leader(cluster, data_dir):
-    local_start = create_tiered(cluster, "tiered", data_dir)
-    ending = {"tiered": {0: local_start}}
+    local_start = create_tiered(cluster, "ray-data-tiered", data_dir)
+    ending = {"ray-data-tiered": {0: local_start}}
 
-    rows = read_topic("tiered", ending=ending, min_splits=4).take_all()
+    rows = read_topic("ray-data-tiered", ending=ending, min_splits=4).take_all()
 
     assert [int(value.split()[0]) for value in sorted(values(rows), key=lambda value: int(value.split()[0]))] == list(
         range(local_start)
     )
-    assert tables_made("tiered") == 0
-    assert read_topic("tiered").count() == tiered_topic.COUNT
-    assert tables_made("tiered") > 0
+    assert tables_made("ray-data-tiered") == 0
+    assert read_topic("ray-data-tiered").count() == tiered_topic.COUNT
+    assert tables_made("ray-data-tiered") > 0
 
 
 def values(rows):

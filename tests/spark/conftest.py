@@ -56,6 +56,13 @@ def new_topic(cluster: Cluster, name: str, partitions: int) -> str:
     return topic
 
 
+def create_anew(cluster: Cluster, *topics: str) -> None:
+    """Create topics of two partitions, with names of the documentation that other tests may have taken."""
+    cluster.admin().delete_topics(topics, raise_errors=False)
+    for topic in topics:
+        cluster.admin().create_topic(topic, partitions=2)
+
+
 @pytest.fixture
 def actor_pid(cluster: Cluster) -> Callable[[str, int], int]:
     """`actor_pid(topic, partition)`: the process that leads a partition, once it is there: it may be starting again."""

@@ -15,6 +15,7 @@ import ray
 import rayka.spark
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark import delta_sink, read_topic, stream_topic
+from tests.spark.conftest import create_anew
 from tests.spark.test_stream import Driver, fill, once
 from tests.support.readme import ROOT, blocks, relocated
 from tests.support.scale import IS_LONG, rounds
@@ -105,7 +106,7 @@ def test_records_without_a_key_cannot_be_upserted(spark, cluster, topic, tmp_pat
 
 def test_the_program_in_the_documentation(spark, cluster, tmp_path, monkeypatch, capfd):
     """It reads the tables with pandas."""
-    cluster.admin().create_topics(["clicks", "users"], raise_errors=False)
+    create_anew(cluster, "clicks", "users")
     with cluster.producer() as producer:
         for number in range(300):
             producer.send("clicks", b"/page/%d" % (number % 3))

@@ -23,6 +23,7 @@ def tiered_configs(store: Path) -> dict[str, str]:
         "rsm.config.url": f"file://{store}",
         "remote.log.manager.task.interval.ms": "200",
         "log.retention.check.interval.ms": "200",
+        "log.retention.ms": "-1",  # tests write old timestamps
         "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
         "rsm.config.chunk.size": "8192",
     }
