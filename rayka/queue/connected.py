@@ -68,6 +68,6 @@ def _leave() -> None:
     """The program ends: end the leases of its items, and delete the queues without a name that it made."""
     if not ray.is_initialized():
         return
-    ends = [each.loop.submit(each.reader.end()) for each in list(_all) if not each.loop.is_closed]
+    ends = [each.loop.submit(each.reader.end(is_exit=True)) for each in list(_all) if not each.loop.is_closed]
     ends += [each.loop.submit(each.topic.delete()) for each in OWN.values() if not each.loop.is_closed]
     concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ray import cloudpickle
 
 from rayka.client.share.records import RecordAcknowledgement, rejection_headers
-from rayka.queue.leases import Item, ItemRun
+from rayka.queue.leases import RELEASE, Item, ItemRun
 from rayka.queue.settings import require_item_fits
 from rayka.share.record_state import AcknowledgeType
 
 if TYPE_CHECKING:
     from rayka.queue.reader import QueueReader
-
-RELEASE: Final = RecordAcknowledgement(AcknowledgeType.RELEASE)
 
 _PLAIN = frozenset({bytes, str, int, float, bool, type(None)})
 _PROTOCOL = 5

@@ -24,6 +24,7 @@ from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.record_state import AcknowledgeType
 
 ACCEPT = RecordAcknowledgement(AcknowledgeType.ACCEPT)
+RELEASE = RecordAcknowledgement(AcknowledgeType.RELEASE)
 _QUICK_MS = 100
 _IDLE_MS = 100
 _GROWTH = 4
@@ -257,14 +258,15 @@ class Leases:
             else:
                 self._held[_ENDED].extend(held)
 
-    def end(self) -> None:
+    def end(self, *, is_exit: bool = False) -> None:
         """The program ends, or has let go of the queue: what was delivered is done, unless it had to say so.
 
-        The rest goes back with the session.
+        The rest goes back with the session, as if it had not been delivered. At the exit of a program it counts as
+        delivered: an item that ends every program must come to its limit.
         """
-        if self._lease is not Lease.TASK_DONE:
+        if self._lease is not Lease.TASK_DONE or is_exit:
             for held in self._held.values():
-                self._acknowledge(held, ACCEPT)
+                self._acknowledge(held, RELEASE if self._lease is Lease.TASK_DONE else ACCEPT)
         self._held.clear()
         self._lost.clear()
         self.forget_ready()

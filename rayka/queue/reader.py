@@ -374,8 +374,11 @@ class QueueReader:
 
     # Ending.
 
-    async def end(self) -> None:
-        """Nobody gets items here any more: say what is left to say, and give back the rest. Safe to repeat."""
+    async def end(self, *, is_exit: bool = False) -> None:
+        """Nobody gets items here any more: say what is left to say, and give back the rest. Safe to repeat.
+
+        `is_exit`: the program ends, and what it has not finished counts as delivered.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -387,7 +390,7 @@ class QueueReader:
             self._pumping.cancel()
             await asyncio.wait([self._pumping])
         with self._lock:
-            self._leases.end()
+            self._leases.end(is_exit=is_exit)
             said = self._leases.take_said()
         if said:
             await self._member.acknowledge(said)

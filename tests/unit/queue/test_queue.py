@@ -606,3 +606,14 @@ def test_a_batch_is_whole_though_a_get_that_gave_up_has_begun_to_fetch(queue: Qu
             queue.get(timeout=0.01)
         queue.put_nowait_batch(range(100))
         assert queue.get_nowait_batch(100) == list(range(100))
+
+
+def test_an_item_that_ends_every_program_is_delivered_as_often_as_allowed(cluster: Cluster) -> None:
+    queue = leased(cluster, lease="task_done", max_attempts=2)
+    queue.put("poison")
+    for _ in range(2):
+        program = copy_of(queue)
+        assert program.get(timeout=ENOUGH_S) == "poison"
+        program._here.loop.run(program._here.reader.end(is_exit=True))
+    wait_until(lambda: queue.lag() == 0, ENOUGH_S, "it is not delivered again")
+    queue.shutdown()
