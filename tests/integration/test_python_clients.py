@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 
 import psutil
@@ -12,7 +13,9 @@ import ray
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 import rayka
+from rayka.actors.controller.watch import find_controller
 from rayka.actors.node.answers import answers
+from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client import connection
 from rayka.client.cluster import Cluster
 from rayka.client.consumer.records import ConsumerRecord
@@ -116,9 +119,15 @@ def test_a_start_that_takes_too_long_says_what_it_waited_for(cluster: Cluster) -
 def test_a_program_that_gets_no_answer_when_it_connects_is_told_from_whom(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_CONNECT_TIMEOUT_S", 0)
-    with pytest.raises(RaykaError, match="no answer within 0 s: the controller"):
-        rayka.connect()
+    monkeypatch.setattr(connection, "_CONNECT_TIMEOUT_S", 0.5)
+    pid = find_controller(DEFAULT_NAMESPACE).__ray_call__.remote(lambda controller: os.getpid())
+    controller = psutil.Process(ray.get(pid, timeout=ENOUGH_S))
+    controller.suspend()
+    try:
+        with pytest.raises(RaykaError, match=r"no answer within 0\.5 s: the controller \(the load"):
+            rayka.connect()
+    finally:
+        controller.resume()
 
 
 @pytest.mark.parametrize("place", ["task", "actor"])
