@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -26,19 +27,19 @@ class Compiled:
         self._name = name
         self._warm_up = warm_up
         self._records = 0
-        self._is_asked_for = False
+        self._asked_in: int | None = None  # the process: a thread that loads does not live on in a forked one
         self.function: Callable[..., Any] | None = None
 
     def count(self, records: int) -> None:
         """So many records were handled without it; begin to load it after `LOAD_AFTER_RECORDS`."""
         self._records += records
-        if self._records >= LOAD_AFTER_RECORDS and not self._is_asked_for:
-            self._is_asked_for = True
+        if self._records >= LOAD_AFTER_RECORDS and self._asked_in != os.getpid():
+            self._asked_in = os.getpid()
             threading.Thread(target=self.load, name="rayka-compiled", daemon=True).start()
 
     def load(self) -> None:
         """Load it now. Where that fails plain Python is used for good, and the log says why."""
-        self._is_asked_for = True
+        self._asked_in = os.getpid()
         try:
             function = getattr(importlib.import_module(self._module), self._name)
             self._warm_up(function)

@@ -26,7 +26,7 @@ from rayka.gateway.server.handover import Affinity
 from rayka.gateway.server.header import parse_header
 from rayka.gateway.server.limits import logger
 from rayka.gateway.server.request import Call, PendingRequest
-from rayka.gateway.server.response_writer import Part, ResponseWriter
+from rayka.gateway.server.response_writer import Part, ResponseWriter, plain_descriptor
 from rayka.gateway.wire.reader import Frame, FrameReader, MalformedFrame
 from rayka.gateway.wire.schema import schema
 
@@ -183,11 +183,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _move(self) -> None:
         """Hand the connection to the process that leads what it asks for, once nothing of it is under way here."""
         is_quiet = not (self._requests or self._frames.has_bytes or self._writer.is_blocked or self.lost_batches)
-        endpoint = self._transport.get_extra_info("socket")
-        if not is_quiet or self._parked is not None or self._state is not ConnectionState.OPEN or endpoint is None:
+        descriptor = plain_descriptor(self._transport)
+        if not is_quiet or self._parked is not None or self._state is not ConnectionState.OPEN or descriptor < 0:
             return
         assert self.affinity.path is not None
-        if self._context.handover.send(self.affinity.path, endpoint.fileno(), self.affinity.moves + 1):
+        if self._context.handover.send(self.affinity.path, descriptor, self.affinity.moves + 1):
             self.abort()
         else:
             self.affinity.reset()

@@ -22,15 +22,13 @@ class _Statistics(ctypes.Structure):
     )
 
 
-_range, _statistics = _Range(), _Statistics()
-_pointers = ctypes.byref(_range), ctypes.byref(_statistics)
 _syscall = ctypes.PyDLL(None).syscall  # without giving up the interpreter's lock: it takes less than a microsecond
 
 
 def is_cached(descriptor: int, position: int, size: int) -> bool:
     """Whether all of these bytes are in the page cache; False where the system cannot tell."""
-    _range.offset, _range.length = position, size
-    if _syscall(_CACHESTAT, descriptor, *_pointers, 0):
+    statistics = _Statistics()  # of this call alone: event loops of several threads ask
+    if _syscall(_CACHESTAT, descriptor, ctypes.byref(_Range(position, size)), ctypes.byref(statistics), 0):
         return False
     pages = (position + size - 1) // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
-    return bool(_statistics.cached >= pages)
+    return bool(statistics.cached >= pages)

@@ -68,9 +68,8 @@ class ResponseWriter:
         self._next_turn: asyncio.Handle | None = None
         self._disk_read: asyncio.Future[bytes] | None = None
         self._kept_bytes = 0
-        endpoint = transport.get_extra_info("socket")
-        self._endpoint = endpoint.fileno() if endpoint is not None else -1
-        transport.set_write_buffer_limits(high=0)
+        self._endpoint = plain_descriptor(transport)
+        transport.set_write_buffer_limits(high=1)  # the limit 0 stops transports of TLS from the beginning
 
     @property
     def is_blocked(self) -> bool:
@@ -136,7 +135,7 @@ class ResponseWriter:
         self._continue()
 
     def _send_piece(self) -> int:
-        """Send one piece; 0 if it must come from the disk."""
+        """Send one piece; 0 if there is none, or it must come from the disk."""
         first = self._queue[0]
         limit = PIECE_BYTES
         if isinstance(first, SegmentPart):
@@ -154,7 +153,8 @@ class ResponseWriter:
         piece = memoryview(self._context.piece)[:limit]
         size = self._gather(piece)
         if not size:
-            self._read_from_disk()
+            if self._queue:
+                self._read_from_disk()
         elif size <= _LEAD_BYTES:
             self._transport.write(bytes(piece[:size]))
         else:
@@ -218,13 +218,13 @@ class ResponseWriter:
 
     def _disk_has_read(self, done: asyncio.Future[bytes]) -> None:
         self._disk_read = None
+        error = done.exception()
         if self._transport.is_closing() or not self._queue:
             return
-        try:
-            data = done.result()
-        except (OSError, SegmentGone) as error:
+        if isinstance(error, OSError | SegmentGone):
             self._cannot_read(error)
             return
+        data = done.result()
         self._drop_beginning(len(data))
         self._queue.appendleft(data)
         self._continue()
@@ -241,6 +241,12 @@ class ResponseWriter:
     def _end(self) -> None:
         self.close()
         self._abort()
+
+
+def plain_descriptor(transport: asyncio.BaseTransport) -> int:
+    """The socket that carries what is written as it is; -1 if there is none, as under TLS."""
+    endpoint = transport.get_extra_info("socket")
+    return -1 if endpoint is None or transport.get_extra_info("ssl_object") else int(endpoint.fileno())
 
 
 def _without_beginning(part: Part, size: int) -> Part | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import socket
+import ssl
 import struct
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,9 @@ from typing import Any
 import pytest
 
 from rayka.gateway.server import segment_files
+from rayka.gateway.server.connection import ClientConnection
 from rayka.gateway.server.listener import Listener
+from rayka.gateway.server.segment_files import SegmentFile, SegmentGone
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
 from tests.support.local_broker import LocalBroker
@@ -201,6 +207,81 @@ def test_a_client_that_leaves_in_the_middle_of_a_response_disturbs_nobody(
     run(tmp_path, check)
 
 
+def test_a_disk_that_fails_after_its_client_has_left_is_no_error_of_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, has_left, has_failed = threading.Event(), threading.Event(), threading.Event()
+
+    def fail_late(file: SegmentFile, size: int, position: int) -> bytes:
+        reading.set()
+        assert has_left.wait(30)
+        has_failed.set()
+        raise SegmentGone(file.path)
+
+    monkeypatch.setattr(segment_files, "is_cached", lambda *arguments: False)
+    monkeypatch.setattr(SegmentFile, "read_cached", lambda *arguments: 0)
+    monkeypatch.setattr(SegmentFile, "read", fail_late)
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        complaints: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        fill(broker, 1, RECORD_BYTES)
+        client = await connect_silently(listener.port)
+        client.sendall(large_fetch())
+        await until(reading.is_set)
+        client.close()
+        await until(lambda: listener.connections == 0)
+        has_left.set()
+        await until(has_failed.is_set)
+        await loop.run_in_executor(None, int)
+        gc.collect()
+        assert not complaints
+
+    run(tmp_path, check)
+
+
+def test_responses_of_nothing_but_empty_parts_are_passed_over(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        client = await WireClient.connect(listener.port)
+        await client.ask(ApiKey.API_VERSIONS, 0, b"")
+        assert listener._context is not None
+        (connection,) = listener._context.connections
+        connection._writer.write([b"", bytearray(), b""])
+        assert not connection._writer.is_blocked
+        await client.ask(ApiKey.API_VERSIONS, 0, b"")
+        await client.close()
+
+    run(tmp_path, check)
+
+
+def test_records_are_not_sent_past_an_encrypted_connection(tmp_path: Path) -> None:
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 5, RECORD_BYTES)
+        (log,) = tmp_path.rglob("*.log")
+        context, loop = listener._context, asyncio.get_running_loop()
+        assert context is not None
+        server_side, client_side = (encryption(side) for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+        server = await loop.create_server(lambda: ClientConnection(context), "127.0.0.1", 0, ssl=server_side)
+        address = server.sockets[0].getsockname()
+        client = WireClient(*await asyncio.open_connection(*address, ssl=client_side))
+        client.writer.write(large_fetch())
+        assert records_of(await client.receive()) == log.read_bytes()
+        await client.close()
+        server.close()
+
+    run(tmp_path, check)
+
+
+def encryption(side: int) -> ssl.SSLContext:
+    """TLS that needs no certificates."""
+    context = ssl.SSLContext(side)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("AECDH-AES128-SHA:@SECLEVEL=0")
+    return context
+
+
 async def received_before_the_end(listener: Listener, requests: bytes) -> int:
     """How many bytes come before the broker ends the connection. The last response is not among them."""
     client = await WireClient.connect(listener.port)
@@ -230,3 +311,28 @@ def test_the_page_cache_says_what_it_has(tmp_path: Path) -> None:
         assert segment_files.is_cached(file.fileno(), 10, 90_000)
         assert not segment_files.is_cached(file.fileno(), 10, 5_000_000)
         assert not segment_files.is_cached(99_999, 0, 10), "no such file"
+
+
+def test_threads_that_ask_about_different_files_each_hear_about_their_own(tmp_path: Path) -> None:
+    """Several event loops may run in one process."""
+    written, hole = tmp_path / "written", tmp_path / "hole"
+    written.write_bytes(bytes(1 << 20))
+    hole.touch()
+    os.truncate(hole, 1 << 20)
+    wrong: list[Path] = []
+
+    def ask(path: Path, expected: bool) -> None:
+        with path.open("rb") as file:
+            for _ in range(20_000):
+                if segment_files.is_cached(file.fileno(), 0, 1 << 20) is not expected:
+                    wrong.append(path)
+
+    threads = [threading.Thread(target=ask, args=arguments) for arguments in ((written, True), (hole, False))]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    assert not wrong
