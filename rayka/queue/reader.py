@@ -12,7 +12,6 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -26,6 +25,7 @@ from rayka.queue.leases import Acknowledged, Item, ItemRun, LeasedOffsets, Lease
 from rayka.queue.member import MAX_BYTES, QueueMember
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import GONE, QueueTopic
+from rayka.queue.waiters import Waiters
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class QueueReader:
         self._member = QueueMember(broker, topic, settings.lease_s or SHORTEST_LEASE_S, self._say_again, self._lose)
         self._leases = Leases(settings.lease, settings.prefetch)
         self._lock = threading.Lock()
-        self._waiters: deque[concurrent.futures.Future[None]] = deque()
+        self._waiters = Waiters()
         self._background = BackgroundTasks(f"queue {topic.name}")
         self._epochs: dict[int, int] = {}
         self._image: object = None
@@ -113,24 +113,19 @@ class QueueReader:
 
     def arrival(self) -> concurrent.futures.Future[None]:
         """Done when there may be an item. Raises the error that ended the queue."""
-        waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
             if self._error is not None:
                 raise self._error
             if self._leases.ready_count:
-                waiter.set_result(None)
-                return waiter
-            self._waiters.append(waiter)
+                return Waiters.woken()
+            waiter = self._waiters.add()
         self._loop.call_soon(self._start_pumping)
         return waiter
 
     def forget(self, waiter: concurrent.futures.Future[None]) -> None:
-        """Who waited has given up. If it was to look again another one does."""
+        """Who waited has given up."""
         with self._lock:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif waiter.done() and self._waiters:
-                _wake(self._waiters.popleft())
+            self._waiters.remove(waiter)
 
     def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement) -> bool:
         """Acknowledge the oldest item of the holder, or of one that has ended; False if there is none."""
@@ -260,8 +255,7 @@ class QueueReader:
         with self._lock:
             self._fetched_s = _now_s()
             self._leases.add(runs, _now_ms(), is_dry=found < wanted and size < MAX_BYTES // 2)
-            for _ in range(min(found, len(self._waiters))):
-                _wake(self._waiters.popleft())
+            self._waiters.wake(found)
         return found
 
     async def size(self) -> int:
@@ -367,10 +361,7 @@ class QueueReader:
     def _fail(self, error: RaykaError) -> None:
         """End the wait of everybody with an error."""
         with self._lock:
-            waiters, self._waiters = list(self._waiters), deque()
-        for waiter in waiters:
-            if waiter.set_running_or_notify_cancel():
-                waiter.set_exception(error)
+            self._waiters.fail(error)
 
     # Ending.
 
@@ -396,11 +387,6 @@ class QueueReader:
             await self._member.acknowledge(said)
         if self._epochs:
             await self._member.leave(self._epochs)
-
-
-def _wake(waiter: concurrent.futures.Future[None]) -> None:
-    if waiter.set_running_or_notify_cancel():
-        waiter.set_result(None)
 
 
 def _now_ms() -> int:
