@@ -34,9 +34,9 @@ INPUTS, OUTPUTS, COPIERS = 4, 3, 3
 RECORDS = 2
 """At most so many are copied in one transaction."""
 TRANSACTIONS = rounds(300, 10_000)
-PART = rounds(45, 30)
+PART = rounds(45, 60)
 PAUSE_S = 2.0
-RECOVERY_S = 90.0
+RECOVERY_S = rounds(90, 150)
 Fault = Callable[[BrokerProcess, int], None]
 PRODUCE, END_TXN = 0, 26
 FIRST_WITH_EPOCH_BUMP = 5
@@ -97,14 +97,14 @@ class Workload:
         assert producer.flush(RECOVERY_S) == 0
         self.fed += count
 
-    def await_copies(self, what: str) -> None:
-        """Until a reader of committed records has seen as many copies in each partition as there are inputs."""
+    def await_copies(self, what: str) -> float:
+        """Wait until a reader of committed records has seen each input in each partition; return the seconds."""
 
         def is_copied() -> bool:
             return all(self.counts[partition] >= self.fed for partition in range(OUTPUTS))
 
         try:
-            wait_until(is_copied, RECOVERY_S, f"everything is copied after {what}")
+            return wait_until(is_copied, RECOVERY_S, f"everything is copied after {what}")
         except AssertionError as late:
             raise AssertionError(f"{late}: {self.counts} of {self.fed}") from late
 
@@ -303,7 +303,8 @@ def survive(
                 workload.feed(PART * RECORDS)
                 fault(broker, number)
                 workload.feed(PART * RECORDS)
-                workload.await_copies(f"{what}, number {number}")
+                took_s = workload.await_copies(f"{what}, number {number}")
+                print(f"{what}, number {number}: {len(workload.attempts)} transactions, copied {took_s:.1f} s later")
             number += 1
     check(workload)
     return workload
