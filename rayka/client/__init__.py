@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rayka.client.producer.producer import AsyncProducer
     from rayka.client.settings import ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
     from rayka.client.share.blocking import ShareConsumer
-    from rayka.client.share.consumer import AsyncShareConsumer
+    from rayka.client.share.consumer import AsyncShareConsumer, ShareConsumerOptions
     from rayka.client.share.pool import ProcessingCounts, ProcessingPool
     from rayka.client.share.records import ShareRecord
     from rayka.client.streams.streams import AsyncConsumerConnector, AsyncStream, ConsumerConnector, Stream
@@ -59,7 +59,7 @@ _MODULES = {
     "rayka.client.producer.producer": ("AsyncProducer",),
     "rayka.client.settings": ("ConsumerConfig", "ConsumerOptions", "ProducerConfig", "ProducerOptions"),
     "rayka.client.share.blocking": ("ShareConsumer",),
-    "rayka.client.share.consumer": ("AsyncShareConsumer",),
+    "rayka.client.share.consumer": ("AsyncShareConsumer", "ShareConsumerOptions"),
     "rayka.client.share.pool": ("ProcessingCounts", "ProcessingPool"),
     "rayka.client.share.records": ("ShareRecord",),
     "rayka.client.streams.streams": ("AsyncConsumerConnector", "AsyncStream", "ConsumerConnector", "Stream"),
@@ -123,6 +123,7 @@ __all__ = [
     "RecordSet",
     "ResourceType",
     "ShareConsumer",
+    "ShareConsumerOptions",
     "ShareRecord",
     "Stream",
     "TimestampType",

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, Unpack, overload
+from typing import Any, Protocol, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from rayka.client.admin.admin import Admin, AsyncAdmin
@@ -21,7 +21,7 @@ from rayka.client.producer.blocking import Producer
 from rayka.client.producer.producer import AsyncProducer
 from rayka.client.settings import ConsumerOptions, ProducerOptions
 from rayka.client.share.blocking import ShareConsumer
-from rayka.client.share.consumer import AsyncShareConsumer
+from rayka.client.share.consumer import AsyncShareConsumer, ShareConsumerOptions
 from rayka.client.share.pool import AsyncProcessingPool, ProcessingPool
 from rayka.client.share.processing import RETRIABLE, Retriable
 from rayka.client.share.worker import Process, spawner
@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _FLUSH_TIMEOUT_MS = 10_000
 """How long leaving a cluster waits for what producers have not sent yet."""
+
+
+M = TypeVar("M", bound=GroupConsumer | ConsumerConnector | ShareConsumer | ProcessingPool)
 
 
 class Connection(Protocol):
@@ -66,7 +69,9 @@ class Cluster:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._clients: WeakSet[AsyncProducer | AsyncConsumer | AsyncReader | AsyncConsumerConnector] = WeakSet()
+        self._clients: WeakSet[
+            AsyncProducer | AsyncConsumer | AsyncReader | AsyncShareConsumer | AsyncConsumerConnector
+        ] = WeakSet()
         self._members: WeakSet[GroupConsumer | ConsumerConnector | ShareConsumer | ProcessingPool] = WeakSet()
 
     @property
@@ -102,18 +107,10 @@ class Cluster:
         if group_id is None:
             _require_none(topics)
             return Consumer(self.async_consumer(**config), self._connection.loop)
-        consumer = GroupConsumer(self._group_consumer(group_id, topics, config), self._connection.loop)
-        self._members.add(consumer)
-        return consumer
+        return self._member(GroupConsumer(self._group_consumer(group_id, topics, config), self._connection.loop))
 
     def share_consumer(
-        self,
-        group_id: str,
-        topics: Iterable[str],
-        *,
-        acknowledgement_mode: str = "implicit",
-        max_poll_records: int = 500,
-        acquire_mode: str = "batch_optimized",
+        self, group_id: str, topics: Iterable[str], **config: Unpack[ShareConsumerOptions]
     ) -> ShareConsumer:
         """A member of a share group: many members read a partition together, each record under a lock (KIP-932).
 
@@ -122,28 +119,11 @@ class Cluster:
                     consumer.accept(record)  # or release(record), reject(record)
                 consumer.commit()
 
-        acknowledgement_mode: "implicit": the next `poll` or `commit` accepts the records of the last poll. "explicit":
-            the program accepts, releases or rejects each record before it polls again.
-        max_poll_records: of one poll. A poll gets the records that were sent together as a whole, so perhaps more,
-            unless acquire_mode is "record_limit" instead of "batch_optimized".
-
-        A new group starts with the records that are written after it, unless its setting `share.auto.offset.reset` is
-        `earliest`. Raises INVALID_CONFIG, and INVALID_TOPIC_EXCEPTION for topics that are not a list of names.
+        Settings: `AsyncShareConsumer`. A new group starts with the records that are written after it, unless its
+        setting `share.auto.offset.reset` is `earliest`.
         """
-
-        async def create() -> AsyncShareConsumer:
-            return AsyncShareConsumer(
-                self._connection.broker,
-                group_id,
-                topics,
-                acknowledgement_mode=acknowledgement_mode,
-                max_poll_records=max_poll_records,
-                acquire_mode=acquire_mode,
-            )
-
-        consumer = ShareConsumer(self._connection.loop.run(create()), self._connection.loop)
-        self._members.add(consumer)
-        return consumer
+        consumer = self._connection.loop.run(self._share_consumer(group_id, topics, config))
+        return self._member(ShareConsumer(consumer, self._connection.loop))
 
     def process(
         self,
@@ -173,27 +153,18 @@ class Cluster:
         spawn = spawner(fn, retriable, delay_ms, ray_actor_options or {})
 
         async def create() -> AsyncProcessingPool:
-            consumer = AsyncShareConsumer(
-                self._connection.broker,
-                group_id,
-                [topic],
-                acknowledgement_mode="explicit",
-                acquire_mode="record_limit",
-            )
+            config = ShareConsumerOptions(acknowledgement_mode="explicit", acquire_mode="record_limit")
+            consumer = await self._share_consumer(group_id, [topic], config)
             return AsyncProcessingPool(consumer, spawn, actors)
 
-        pool = ProcessingPool(self._connection.loop.run(create()), self._connection.loop)
-        self._members.add(pool)
-        return pool
+        return self._member(ProcessingPool(self._connection.loop.run(create()), self._connection.loop))
 
     def consumer_connector(
         self, group_id: str, consumer_id: str | None = None, **config: Unpack[GroupConsumerOptions]
     ) -> ConsumerConnector:
         """The streams of Kafka's design papers. Settings: `AsyncConsumerConnector`."""
         core = self.async_consumer_connector(group_id, consumer_id, **config)
-        connector = ConsumerConnector(core, self._connection.loop)
-        self._members.add(connector)
-        return connector
+        return self._member(ConsumerConnector(core, self._connection.loop))
 
     def reader(self, **config: Unpack[ConsumerOptions]) -> Reader:
         """The stateless reader of Kafka's design papers. Settings: `AsyncReader`."""
@@ -227,6 +198,19 @@ class Cluster:
             return self._group_consumer(group_id, topics, config)
         _require_none(topics)
         consumer = AsyncConsumer(self._connection.broker, self._connection.loop.loop, **config)
+        self._clients.add(consumer)
+        return consumer
+
+    def async_share_consumer(
+        self, group_id: str, topics: Iterable[str], **config: Unpack[ShareConsumerOptions]
+    ) -> AsyncShareConsumer:
+        """A member of a share group to be awaited, in any event loop. Settings: `AsyncShareConsumer`.
+
+        async with cluster.async_share_consumer("workers", ["tasks"]) as consumer:
+            records = await consumer.poll(timeout_ms=3000)
+            results = await consumer.commit()
+        """
+        consumer = self._connection.loop.run(self._share_consumer(group_id, topics, config))
         self._clients.add(consumer)
         return consumer
 
@@ -271,6 +255,17 @@ class Cluster:
         )
         self._clients.add(consumer)
         return consumer
+
+    async def _share_consumer(
+        self, group_id: str, topics: Iterable[str], config: ShareConsumerOptions
+    ) -> AsyncShareConsumer:
+        """It lives in the loop of the connection."""
+        return AsyncShareConsumer(self._connection.broker, group_id, topics, **config)
+
+    def _member(self, member: M) -> M:
+        """It is closed with the cluster, in the thread that closes that."""
+        self._members.add(member)
+        return member
 
     def _close_clients(self) -> None:
         """The callbacks of blocking consumers run in this thread."""

@@ -20,6 +20,7 @@ from rayka.client import connection
 from rayka.client.cluster import Cluster
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.records import ConfigResource, ResourceType
 from tests.support.scale import rounds
 
 ENOUGH_S = 150.0
@@ -98,6 +99,30 @@ def test_a_ray_task_and_an_async_actor_are_programs_on_the_cluster(cluster: Clus
     assert sorted(ray.get([produce.remote(number) for number in range(3)], timeout=ENOUGH_S)) == [0, 1, 2]
     values = ray.get(Reader.remote().first.remote(3), timeout=ENOUGH_S)
     assert sorted(values) == [b"task-0", b"task-1", b"task-2"]
+
+
+def test_a_share_consumer_is_awaited_in_any_event_loop(cluster: Cluster) -> None:
+    cluster.admin().create_topic("jobs")
+    group = ConfigResource(ResourceType.GROUP, "jobs")
+    cluster.admin().alter_configs(group, {"share.auto.offset.reset": "earliest"})
+    with cluster.producer() as producer:
+        producer.send_many("jobs", [b"%d" % number for number in range(3)])
+
+    async def take(count: int) -> list[tuple[bytes | None, int]]:
+        """The next records and how often each was delivered; number 1 is released at its first delivery."""
+        taken: list[tuple[bytes | None, int]] = []
+        async with cluster.async_share_consumer("jobs", ["jobs"], acknowledgement_mode="explicit") as consumer:
+            while len(taken) < count:
+                for record in await consumer.poll(timeout_ms=500):
+                    taken.append((record.value, record.delivery_count))
+                    (consumer.release if taken[-1] == (b"1", 1) else consumer.accept)(record)
+                assert not any((await consumer.commit()).values())
+        with pytest.raises(RaykaError, match="closed"):
+            await consumer.poll()
+        return taken
+
+    taken = asyncio.run(asyncio.wait_for(take(4), ENOUGH_S))
+    assert taken == [(b"0", 1), (b"1", 1), (b"2", 1), (b"1", 2)]
 
 
 def test_a_start_that_takes_too_long_says_what_it_waited_for(cluster: Cluster) -> None:

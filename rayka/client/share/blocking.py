@@ -6,7 +6,7 @@ import concurrent.futures
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from rayka.client.loop import Closing, LoopThread, Shell, blocking
+from rayka.client.loop import Closing, Shell, blocking, blocking_close
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
 from rayka.client.share.processing import RETRIABLE, Retriable
 from rayka.client.share.records import ShareRecord
@@ -19,12 +19,9 @@ CommitCallback = Callable[[CommitResults | None, BaseException | None], object]
 class ShareConsumer(Shell[AsyncShareConsumer], Closing):
     """The blocking form of `AsyncShareConsumer`, for one thread at a time."""
 
-    def __init__(self, core: AsyncShareConsumer, loop: LoopThread) -> None:
-        super().__init__(core, loop)
-        self._is_closed = False
-
     poll = blocking(AsyncShareConsumer.poll)
     renew = blocking(AsyncShareConsumer.renew)
+    close = blocking_close(AsyncShareConsumer.close)
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
         """See `AsyncShareConsumer.acknowledge`."""
@@ -65,12 +62,6 @@ class ShareConsumer(Shell[AsyncShareConsumer], Closing):
         if callback is not None:
             future.add_done_callback(lambda done: _tell(callback, done))
         return future
-
-    def close(self) -> None:
-        """See `AsyncShareConsumer.close`. Safe to repeat."""
-        if not self._is_closed and not self._loop.is_closed:
-            self._is_closed = True
-            self._loop.run(self._core.close())
 
 
 def _tell(callback: CommitCallback, done: concurrent.futures.Future[CommitResults]) -> None:

@@ -12,9 +12,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from rayka.client.group.subscription import subscription_of
+from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
@@ -50,12 +51,24 @@ _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 
 
-class AsyncShareConsumer:
-    """To be used in the event loop where it was made, by one task at a time.
+class ShareConsumerOptions(TypedDict, total=False):
+    """The keyword arguments of a share consumer, as `AsyncShareConsumer` explains them."""
 
-    A poll gets the records that were sent together as a whole, so perhaps more than `max_poll_records`, unless
-    `acquire_mode` is `record_limit`. Raises INVALID_TOPIC_EXCEPTION for topics that are not a list of names, and
-    INVALID_CONFIG.
+    acknowledgement_mode: str
+    max_poll_records: int
+    acquire_mode: str
+
+
+class AsyncShareConsumer(AsyncClosing):
+    """To be awaited in any event loop, by one task at a time.
+
+    acknowledgement_mode: "implicit": the next `poll` or `commit` accepts the records of the last poll. "explicit":
+        the program accepts, releases or rejects each record before it polls again.
+    max_poll_records: of one poll. A poll gets the records that were sent together as a whole, so perhaps more,
+        unless acquire_mode is "record_limit" instead of "batch_optimized".
+
+    It lives in the event loop where it is made. Raises INVALID_CONFIG, and INVALID_TOPIC_EXCEPTION for topics that are
+    not a list of names.
     """
 
     def __init__(
@@ -79,35 +92,39 @@ class AsyncShareConsumer:
             if topic not in broker.image.topics:
                 logger.warning("the topic %s does not exist: group %s waits for it", topic, group_id)
         self._member = ShareConsumerMember(broker, group_id, subscription)
-        self._loop = asyncio.get_running_loop()
+        self.home = asyncio.get_running_loop()
         self._reader = SegmentReader()
         self._held: set[tuple[TopicPartition, int]] = set()
         self._said: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._commits: set[asyncio.Task[Any] | None] = set()
+        self._is_closed = False
         self.lock_duration_ms = 0
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """Records to process; none if none came within `timeout_ms`.
 
-        Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, what ended the
-        membership, and an error of a partition that will not pass by itself.
+        Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, and after
+        `close`; what ended the membership; and an error of a partition that will not pass by itself.
         """
         self._settle_held()
         return await self.poll_more(timeout_ms, self._max_poll_records)
 
+    @at_home
     async def poll_more(self, timeout_ms: float, max_records: int) -> list[ShareRecord]:
         """As `poll`, for a program that holds records of earlier polls, and goes on to hold them.
 
         With `acquire_mode` `record_limit` there are no more than `max_records`.
         """
-        until = self._loop.time() + timeout_ms / 1000
+        if self._is_closed:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "The share consumer is closed")
+        until = self.home.time() + timeout_ms / 1000
         while True:
             if self._member.error is not None:
                 raise self._member.error
-            left_s = max(0.0, until - self._loop.time())
+            left_s = max(0.0, until - self.home.time())
             records = await self._fetch(min(left_s, _LONGEST_WAIT_S), max_records)
-            if records or self._loop.time() >= until:
+            if records or self.home.time() >= until:
                 return records
 
     @property
@@ -292,6 +309,7 @@ class AsyncShareConsumer:
             said[record.topic_partition][record.offset] = _RENEWED
         return await self._acknowledge(said)
 
+    @at_home
     async def _acknowledge(self, said: Said) -> CommitResults:
         if not said:
             return {}
@@ -308,12 +326,16 @@ class AsyncShareConsumer:
             for partition, result in results.items()
         }
 
+    @at_home
     async def close(self) -> None:
-        """Send the acknowledgements, give back all other records, and leave the group.
+        """Send the acknowledgements, give back all other records, and leave the group. Safe to repeat.
 
         In implicit mode the records of the last poll are among those that go back, unless `commit` was called. Commits
         that are under way are waited for.
         """
+        if self._is_closed:
+            return
+        self._is_closed = True
         await asyncio.gather(*(task for task in self._commits if task is not None), return_exceptions=True)
         await self._acknowledge(self._take_said())
         member = self._member
