@@ -22,22 +22,22 @@ from rayka.lazy import lazy_names
 if TYPE_CHECKING:
     from rayka.ranges.losses import DataLoss
     from rayka.ranges.plan import Timestamp
-    from rayka.spark.decoding import arrow_values, avro_values, json_values, registry_values
     from rayka.spark.delta import delta_settings, delta_sink
     from rayka.spark.java import prepare_java
-    from rayka.spark.protobuf import protobuf_values
     from rayka.spark.read import read_topic
     from rayka.spark.running import stream_id
     from rayka.spark.sessions import session, stop
     from rayka.spark.sinks import parquet_sink
     from rayka.spark.stream import Progress, TopicStream, stream_topic
     from rayka.spark.transactions import topic_sink
+    from rayka.spark.values.decoding import arrow_values, avro_values, json_values, registry_values
+    from rayka.spark.values.protobuf import protobuf_values
     from rayka.spark.write import write_topic
 
 _MODULES = {
     "rayka.ranges.batches": ("DataLoss",),
     "rayka.ranges.plan": ("Timestamp",),
-    "rayka.spark.decoding": (
+    "rayka.spark.values.decoding": (
         "arrow_values",
         "avro_values",
         "json_values",
@@ -48,7 +48,7 @@ _MODULES = {
         "delta_sink",
     ),
     "rayka.spark.java": ("prepare_java",),
-    "rayka.spark.protobuf": ("protobuf_values",),
+    "rayka.spark.values.protobuf": ("protobuf_values",),
     "rayka.spark.read": ("read_topic",),
     "rayka.spark.running": ("stream_id",),
     "rayka.spark.sessions": (

@@ -34,9 +34,9 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import OnDataLoss
 from rayka.ranges.filters import Condition, narrow
 from rayka.ranges.plan import OffsetRange, Places, plan_ranges, split
-from rayka.spark.decoding import Decoding
 from rayka.spark.executor import SPLIT, SplitReader
 from rayka.spark.sessions import ray_cluster_of
+from rayka.spark.values.decoding import Decoding
 from rayka.types import IsolationLevel
 
 _HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType())])

@@ -26,10 +26,10 @@ from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings, behin
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.losses import Bounds, DataLoss
 from rayka.ranges.plan import OffsetRange, Places, split
-from rayka.spark.decoding import Decoding
 from rayka.spark.read import read_splits
 from rayka.spark.running import KeepingSink, RunningBatch, Sink, run_batch
 from rayka.spark.sessions import ray_cluster_of
+from rayka.spark.values.decoding import Decoding
 from rayka.storage.files import RealFiles
 from rayka.types import IsolationLevel
 

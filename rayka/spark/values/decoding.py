@@ -1,4 +1,4 @@
-"""Values decoded in columns before Spark sees them: JSON, Avro, Arrow, by a given schema; Protobuf is in `protobuf`.
+"""Values as columns of a given schema: JSON, Avro and Arrow; Protobuf is in `protobuf`.
 
 A decoding puts the fields of its schema in place of the column `value`. A record without a value has nulls there.
 A value that can't be decoded fails the job; with `on_error="null"` the fields of that record alone are null.
@@ -15,11 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType, _parse_datatype_string
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, _parse_datatype_string
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.spark.values.fitting import fitting
 from rayka.storage.columns.encode import Fields
 from rayka.storage.columns.write import binary_fields
 
@@ -36,11 +38,9 @@ class Decoding:
 
     @property
     def fields(self) -> StructType:
-        """The schema; one given as text is parsed by the running session."""
-        if isinstance(self.schema, StructType):
-            return self.schema
-        parsed: Any = _parse_datatype_string(self.schema)
-        return StructType(parsed.fields)
+        """The schema, in which every field may be null; one given as text is parsed by the running session."""
+        schema: Any = self.schema if isinstance(self.schema, StructType) else _parse_datatype_string(self.schema)
+        return StructType(_nullable(schema).fields)
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the fields of the schema in place of its column `value`."""
@@ -81,8 +81,8 @@ def avro_values(
 ) -> Decoding:
     """Values that are Avro records written with `avro_schema`.
 
-    `prefix_bytes` are skipped first: 5 for the magic byte and schema id that schema registries put there.
-    Needs fastavro.
+    `prefix_bytes` are skipped first: 5 for the magic byte and schema id that schema registries put there. A column that
+    `avro_schema` does not have is null. Needs fastavro.
     """
     parsed = json.loads(avro_schema) if isinstance(avro_schema, str) else avro_schema
     return Decoding(schema, _Avro(parsed, prefix_bytes, on_error))
@@ -112,7 +112,7 @@ class _Json:
     on_error: OnError
 
     def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
-        from rayka.spark.json_lines import find_objects
+        from rayka.spark.values.json_lines import find_objects
 
         fields = binary_fields("value", values)
         is_object = np.empty(len(values), np.bool_)
@@ -147,17 +147,48 @@ class _Json:
 
 def _parse_lines(fields: Fields, schema: pa.Schema) -> pa.Table:
     """Raises ArrowInvalid if a row does not match the schema."""
-    from rayka.spark.json_lines import lines_of
+    from rayka.spark.values.json_lines import lines_of
 
     lines = lines_of(*fields)
-    options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    parsed = pa.schema([field.with_type(_parsed_as(field.type)) for field in schema])
+    options = pa.json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="ignore")
     table = pa.json.read_json(
         pa.BufferReader(lines), pa.json.ReadOptions(block_size=len(lines) + 1, use_threads=False), options
     )
     if table.num_rows != len(fields.lengths):
         raise pa.ArrowInvalid(f"{table.num_rows} rows in {len(fields.lengths)} values")
     table.validate(full=True)
-    return table
+    decoded = table.select(schema.names).cast(schema)
+    if any(map(_has_infinity, decoded.columns)):
+        raise pa.ArrowInvalid("a number is too large for float")
+    return decoded
+
+
+def _parsed_as(wanted: pa.DataType) -> pa.DataType:
+    """What Arrow's parser makes, for the column to be cast from: it reads numbers as dates, and not the texts of dates.
+
+    Raises INVALID_REQUEST for maps, which it can't parse, and for bytes: Spark writes them as base64, and it takes that
+    for the bytes.
+    """
+    if pa.types.is_struct(wanted):
+        fields = [wanted.field(number) for number in range(wanted.num_fields)]
+        return pa.struct([field.with_type(_parsed_as(field.type)) for field in fields])
+    if pa.types.is_list(wanted):
+        return pa.list_(wanted.value_field.with_type(_parsed_as(wanted.value_type)))
+    if pa.types.is_map(wanted) or pa.types.is_binary(wanted):
+        raise RaykaError(
+            ErrorCode.INVALID_REQUEST, f"JSON can't be decoded to a column of {wanted}: use a string or a struct"
+        )
+    return pa.string() if pa.types.is_date(wanted) else wanted
+
+
+def _has_infinity(column: Any) -> bool:
+    """Whether a float is infinite, at any depth: JSON has no infinity, so the number was too large."""
+    if pa.types.is_struct(column.type):
+        return any(map(_has_infinity, column.flatten()))
+    if pa.types.is_list(column.type):
+        return _has_infinity(pc.list_flatten(column))
+    return pa.types.is_float32(column.type) and bool(pc.any(pc.is_inf(column)).as_py())
 
 
 def _part(fields: Fields, rows: slice) -> Fields:
@@ -176,7 +207,7 @@ class _Avro:
         parsed = fastavro.parse_schema(self.avro_schema)
 
         def one(value: bytes) -> Any:
-            return fastavro.schemaless_reader(io.BytesIO(value[self.prefix_bytes :]), parsed, None)
+            return _read_avro(value[self.prefix_bytes :], parsed)
 
         return one_by_one(values, schema, one, self.on_error, "Avro")
 
@@ -197,7 +228,7 @@ class _Registered:
             magic, number = _REGISTERED.unpack_from(value)
             if magic or number not in parsed:
                 raise ValueError(f"begins with {value[: _REGISTERED.size]!r}: no id of a schema that is known")
-            return fastavro.schemaless_reader(io.BytesIO(value[_REGISTERED.size :]), parsed[number], None)
+            return _read_avro(value[_REGISTERED.size :], parsed[number])
 
         return one_by_one(values, schema, one, self.on_error, "Avro")
 
@@ -207,41 +238,64 @@ class _ArrowStreams:
     on_error: OnError
 
     def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
-        tables = []
-        for value in values:
-            try:
-                table = pa.ipc.open_stream(value.as_buffer()).read_all()
-                if table.num_rows != 1:
-                    raise pa.ArrowInvalid(f"{table.num_rows} rows in place of one")
-                tables.append(table.select(schema.names).cast(schema))
-            except (pa.ArrowInvalid, KeyError) as error:
-                if self.on_error == "fail":
-                    raise _undecodable("Arrow", error) from error
-                tables.append(_nulls(schema))
-        return pa.concat_tables(tables) if tables else schema.empty_table()
+        def one(value: bytes) -> Any:
+            table = pa.ipc.open_stream(value).read_all()
+            if table.num_rows != 1:
+                raise ValueError(f"{table.num_rows} rows in place of one")
+            return table.select(schema.names).to_pylist()[0]
+
+        return one_by_one(values, schema, one, self.on_error, "Arrow")
+
+
+def _read_avro(value: bytes, parsed: Any) -> Any:
+    """A record. Raises ValueError if bytes are left: the value was written with another schema, or has a prefix."""
+    import fastavro
+
+    data = io.BytesIO(value)
+    record = fastavro.schemaless_reader(data, parsed, None)
+    if data.tell() != len(value):
+        raise ValueError(f"{len(value) - data.tell()} of its {len(value)} bytes are behind the record")
+    return record
 
 
 def one_by_one(
     values: pa.Array, schema: pa.Schema, one: Callable[[bytes], Any], on_error: OnError, name: str
 ) -> pa.Table:
     """Decode values by a function that makes a row of each. `name` is that of the format, for errors."""
+    fit = fitting(schema)
+
+    def row_of(value: bytes) -> dict[str, Any]:
+        row: dict[str, Any] = fit(one(value))
+        if on_error == "null":
+            pa.Table.from_pylist([row], schema)
+        return row
+
     rows: list[dict[str, Any]] = []
     for value in values.to_pylist():
         try:
-            rows.append(pa.Table.from_pylist([one(value)], schema).to_pylist()[0] if on_error == "null" else one(value))
+            rows.append(row_of(value))
         except Exception as error:
             if on_error == "fail":
                 raise _undecodable(name, error) from error
-            rows.append(dict.fromkeys(schema.names))
-    return pa.Table.from_pylist(rows, schema)
+            rows.append({})
+    try:
+        return pa.Table.from_pylist(rows, schema)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise _undecodable(name, error) from error
+
+
+def _nullable(kind: DataType) -> Any:
+    """The type, in which everything may be null: else Spark would read 0 where a record has no value."""
+    if isinstance(kind, StructType):
+        fields = [StructField(field.name, _nullable(field.dataType), metadata=field.metadata) for field in kind]
+        return StructType(fields)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    return MapType(kind.keyType, _nullable(kind.valueType)) if isinstance(kind, MapType) else kind
 
 
 def _shown(value: pa.Scalar) -> str:
     return repr(value.as_py()[:80])
-
-
-def _nulls(schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist([dict.fromkeys(schema.names)], schema)
 
 
 def _spread(table: pa.Table, values: pa.Array) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql.types import StructType
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.decoding import Decoding, OnError, one_by_one
+from rayka.spark.values.decoding import Decoding, OnError, one_by_one
 
 Reader = Callable[[Any], Any]
 """Makes a plain value of a field's."""
 _SCHEMA_ID_BYTES = 5
+_KEPT_CLASSES = 64
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 
@@ -35,7 +37,8 @@ def protobuf_values(
     message of its file it is. The id is not looked up, since later versions of a message can be read by an earlier one.
 
     A field of the schema that the message does not have is null, and so is one that may be missing and is. Enums become
-    their name, or for an integer column their number; `google.protobuf.Timestamp` becomes a timestamp.
+    their name, or for an integer column their number; `google.protobuf.Timestamp` becomes a timestamp of microseconds,
+    as in Spark's `from_protobuf`.
     Raises INVALID_REQUEST for descriptors that do not have the message.
     """
     _message_class(descriptors, message)
@@ -60,7 +63,7 @@ class _Protobuf:
         return one_by_one(values, schema, one, self.on_error, "Protobuf")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_KEPT_CLASSES)
 def _message_class(descriptors: bytes, name: str) -> Any:
     pool = descriptor_pool.DescriptorPool()
     try:
@@ -84,6 +87,8 @@ def _without_schema_id(value: bytes, path: tuple[int, ...]) -> bytes:
     if len(value) <= _SCHEMA_ID_BYTES or value[0]:
         raise ValueError(f"begins with {value[: _SCHEMA_ID_BYTES + 1]!r}: no schema id")
     count, position = _signed_varint(value, _SCHEMA_ID_BYTES)
+    if count < 0:
+        raise ValueError(f"has {count} numbers of its message")
     found = []
     for _ in range(count):
         index, position = _signed_varint(value, position)
@@ -118,10 +123,12 @@ def _message_reader(descriptor: Any, fields: Any) -> Reader:
 def _field_reader(field: Any, wanted: pa.DataType) -> Reader:
     name = field.name
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        _require(pa.types.is_map(wanted), field, wanted)
         entry = field.message_type.fields_by_name
         key, value = _value_reader(entry["key"], wanted.key_type), _value_reader(entry["value"], wanted.item_type)
         return lambda message: [(key(k), value(v)) for k, v in getattr(message, name).items()]
     if field.is_repeated:
+        _require(pa.types.is_list(wanted), field, wanted)
         element = _value_reader(field, wanted.value_type)
         return lambda message: [element(each) for each in getattr(message, name)]
     read = _value_reader(field, wanted)
@@ -130,21 +137,19 @@ def _field_reader(field: Any, wanted: pa.DataType) -> Reader:
     return lambda message: read(getattr(message, name))
 
 
+def _require(is_right: bool, field: Any, wanted: pa.DataType) -> None:
+    if not is_right:
+        message = f"Field {field.full_name} is a map, an array or a message, and can't be a column of {wanted}"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+
+
 def _value_reader(field: Any, wanted: pa.DataType) -> Reader:
     if field.message_type is not None and field.message_type.full_name == _TIMESTAMP:
-        return lambda value: value.seconds * 1_000_000 + value.nanos // 1000
+        return lambda value: value.ToDatetime(datetime.UTC)
     if field.message_type is not None:
+        _require(pa.types.is_struct(wanted), field, wanted)
         return _message_reader(field.message_type, wanted)
     if field.enum_type is not None and pa.types.is_string(wanted):
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, str(number))
-    if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT) and pa.types.is_integer(wanted):
-        return _whole
     return lambda value: value
-
-
-def _whole(value: float) -> int:
-    """A number for a column of integers: Arrow would cut off its fraction. Raises ValueError if it has one."""
-    if not value.is_integer():
-        raise ValueError(f"{value} is not an integer")
-    return int(value)
