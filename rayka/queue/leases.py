@@ -8,6 +8,9 @@ delivered within `_IDLE_MS` goes back to the queue, for others.
 Items that follow each other in a partition are one object, here and on their way: a batch costs little more than an
 item.
 
+A lease is counted from before its fetch was sent, so that a process that stood still does not rely on one that has
+ended meanwhile.
+
 Time is an argument, in milliseconds of a clock that never goes back.
 """
 
@@ -107,6 +110,13 @@ class Acknowledged(NamedTuple):
     acknowledgement: RecordAcknowledgement
 
 
+class ReadyRun(NamedTuple):
+    """Items that are not delivered; the fetch that brought them began at `since_ms`."""
+
+    run: ItemRun
+    since_ms: int
+
+
 class Leases:
     """What a program holds of a queue."""
 
@@ -114,10 +124,11 @@ class Leases:
         """At most `prefetch` items are fetched ahead."""
         self._lease = lease
         self._prefetch = prefetch
-        self._ready: deque[ItemRun] = deque()
+        self._ready: deque[ReadyRun] = deque()
         self._taken = 0  # of the first run
         self._held: dict[Hashable, deque[LeasedOffsets]] = defaultdict(deque)
         self._said: list[Acknowledged] = []
+        self._renewing: list[LeasedOffsets] = []
         self._lost: set[tuple[int, int]] = set()
         self.ready_count = 0
         """Items that are fetched and not delivered."""
@@ -155,11 +166,13 @@ class Leases:
         ahead = self._window if waiting_count or (self._window > 1 and not self._is_dry) else 0
         return max(ahead, waiting_count) - self.ready_count
 
-    def add(self, runs: Sequence[ItemRun], now_ms: int, *, is_dry: bool = False) -> None:
-        """Items were fetched, maybe none. `is_dry`: there are no more now."""
+    def add(
+        self, runs: Sequence[ItemRun], now_ms: int, *, since_ms: int | None = None, is_dry: bool = False
+    ) -> None:
+        """Items were fetched, maybe none, from `since_ms` on. `is_dry`: there are no more now."""
         self._is_dry = is_dry or not runs
         for run in runs:
-            self._ready.append(run)
+            self._ready.append(ReadyRun(run, now_ms if since_ms is None else since_ms))
             self.ready_count += len(run.values)
             self._ready_bytes += run.size
             self._find(run.place)
@@ -173,7 +186,7 @@ class Leases:
         """Deliver the next item; None if none is here."""
         if not self._ready:
             return None
-        partition, first_offset, values, delivery_count = self._ready[0]
+        partition, first_offset, values, delivery_count = self._ready[0].run
         taken = self._taken
         offset, value = first_offset + taken, values[taken]
         self._took(1, len(values), len(value))
@@ -195,7 +208,7 @@ class Leases:
         return runs
 
     def _take_run(self, most: int) -> ItemRun:
-        partition, first_offset, values, delivery_count = self._ready[0]
+        partition, first_offset, values, delivery_count = self._ready[0].run
         taken = self._taken
         part = values if not taken and len(values) <= most else values[taken : taken + most]
         run = ItemRun(partition, first_offset + taken, part, delivery_count)
@@ -287,9 +300,11 @@ class Leases:
 
     def take_idle(self, now_ms: int) -> dict[int, list[tuple[int, int]]]:
         """What nobody has taken for a while, to be given back: first and last offsets by partition."""
-        if not self._ready or now_ms - self._taken_ms < _IDLE_MS:
-            return {}
-        return self.take_ready()
+        return self.take_ready() if self.is_idle(now_ms) else {}
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether nobody has taken for a while what is here."""
+        return bool(self._ready) and now_ms - self._taken_ms >= _IDLE_MS
 
     def take_ready(self) -> dict[int, list[tuple[int, int]]]:
         """All that is not delivered, to be given back as `take_idle`."""
@@ -300,33 +315,53 @@ class Leases:
         return ranges_of(ready)
 
     def held(self) -> dict[int, list[tuple[int, int]]]:
-        """What is delivered and not acknowledged, as `take_idle`: these leases are to be renewed."""
+        """What is delivered and not acknowledged, as `take_idle`."""
         places = [place for held in self._held.values() for place in held]
         for partition, offset in self._lost:
             lost = LeasedOffsets(partition, offset, offset)
             places = [rest for place in places for rest in place.without(lost)]
         return ranges_of(places)
 
+    def begin_renewal(self) -> list[LeasedOffsets]:
+        """The leases to renew now: of what is delivered and not acknowledged."""
+        self._renewing = [
+            LeasedOffsets(partition, *offsets) for partition, ranges in self.held().items() for offsets in ranges
+        ]
+        return self._renewing
+
     def lose(self, partition: int, offset: int) -> None:
-        """The lease of an item has ended while a holder has it: there is nothing to renew until it is got again."""
-        self._lost.add((partition, offset))
+        """A lease could not be renewed since it has ended: there is nothing to renew until the item is got again.
+
+        The answer may be late: then the item is done with, or was got again.
+        """
+        place = LeasedOffsets(partition, offset, offset)
+        if any(one.overlaps(place) for one in self._renewing):
+            self._lost.add((partition, offset))
 
     def forget_ready(self, partitions: Iterable[int] | None = None) -> None:
         """The leases of what is not delivered have ended, in these partitions or in all."""
         lost = None if partitions is None else set(partitions)
+        self._keep(lambda ready: lost is not None and ready.run.partition not in lost)
+
+    def forget_older(self, since_ms: int) -> None:
+        """The leases of what is not delivered and was fetched before that time may have ended."""
+        if self._ready and self._ready[0].since_ms < since_ms:
+            self._keep(lambda ready: ready.since_ms >= since_ms)
+
+    def _keep(self, is_kept: Callable[[ReadyRun], bool]) -> None:
         if self._taken:
-            self._ready[0] = self._rest_of_first()
+            self._ready[0] = self._ready[0]._replace(run=self._rest_of_first())
             self._taken = 0
-        self._ready = deque(run for run in self._ready if lost is not None and run.partition not in lost)
-        self.ready_count = sum(len(run.values) for run in self._ready)
-        self._ready_bytes = sum(run.size for run in self._ready)
+        self._ready = deque(filter(is_kept, self._ready))
+        self.ready_count = sum(len(ready.run.values) for ready in self._ready)
+        self._ready_bytes = sum(ready.run.size for ready in self._ready)
 
     def _rest_of_first(self) -> ItemRun:
-        run, taken = self._ready[0], self._taken
+        run, taken = self._ready[0].run, self._taken
         return run._replace(first_offset=run.first_offset + taken, values=run.values[taken:])
 
     def _ready_places(self) -> list[LeasedOffsets]:
-        places = [run.place for run in self._ready]
+        places = [ready.run.place for ready in self._ready]
         if self._taken:
             places[0] = self._rest_of_first().place
         return places
@@ -338,11 +373,11 @@ class Leases:
         assert all(place.length > 0 for place in (*ready, *delivered)), "an empty range"
         assert not any(one.overlaps(other) for one, other in pairwise(sorted(ready))), "an item is ready twice"
         assert self.ready_count == sum(place.length for place in ready)
-        assert self._ready_bytes == sum(run.size for run in self._ready) - self._taken_bytes()
+        assert self._ready_bytes == sum(ready.run.size for ready in self._ready) - self._taken_bytes()
         assert 1 <= self._window <= max(self._prefetch, 1)
 
     def _taken_bytes(self) -> int:
-        return sum(map(len, self._ready[0].values[: self._taken])) if self._taken else 0
+        return sum(map(len, self._ready[0].run.values[: self._taken])) if self._taken else 0
 
     def _key(self, holder: Hashable) -> Hashable:
         return _ENDED if self._lease is Lease.PROGRAM else holder
@@ -356,6 +391,8 @@ class Leases:
         """The items are got again, or done with, so there is nothing to know about leases that they had."""
         if self._lost:
             self._lost -= {one for one in self._lost if place.overlaps(LeasedOffsets(*one, one[1]))}
+        if self._renewing:
+            self._renewing = [rest for one in self._renewing for rest in one.without(place)]
 
 
 def ranges_of(places: Iterable[LeasedOffsets]) -> dict[int, list[tuple[int, int]]]:

@@ -174,10 +174,34 @@ def test_an_acknowledgement_that_failed_does_not_replace_a_newer_one() -> None:
 
 def test_a_lease_that_has_ended_is_not_renewed_until_the_item_is_got_again() -> None:
     leases = holding(Lease.NEXT_GET, 1, 2)
+    assert leases.begin_renewal() == [LeasedOffsets(0, 1, 2)]
     leases.lose(0, 1)
     assert held(leases) == [2]
     leases.add(runs(1), 0)
     assert held(leases) == [1, 2]
+
+
+def test_a_late_answer_about_a_lease_does_not_count_for_the_next_lease_of_its_item() -> None:
+    leases = holding(Lease.TASK_DONE, 1, 2)
+    leases.begin_renewal()
+    leases.settle("me", ACCEPT)
+    leases.add(runs(1), 0)
+    leases.take("me", 0)
+    leases.lose(0, 1)
+    assert held(leases) == [1, 2]
+
+
+def test_items_whose_fetch_began_too_long_ago_are_forgotten_and_newer_ones_are_not() -> None:
+    leases = Leases(Lease.TASK_DONE)
+    leases.add(runs(1, 2), 50, since_ms=0)
+    leases.add(runs(3), 60, since_ms=10)
+    leases.take("me", 60)
+    leases.forget_older(0)
+    assert leases.ready_count == 2
+    leases.forget_older(5)
+    assert leases.take_many("me", 1, 60) == runs(3)
+    assert held(leases) == [1, 3]
+    leases.validate_state()
 
 
 def test_one_item_is_rejected_and_those_around_it_are_not() -> None:
@@ -230,7 +254,7 @@ STEPS = st.one_of(
     st.tuples(st.sampled_from(["get", "get batch", "reject"]), HOLDERS),
     st.tuples(st.just("done"), HOLDERS),
     st.tuples(st.just("ended"), HOLDERS),
-    st.tuples(st.sampled_from(["idle", "lost"]), st.none()),
+    st.tuples(st.sampled_from(["idle", "lost", "old"]), st.none()),
 )
 
 
@@ -257,8 +281,11 @@ def test_every_item_ends_in_exactly_one_way(lease: Lease, steps: list[tuple[str,
             back += offsets(leases.take_idle(now_ms + IDLE_MS))
         else:
             before = set(offsets(ranges_of(leases._ready_places())))
-            leases.forget_ready([0])
-            lost += before
+            if step == "lost":
+                leases.forget_ready([0])
+            else:
+                leases.forget_older(now_ms - 3)
+            lost += before - set(offsets(ranges_of(leases._ready_places())))
         leases.validate_state()
         acknowledged += said(leases).get(0, {})
     kept = held(leases)
