@@ -166,9 +166,7 @@ class Leases:
         ahead = self._window if waiting_count or (self._window > 1 and not self._is_dry) else 0
         return max(ahead, waiting_count) - self.ready_count
 
-    def add(
-        self, runs: Sequence[ItemRun], now_ms: int, *, since_ms: int | None = None, is_dry: bool = False
-    ) -> None:
+    def add(self, runs: Sequence[ItemRun], now_ms: int, *, since_ms: int | None = None, is_dry: bool = False) -> None:
         """Items were fetched, maybe none, from `since_ms` on. `is_dry`: there are no more now."""
         self._is_dry = is_dry or not runs
         for run in runs:

@@ -29,7 +29,8 @@ from rayka.queue.waiters import Waiters
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_WAIT_S: Final = 10.0
+_LONGEST_WAIT_S: Final = 2.0
+"""A fetch waits so long at the leaders, and meanwhile nothing goes back to the queue."""
 _RETRY_S: Final = 0.05
 _FAILED_S: Final = 1.0
 _ARRIVAL_S: Final = 0.2
@@ -65,7 +66,6 @@ class QueueReader:
         self._background = BackgroundTasks(f"queue {topic.name}")
         self._epochs: dict[int, int] = {}
         self._image: object = None
-        self._fetched_s = 0.0
         self._fetched_bytes = 0
         self._renewing: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Task[None] | None = None
@@ -93,8 +93,7 @@ class QueueReader:
     def take(self, holder: Hashable) -> Item | None:
         """The next item, if one is here."""
         with self._lock:
-            if self._broker.image is not self._image or _now_s() - self._fetched_s > self._member.lease_s / 2:
-                self._forget_lost()
+            self._forget_old()
             item = self._leases.take(holder, _now_ms())
             wants_more = self._pumping is None and self._leases.wanted(0) > 0
         if item is not None and not self._ticking:
@@ -106,7 +105,7 @@ class QueueReader:
     def take_many(self, holder: Hashable, count: int) -> Sequence[ItemRun] | None:
         """So many items, if they are here."""
         with self._lock:
-            self._forget_lost()
+            self._forget_old()
             items = self._leases.take_many(holder, count, _now_ms())
         self._loop.call_soon(self._start_ticking)
         return items
@@ -141,11 +140,14 @@ class QueueReader:
             self._leases.settle_item(holder, item, acknowledgement)
         self._loop.call_soon(self._start_ticking)
 
-    def _forget_lost(self) -> None:
+    def _forget_old(self) -> None:
         """Leases that are not delivered and can't be relied on: a leader was replaced, or this process stood still."""
+        self._leases.forget_older(_now_ms() - int(self._member.lease_s * 500))
+        if self._broker.image is not self._image:
+            self._forget_lost()
+
+    def _forget_lost(self) -> None:
         image = self._image = self._broker.image
-        if _now_s() - self._fetched_s > self._member.lease_s / 2:
-            self._leases.forget_ready()
         topic = image.topics.get(self._topic.name)
         partitions = topic.partitions if topic is not None else ()
         lost = [
@@ -173,7 +175,8 @@ class QueueReader:
                     wanted = self._leases.wanted(len(self._waiters))
                 if wanted <= 0:
                     break
-                fetched = await (self.fetch(wanted, _LONGEST_WAIT_S) if is_awaited else self._fetch_ahead())
+                wait_s = min(_LONGEST_WAIT_S, self._member.lease_s / 4)
+                fetched = await (self.fetch(wanted, wait_s) if is_awaited else self._fetch_ahead())
                 if not fetched.item_count and not is_awaited:
                     break
         except RaykaError as error:
@@ -233,13 +236,13 @@ class QueueReader:
             with self._lock:
                 said = self._leases.take_said()
             self._note_epochs()
-            gather_s = _GATHER_S if self._leases.is_quick else 0.0
+            gather_s, since_ms = _GATHER_S if self._leases.is_quick else 0.0, _now_ms()
             results = await self._member.fetch(count, wait_s, at_least, said, gather_s)
         finally:
             del self._fetches[ended]
             ended.set_result(None)
         runs = [run for partition, result in results.items() for run in self._member.items(partition, result)]
-        found = self._add(runs, count)
+        found = self._add(runs, count, since_ms)
         self._start_ticking()
         self._trim_after(runs)
         is_refused = not runs and any(result.error for result in results.values())
@@ -247,14 +250,13 @@ class QueueReader:
             await asyncio.sleep(_RETRY_S)
         return FetchOutcome(found, is_refused)
 
-    def _add(self, runs: Sequence[ItemRun], wanted: int) -> int:
+    def _add(self, runs: Sequence[ItemRun], wanted: int, since_ms: int) -> int:
         """Items were fetched; returns how many. Fewer than wanted, and not very large, are all that there are."""
         found = sum(len(run.values) for run in runs)
         size = sum(run.size for run in runs)
         self._fetched_bytes += size
         with self._lock:
-            self._fetched_s = _now_s()
-            self._leases.add(runs, _now_ms(), is_dry=found < wanted and size < MAX_BYTES // 2)
+            self._leases.add(runs, _now_ms(), since_ms=since_ms, is_dry=found < wanted and size < MAX_BYTES // 2)
             self._waiters.wake(found)
         return found
 
@@ -264,15 +266,18 @@ class QueueReader:
         An item on its way between them is in neither count. So nothing goes back and no fetch begins meanwhile, and a
         fetch under way is waited for: to its end, or if it waits at a leader, a moment if it may have found something.
         """
+        return await self._topic.until_answered(self._size)
+
+    async def _size(self) -> int:
         async with self._giving_back:
             if short := [ended for ended, wait_s in self._fetches.items() if wait_s == 0]:
                 await asyncio.wait(short)
             under_way = len(self._fetches)
-            depth = await self._topic.count()
+            depth = await self._topic.depth()
             if self._fetches and depth.acquired > self._leases.count:
                 await asyncio.wait(self._fetches, timeout=_ARRIVAL_S)
             if len(self._fetches) < under_way:
-                depth = await self._topic.count()
+                depth = await self._topic.depth()
             return depth.available + self.ready_count
 
     async def estimate(self) -> int:
@@ -324,8 +329,8 @@ class QueueReader:
                 said = self._leases.take_said()
             if said:
                 await self._member.acknowledge(said)
-            if not self._fetches:
-                await self._give_back(lambda: self._leases.take_idle(_now_ms()))
+            if self._leases.is_idle(_now_ms()):
+                await self._give_back(self._take_idle)
         except Exception:
             logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
             await asyncio.sleep(_FAILED_S)
@@ -340,17 +345,20 @@ class QueueReader:
         self._renewing = None
         with self._lock:
             self._leases.end_holders(is_alive)
-            held = self._leases.held()
-        if held:
-            self._renew_later()
+            held = self._leases.begin_renewal()
         if self._leases.has_said:  # of holders that have ended
             self._start_ticking()
-        for number, ranges in held.items():
-            await self._member.renew(LeasedOffsets(number, *offsets) for offsets in ranges)
+        if held:
+            self._renew_later()
+            await self._member.renew(held)
 
     async def give_back(self) -> None:
         """Give back all that is here and not delivered."""
         await self._give_back(self._leases.take_ready)
+
+    def _take_idle(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """What a fetch under way brings would come before the items that go back now, so they go back after it."""
+        return {} if self._fetches else self._leases.take_idle(_now_ms())
 
     async def _give_back(self, take: Callable[[], Mapping[int, Sequence[tuple[int, int]]]]) -> None:
         async with self._giving_back:
@@ -391,7 +399,3 @@ class QueueReader:
 
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-def _now_s() -> float:
-    return time.monotonic()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 from rayka.client.admin.admin import AsyncAdmin
 from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest
@@ -25,6 +25,8 @@ from rayka.share.requests import ShareDepth
 from rayka.types import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _TIMEOUT_MS: Final = 30_000
 _LOOK_AGAIN_S: Final = 0.02
@@ -147,12 +149,20 @@ class QueueTopic:
         leaders, topic_id = self._broker.share_leaders, self.topic_id
         return await asyncio.gather(*(leaders.depth(self.name, one, topic_id) for one in self.partitions()))
 
+    async def depth(self) -> ShareDepth:
+        """The depth of all partitions together."""
+        return ShareDepth(*map(sum, zip(*await self.depths(), strict=True)))
+
     async def count(self) -> ShareDepth:
-        """The depth of all partitions. While a leader is away it is asked again, up to 30 seconds."""
+        """As `depth`. While a leader is away it is asked again, up to 30 seconds."""
+        return await self.until_answered(self.depth)
+
+    async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What `ask` returns; it is called again while a leader is away, up to 30 seconds."""
         end = _now() + _TIMEOUT_MS / 1000
         while True:
             try:
-                return ShareDepth(*map(sum, zip(*await self.depths(), strict=True)))
+                return await ask()
             except RaykaError as error:
                 if error.code in GONE or not error.code.retriable or _now() > end:
                     raise

@@ -325,14 +325,16 @@ class SharePartition:
             [Change(batch, ARCHIVED, batch.delivery_count) for batch in batches if batch.transition is letters]
         )
 
-    def log_start_offset_moved(self, log_start_offset: int) -> None:
-        """The log was deleted below this offset: the group can't read there any more.
+    def log_start_offset_moved(self, log_start_offset: int) -> bool:
+        """The log was deleted below this offset: the group can't read there any more. Tells whether it could.
 
         It is persisted with the next write.
         """
-        if log_start_offset > self.start_offset:
-            self._batches.remove_below(log_start_offset)
-            self._batches.remove_done()
+        if log_start_offset <= self.start_offset:
+            return False
+        self._batches.remove_below(log_start_offset)
+        self._batches.remove_done()
+        return True
 
     def describe(self, now_ms: int) -> tuple[InFlightRecords, ...]:
         """The records in flight, by runs in the same state. Transitions under way do not count yet."""

@@ -177,7 +177,8 @@ class LeadSharePartition:
             name = self.partition.topic_partition
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not led here in epoch {self.leader_epoch}")
         self._core.config = self._group_config()
-        self._core.log_start_offset_moved(self.partition.log.log_start_offset)
+        if self._core.log_start_offset_moved(self.partition.log.log_start_offset):
+            self._loop.call_soon(self._changed)
         return self._core
 
     # Fetching.

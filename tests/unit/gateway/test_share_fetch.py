@@ -279,6 +279,27 @@ def test_without_room_for_more_records_in_flight_nothing_is_acquired(tmp_path: P
     check(tmp_path, body, group_share_partition_max_record_locks="100")
 
 
+def test_deleted_records_make_room_for_a_fetch_that_waits(tmp_path: Path) -> None:
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        append(broker, "t", *range(150))
+        at = TopicPartition("t", 0)
+        partition = ShareFetchPartition(at, broker.image.topics["t"].topic_id.bytes)
+        params = ShareFetchParams("g", "m", 0.0, 1, 1 << 20, max_records=100, acquire_mode=1)
+        _, (first,) = await broker.share_leaders.fetch(params, [partition])
+        assert [tuple(one) for one in first.acquired] == [(0, 99, 1)]
+        waits = params._replace(member_id="waits", max_wait_s=60.0)
+        waiting = asyncio.ensure_future(broker.share_leaders.fetch(waits, [partition]))
+        async with asyncio.timeout(30):
+            while not broker.share_leaders.partitions._waiters._by_member:
+                await asyncio.sleep(0)
+            await broker.partitions.delete_records({at: 60}, 1000)
+            await broker.share_leaders.depth("g", at, partition.topic_id)
+            _, (found,) = await waiting
+        assert [tuple(one) for one in found.acquired] == [(100, 149, 1)]
+
+    check(tmp_path, body, group_share_partition_max_record_locks="100")
+
+
 def test_record_limit_mode_gives_no_more_than_asked_for(tmp_path: Path) -> None:
     async def body(client: WireClient, broker: LocalBroker) -> None:
         append(broker, "t", *range(10))
