@@ -6,6 +6,9 @@ The parts of a partition actor run here without Ray: log directory, disk thread,
 A timer that is due every millisecond measures how late the loop comes back to it, less the time in which its thread
 could have run but other programs had the processor (`schedstat`). What is left is waiting for the disk, for the
 interpreter's lock, and computing; `cpu` is the longest computing alone.
+
+The host of a virtual machine takes its processors away at times. So on each of them a process that does nothing ticks
+in the same way. `machine` is their longest pause, and `longest` leaves out what they had at the same moment.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -46,6 +50,8 @@ from rayka.types import AppendParams, AppendRequest, TopicPartition
 
 TICK_S = 0.001
 PHASE_S = 5.0
+SHARED_MS = 0.5
+"""From this length on a pause of the idle process is one of the machine."""
 BATCH_BYTES = 64 * 1024
 BYTES_PER_S = 64 * 1024 * 1024
 """Slow enough for the disk to keep up: a system that has too much to write makes the append itself wait."""
@@ -60,31 +66,81 @@ NAME = "actor"
 PARAMS = AppendParams(acks=1, timeout_ms=1000)
 
 
-class Pauses(NamedTuple):
-    """Milliseconds by which ticks were late, rising, and the longest computing between two ticks."""
+class Pause(NamedTuple):
+    """A tick that was due at `due_s` (of the clock that all processes share) and came late; `cpu_ms` were computed."""
 
-    late_ms: list[float]
+    due_s: float
+    late_ms: float
     cpu_ms: float
 
-    def __str__(self) -> str:
-        last = self.late_ms[-1]
-        p99 = self.late_ms[len(self.late_ms) * 99 // 100]
-        return f"longest {last:6.2f} ms   p99 {p99:5.2f} ms   cpu {self.cpu_ms:5.2f} ms   {len(self.late_ms)} turns"
+    @property
+    def end_s(self) -> float:
+        """When it ended."""
+        return self.due_s + self.late_ms / 1000
+
+    def late_alone_ms(self, others: list[Pause]) -> float:
+        """Without the time in which other processes were late too; `others` in the order of time."""
+        alone_s, start_s = 0.0, self.due_s
+        for other in others:
+            if other.end_s > start_s and other.due_s < self.end_s:
+                alone_s += max(0.0, other.due_s - start_s)
+                start_s = other.end_s
+        return 1000 * (alone_s + max(0.0, self.end_s - start_s))
 
 
-async def measure(work: Awaitable[None]) -> Pauses:
+def summary(pauses: list[Pause], machine: list[Pause]) -> str:
+    """One line; `machine` are the pauses of the processes that do nothing."""
+    long = sorted(other for other in machine if other.late_ms > SHARED_MS)
+    late = sorted(pause.late_alone_ms(long) for pause in pauses)
+    cpu_ms = max(pause.cpu_ms for pause in pauses)
+    machine_ms = max(pause.late_ms for pause in machine)
+    return (
+        f"longest {late[-1]:6.2f} ms   p99 {late[len(late) * 99 // 100]:5.2f} ms   cpu {cpu_ms:5.2f} ms   "
+        f"machine {machine_ms:6.2f} ms   {len(late)} turns"
+    )
+
+
+async def measure(work: Awaitable[None]) -> str:
+    """The pauses until `work` is done."""
+    with contextlib.ExitStack() as stack:
+        beside = [stack.enter_context(start_idle(cpu)) for cpu in os.sched_getaffinity(0)]
+        pauses = await tick(asyncio.ensure_future(work))
+        lines = "".join(process.communicate()[0] for process in beside).splitlines()
+    return summary(pauses, [Pause(*map(float, line.split())) for line in lines])
+
+
+def start_idle(cpu: int) -> subprocess.Popen[str]:
+    """A process that is bound to a processor and ticks until its input ends."""
+    command = [sys.executable, "-m", "benchmarks.loop_pauses", "idle", str(cpu)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+async def tick(work: asyncio.Future[None]) -> list[Pause]:
     """Tick until `work` is done."""
-    late: list[float] = []
-    cpu_ms = 0.0
-    task = asyncio.ensure_future(work)
+    pauses: list[Pause] = []
     with open("/proc/thread-self/schedstat", "rb", buffering=0) as schedstat:
-        while not task.done():
-            due, computed, preempted = time.perf_counter() + TICK_S, time.thread_time(), preempted_ms(schedstat)
+        while not work.done():
+            due_s, computed, preempted = time.monotonic() + TICK_S, time.thread_time(), preempted_ms(schedstat)
             await asyncio.sleep(TICK_S)
-            late.append((time.perf_counter() - due) * 1000 - (preempted_ms(schedstat) - preempted))
-            cpu_ms = max(cpu_ms, (time.thread_time() - computed) * 1000)
-    await task
-    return Pauses(sorted(late), cpu_ms)
+            late_ms = (time.monotonic() - due_s) * 1000 - (preempted_ms(schedstat) - preempted)
+            pauses.append(Pause(due_s, late_ms, (time.thread_time() - computed) * 1000))
+    await work
+    return pauses
+
+
+def wait_for_end() -> None:
+    sys.stdin.read()
+
+
+async def idle(cpu: int) -> None:
+    """Tick until the input ends, then print the pauses."""
+    os.sched_setaffinity(0, {cpu})
+    print("ready", flush=True)
+    for pause in await tick(asyncio.ensure_future(asyncio.to_thread(wait_for_end))):
+        print(*pause)
 
 
 def preempted_ms(schedstat: FileIO) -> float:
@@ -182,6 +238,9 @@ async def run(path: str, partitions: int) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["idle"]:
+        uvloop.run(idle(int(sys.argv[2])))
+        return
     partitions = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     with tempfile.TemporaryDirectory(prefix="rayka-pauses-") as path:
         uvloop.run(run(path, partitions))
