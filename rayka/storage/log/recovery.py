@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rayka.config.log import LogConfig
 from rayka.storage.files import RealFiles
@@ -25,7 +26,7 @@ from rayka.storage.producers.replay import ProducerReplay
 from rayka.storage.producers.state import ProducerState
 from rayka.storage.segments.old_segments import OldSegments
 from rayka.storage.segments.overflow import OverflowedSegments
-from rayka.storage.segments.scan import intact_batches, iter_batches
+from rayka.storage.segments.scan import MAX_RELATIVE_OFFSET, intact_batches, iter_batches
 from rayka.storage.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -191,6 +192,7 @@ class LogLoader:
 
     def _recover(self, producers: ProducerState) -> None:
         """A segment that ends at the recovery point was active when it was flushed: its indexes were not."""
+        self._may_have_gaps = self._may_have_gaps or self._was_split()
         for segment in self._segments.from_offset(max(self._last_run.recovery_point - 1, 0)):
             start = self._believed_position(segment)
             replay = None if start else self._begin_replay(producers, segment)
@@ -200,6 +202,18 @@ class LogLoader:
             if was_cut or self._ends_early(segment):
                 self._drop_segments_after(segment)
                 return
+
+    def _was_split(self) -> bool:
+        """Whether a segment begins with the batch that was too far away for the one before it.
+
+        That tells of compaction as no flag in memory can: it is still so after a crash behind the split.
+        """
+        for segment, following in pairwise(self._segments):
+            is_far = following.base_offset - segment.base_offset > MAX_RELATIVE_OFFSET // 2
+            header = following.batch_at(0) if is_far else None
+            if header is not None and header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                return True
+        return False
 
     def _begin_replay(self, producers: ProducerState, segment: Segment) -> ProducerReplay:
         """The producers as they were at the start of a segment that is about to be read."""

@@ -106,7 +106,21 @@ def test_a_crash_while_an_unfinished_split_is_given_up_doubles_nothing(tmp_path:
         assert read(log) == VALUES
 
 
-def test_a_power_cut_at_any_moment_of_a_split_loses_nothing(tmp_path: Path) -> None:
+def test_a_log_that_is_no_longer_compacted_keeps_what_lies_behind_the_gaps_of_a_split(tmp_path: Path) -> None:
+    """Neither its policy nor a checkpoint says that it was compacted, and its recovery point may be anywhere."""
+    config = {**CONFIG, "cleanup_policy": ("delete",)}
+    for recovery_point in (0, 3 * FAR, 3 * FAR + 1, CLOSED, ACTIVE):
+        directory = overflowed(tmp_path / str(recovery_point))
+
+        log = open_log(directory, clean_shutdown=False, recovery_point=recovery_point, **config)
+
+        assert read(log) == VALUES
+        log.validate_state()
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_power_cut_at_any_moment_of_a_split_loses_nothing(tmp_path: Path, policy: str) -> None:
+    config = {**CONFIG, "cleanup_policy": (policy,)}
     whole = overflowed(tmp_path / "whole")
     cut_at = 0
     while True:
@@ -114,11 +128,11 @@ def test_a_power_cut_at_any_moment_of_a_split_loses_nothing(tmp_path: Path) -> N
         directory = Path(shutil.copytree(whole, tmp_path / str(cut_at)))
         files = PowerCut(cut_at)
         try:
-            open_log(directory, files=files, clean_shutdown=True, **CONFIG)
+            open_log(directory, files=files, clean_shutdown=True, **config)
         except PowerLost:
             files.crash(random.Random(cut_at))
         else:
             break
-        assert read(open_log(directory, files=RealFiles(), clean_shutdown=False, **CONFIG)) == VALUES
+        assert read(open_log(directory, files=RealFiles(), clean_shutdown=False, **config)) == VALUES
         check_indexes(directory)
     assert cut_at > 20
