@@ -61,7 +61,7 @@ class RayCluster(NamedTuple):
         with _joining:
             if self not in _remote_ranges:
                 config = self.connection().broker.config
-                store = open_store(config, is_new=lambda: False)
+                store = open_store(config)
                 _remote_ranges[self] = RemoteRanges(store, config["rsm.config.chunk.size"])
             return _remote_ranges[self]
 

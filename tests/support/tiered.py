@@ -38,6 +38,7 @@ class FaultyStore(DirectoryStore):
 
     def __init__(self, path: Path) -> None:
         super().__init__(FILES, str(path))
+        self.create()
         self.fail_at = -1
         self.is_late = False
 

@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -67,10 +68,11 @@ class _MetadataPartition:
 class MetadataTopic:
     """All partitions of the topic. Each is read when it is first needed."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, create_store: Callable[[], Awaitable[None]]) -> None:
         self.resets = 0
         """How often what was read had to be forgotten."""
         self._broker = broker
+        self._create_store = create_store
         self._reader = SegmentReader()
         self._topic_id: uuid.UUID | None = None
         self._read: dict[int, _MetadataPartition] = defaultdict(_MetadataPartition)
@@ -205,9 +207,13 @@ class MetadataTopic:
         return metadata_partition(partition, len(topic.partitions))
 
     async def _create(self) -> None:
-        """Create the topic with its own settings when it is first needed. Others may do so at the same time."""
+        """Create the store and the topic with its own settings when it is first needed.
+
+        Others may do so at the same time. Once the topic exists a store that is not there is never created again.
+        """
         if self.exists:
             return
+        await self._create_store()
         (result,) = await self._broker.controller.create_topics(
             [NewTopic(METADATA_TOPIC)], validate_only=False, timeout_ms=_TIMEOUT_MS
         )

@@ -29,7 +29,7 @@ from rayka.gateway.ports import Broker
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
-from rayka.storage.files import RealFiles
+from rayka.storage.files import RealFiles, storage_error
 from rayka.storage.remote.copy_plan import next_copyable, take_up
 from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
 from rayka.storage.remote.retention import expired_of
@@ -90,7 +90,7 @@ class RemoteLog:
         self._store = store
         self._forget = forget
         self._files = RealFiles()
-        self._topic = MetadataTopic(broker)
+        self._topic = MetadataTopic(broker, self._create_store)
         self._background = BackgroundTasks("remote log")
         config = broker.config
         self._copy_slots = Slots(lambda: broker.config["remote.log.manager.copier.thread.pool.size"])
@@ -350,6 +350,12 @@ class RemoteLog:
             else:
                 await check()
                 await self._topic.append(step)
+
+    async def _create_store(self) -> None:
+        try:
+            await self._in_thread(self._store.create)
+        except OSError as error:
+            raise storage_error("The remote store", error) from error
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

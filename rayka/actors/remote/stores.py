@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,8 +15,6 @@ from rayka.storage.remote.directory_store import DirectoryStore
 from rayka.storage.remote.segment_copy import PIECE_BYTES
 from rayka.storage.remote.store import RemoteStore
 
-logger = logging.getLogger(__name__)
-
 _TIMEOUT = "30s"
 _RETRIES = 2
 _S3_SETTINGS = {
@@ -27,22 +25,20 @@ _S3_SETTINGS = {
 }
 
 
-def open_store(config: BrokerConfig, is_new: Callable[[], bool] = lambda: True) -> RemoteStore:
-    """The store, which may be empty if it `is_new()`. Raises INVALID_CONFIG if it can't be used here."""
+def open_store(config: BrokerConfig) -> RemoteStore:
+    """The store, which need not be there yet. Raises INVALID_CONFIG if it can't be used here."""
     url = urlsplit(config[STORE_URL])
     if url.scheme == "file":
-        return _open_directory(url.path, is_new)
+        return _open_directory(url.path)
     settings = {known: config[name] for name, known in _S3_SETTINGS.items() if config[name] is not None}
     return S3Store(url.netloc, url.path.strip("/"), settings)
 
 
-def _open_directory(path: str, is_new: Callable[[], bool]) -> DirectoryStore:
-    """The store. If it can't be opened now, every later call tries again."""
-    store = DirectoryStore(RealFiles(), path, is_new)
-    try:
+def _open_directory(path: str) -> DirectoryStore:
+    """The store. From now on another directory in its place is an error; if it isn't there, later calls look again."""
+    store = DirectoryStore(RealFiles(), path)
+    with contextlib.suppress(OSError):
         store.open()
-    except OSError as error:
-        logger.error("the remote store can't be used: %s", error)
     return store
 
 
@@ -68,6 +64,9 @@ class S3Store:
             retry_config={"max_retries": _RETRIES},
             **settings,
         )
+
+    def create(self) -> None:
+        """See `RemoteStore.create`. The bucket is the operator's to create."""
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
         """See `RemoteStore.put`."""

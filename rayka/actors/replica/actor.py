@@ -32,7 +32,6 @@ from rayka.actors.coordinator.transactions import TransactionLinks
 from rayka.actors.node.interpreter import tune_interpreter
 from rayka.actors.node.spec import NodeSpec
 from rayka.actors.node.view import ClusterView
-from rayka.actors.remote.metadata_topic import METADATA_TOPIC
 from rayka.actors.remote.reads import REMOTE_CACHE, RemoteReads
 from rayka.actors.remote.remote_log import RemoteLog, Tiered
 from rayka.actors.remote.stores import open_store
@@ -179,7 +178,7 @@ class PartitionActor:
         """Serve what is in the remote store, and keep it in step with the logs, if there is one."""
         if not config[SYSTEM_ENABLE]:
             return None
-        store = open_store(config, is_new=lambda: METADATA_TOPIC not in self._view.image.topics)
+        store = open_store(config)
         reads = RemoteReads(self._replicas, self._view, store, os.path.join(self._path, REMOTE_CACHE))
         remote_log = RemoteLog(
             self._name,

@@ -4,41 +4,47 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rayka.storage.files import RealFiles
 
 MARKER: Final = ".rayka-remote-store"
 """A file that every store has, and the mount point of a file system that is not mounted has not."""
-_MARKER_TEXT: Final = b"This directory is a remote store of rayka. Without this file it is taken for another one.\n"
+_MARKER_TEXT: Final = b"rayka keeps older segments in this directory, and uses no directory without this file.\n"
 _PART_SUFFIX: Final = ".part"
 
 
 class DirectoryStore:
     """`RemoteStore` in a directory. An object is flushed before it gets its name.
 
-    The directory is made, and gets its marker, when it is opened while `is_new()`. Later, one without the marker is an
-    error, not an empty store, and so is one that goes away, or another one in its place.
+    A directory without its marker is an error, not an empty store, and so is one that goes away, or another one in its
+    place. Only `create` writes the marker: a mount point that is looked at too early must not get one.
     """
 
-    def __init__(self, files: RealFiles, path: str, is_new: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, files: RealFiles, path: str) -> None:
         self._files = files
         self._path = os.path.abspath(path)
         self._marker = os.path.join(self._path, MARKER)
-        self._is_new = is_new
         self._inode: int | None = None
 
-    def open(self) -> None:
-        """Find the directory, or make it. Raises OSError; then every later call tries again."""
+    def create(self) -> None:
+        """See `RemoteStore.create`."""
         if not self._files.exists(self._marker):
-            if not self._is_new():
-                message = f"no {MARKER} is in the remote store: mount its file system; or, if it is a new one, make it"
-                raise FileNotFoundError(errno.ENOENT, message, self._path)
             self._files.make_directory(self._path)
             self._files.write_at(self._marker, _MARKER_TEXT, 0)  # by several actors at once, perhaps
             self._files.sync_path(self._marker)
             self._files.sync_path(self._path)
+        self.open()
+
+    def open(self) -> None:
+        """Find the directory. Raises OSError; then every later call tries again."""
+        if not self._files.exists(self._marker):
+            message = (
+                f"the remote store has no file {MARKER}: mount the file system that has it; if this is the right "
+                "directory nevertheless, create an empty file of that name in it"
+            )
+            raise FileNotFoundError(errno.ENOENT, message, self._path)
         self._inode = self._files.status(self._path).inode
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:

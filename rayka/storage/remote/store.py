@@ -29,6 +29,9 @@ class RemoteStore(Protocol):
     `delete` removes it.
     """
 
+    def create(self) -> None:
+        """Make the store if it is not there. Called while no metadata of it exists."""
+
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
         """Store an object; one of that name is replaced."""
 

@@ -44,9 +44,16 @@ def s3() -> Iterator[dict[str, str]]:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemoteStore:
     """An empty store."""
     if request.param == "directory":
-        return open_store(BrokerConfig.parse({"rsm.config.url": f"file://{tmp_path}/store"}))
+        return new_store({"rsm.config.url": f"file://{tmp_path}/store"})
     settings = request.getfixturevalue("s3")
-    return open_store(BrokerConfig.parse(settings | {"rsm.config.url": f"s3://segments/{uuid.uuid4().hex}"}))
+    return new_store(settings | {"rsm.config.url": f"s3://segments/{uuid.uuid4().hex}"})
+
+
+def new_store(settings: dict[str, str]) -> RemoteStore:
+    """The store that the settings name, as a broker has it that needs it for the first time."""
+    store = open_store(BrokerConfig.parse(settings))
+    store.create()
+    return store
 
 
 def test_an_object_is_read_in_parts(store: RemoteStore) -> None:
@@ -107,7 +114,7 @@ def test_objects_are_listed_by_prefix_and_deleted(store: RemoteStore) -> None:
 
 
 def test_a_directory_that_goes_away_is_an_error(tmp_path: Path) -> None:
-    store = open_store(BrokerConfig.parse({"rsm.config.url": f"file://{tmp_path}/store"}))
+    store = new_store({"rsm.config.url": f"file://{tmp_path}/store"})
     store.put(NAME, [b"x"])
     shutil.move(tmp_path / "store", tmp_path / "elsewhere")
 
@@ -119,21 +126,39 @@ def test_a_directory_that_goes_away_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_mounted_when_the_broker_starts_is_an_error_until_it_is(tmp_path: Path) -> None:
-    config = BrokerConfig.parse({"rsm.config.url": f"file://{tmp_path}/store"})
-    open_store(config).put(NAME, [b"x"])
+    settings = {"rsm.config.url": f"file://{tmp_path}/store"}
+    new_store(settings).put(NAME, [b"x"])
     shutil.move(tmp_path / "store", tmp_path / "unmounted")
     (tmp_path / "store").mkdir()
 
-    store = open_store(config, is_new=lambda: False)
+    store = open_store(BrokerConfig.parse(settings))
 
     for call in (lambda: store.put(NAME, [b"y"]), lambda: store.delete(NAME), lambda: list(store.list(""))):
-        with pytest.raises(OSError, match="mount its file system"):
+        with pytest.raises(OSError, match="mount the file system that has it"):
             call()
     assert list((tmp_path / "store").iterdir()) == []
     (tmp_path / "store").rmdir()
     shutil.move(tmp_path / "unmounted", tmp_path / "store")
     assert store.get(NAME, 0, 1) == b"x"
     store.put(NAME, [b"y"])
+
+
+def test_a_mount_point_that_was_seen_before_anything_was_mounted_there_is_not_the_store_later(tmp_path: Path) -> None:
+    config = BrokerConfig.parse({"rsm.config.url": f"file://{tmp_path}/store"})
+    mount_point = tmp_path / "store"
+    mount_point.mkdir()
+    open_store(config)
+    mount_point.rename(tmp_path / "bare")
+    mount_point.mkdir()
+    store = open_store(config)
+    store.create()
+    store.put(NAME, [b"x"])
+    mount_point.rename(tmp_path / "unmounted")
+    (tmp_path / "bare").rename(mount_point)
+
+    with pytest.raises(OSError, match=r"no file \.rayka-remote-store"):
+        open_store(config).put(NAME, [b"y"])
+    assert list(mount_point.iterdir()) == []
 
 
 def test_a_server_that_is_away_is_an_error(s3: dict[str, str]) -> None:
@@ -155,7 +180,7 @@ def test_a_bucket_without_the_library_is_refused_with_what_to_install(
 
 def test_another_directory_in_the_place_of_the_store_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    store = open_store(BrokerConfig.parse({"rsm.config.url": f"file://{path}"}))
+    store = new_store({"rsm.config.url": f"file://{path}"})
     path.rename(tmp_path / "away")
     path.mkdir()
 
