@@ -27,11 +27,11 @@ from rayka.types import TopicPartition
 
 NOW_MS = 1_700_000_000_000
 SHAPES = (
-    ("records of 1 KB, 16 a batch", 1000, 16, Codec.NONE),
-    ("records of 100 B, 150 a batch", 100, 150, Codec.NONE),
+    ("records of 1 KB, 64 a batch", 1000, 64, Codec.NONE),
+    ("records of 100 B, 570 a batch", 100, 570, Codec.NONE),
     ("records of 100 B, 1 a batch", 100, 1, Codec.NONE),
-    ("records of 1 KB, 16 a batch, lz4", 1000, 16, Codec.LZ4),
-    ("records of 1 KB, 16 a batch, zstd", 1000, 16, Codec.ZSTD),
+    ("records of 1 KB, 64 a batch, lz4", 1000, 64, Codec.LZ4),
+    ("records of 1 KB, 64 a batch, zstd", 1000, 64, Codec.ZSTD),
 )
 CONFIG = LogConfig(cleanup_policy=("compact",), segment_bytes=64 << 20)
 

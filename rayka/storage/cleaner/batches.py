@@ -7,15 +7,29 @@ raised in here: what goes wrong is a return value. A batch is as `format.batch` 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from rayka.storage.cleaner.hashing import Words, crc32c
-from rayka.storage.cleaner.offset_map import Table, last_offset_of, put
-from rayka.storage.columns.compiled import compiled, compiled_with_memory
-from rayka.storage.columns.decode import Bytes, Longs, read_length, read_varint
-from rayka.storage.columns.encode import varint_size, write_varint
+from rayka.storage.cleaner.big_endian import read_int32, read_int64, write_int32, write_int64
+from rayka.storage.cleaner.hashing import crc32c
+from rayka.storage.cleaner.record_rows import (
+    DELETE_RETENTION_MS,
+    FIRST_DIRTY,
+    HORIZON,
+    INDEX_INTERVAL,
+    LATEST_OFFSET,
+    MIN_RECORD_BYTES,
+    NOW_MS,
+    UPPER_BOUND,
+    Keys,
+    choose_records,
+    copy,
+    locate_records,
+    put_records,
+    write_moved_records,
+    write_records,
+)
+from rayka.storage.columns.compiled import compiled
+from rayka.storage.columns.decode import Bytes, Longs
 
 MORE = 0
 """The data ends, perhaps within a batch."""
@@ -35,57 +49,14 @@ EMPTIED = 3
 BROKEN = 4
 
 HEADER_BYTES = 61
-MIN_RECORD_BYTES = 7
 _PLAIN_MASK = 0x37
 _APPEND_TIME = 0x08
-_HORIZON = 0x40
 _CODEC = 0x07
 VARINT_GROWTH = 10
 """By how many bytes a record may grow when its timestamp is written against another base."""
 
-# Slots of `rules`: what holds for a whole log.
-LATEST_OFFSET, UPPER_BOUND, NOW_MS, DELETE_RETENTION_MS, INDEX_INTERVAL, FIRST_DIRTY = range(6)
 # Slots of `progress`: where filtering has got to. The last five are those of the segment that is written.
 POSITION, OUT, ENTRIES, RECORDS_READ, RECORDS_KEPT, SEGMENT_SIZE, MAX_TIMESTAMP, OFFSET_OF_MAX, SINCE_ENTRY = range(9)
-
-
-@compiled
-def read_int32(data: Bytes, position: int) -> int:
-    """A big-endian number of four bytes."""
-    number: Any = np.int64(data[position]) << 24
-    number |= np.int64(data[position + 1]) << 16
-    number |= np.int64(data[position + 2]) << 8
-    number |= np.int64(data[position + 3])
-    return int(number - ((number & 0x8000_0000) << 1))
-
-
-@compiled
-def read_int64(data: Bytes, position: int) -> int:
-    """A big-endian number of eight bytes."""
-    return int((np.int64(read_int32(data, position)) << 32) | (np.int64(read_int32(data, position + 4)) & 0xFFFF_FFFF))
-
-
-@compiled
-def write_int32(data: Bytes, position: int, number: int) -> None:
-    """A big-endian number of four bytes."""
-    for index in range(4):
-        data[position + index] = (number >> (24 - 8 * index)) & 0xFF
-
-
-@compiled
-def write_int64(data: Bytes, position: int, number: int) -> None:
-    """A big-endian number of eight bytes."""
-    for index in range(8):
-        data[position + index] = (number >> (56 - 8 * index)) & 0xFF
-
-
-@compiled
-def copy(source: Bytes, start: int, end: int, target: Bytes, position: int) -> None:
-    """Copy source[start:end]; the indices are unsigned so that the compiler makes a block copy of the loop."""
-    begin: Any = np.uint64(start)
-    into: Any = np.uint64(position)
-    for index in range(np.uint64(end - start)):
-        target[into + index] = source[begin + index]
 
 
 @compiled
@@ -113,13 +84,9 @@ def size_of_plain(data: Bytes, position: int, end: int) -> tuple[int, int]:
         return MORE, 0
     if data[position + 16] != 2 or data[position + 22] & _PLAIN_MASK:
         return SPECIAL, size
+    if not 0 <= read_int32(data, position + 57) * MIN_RECORD_BYTES <= size:
+        return CORRUPT, 0
     return MORE, size
-
-
-@compiled
-def within(offset_delta: int, last_offset_delta: int) -> int:
-    """The delta, or the nearest that its batch has: a wrong one must not stand above the later records of its key."""
-    return max(min(offset_delta, last_offset_delta), 0)
 
 
 # -- noting offsets -------------------------------------------------------------------------------------------------
@@ -128,7 +95,7 @@ def within(offset_delta: int, last_offset_delta: int) -> int:
 @compiled
 def index_batches(
     data: Bytes, position: int, end: int, first_offset: int, end_offset: int, latest: Longs,
-    table: Table, secret: Words, entries: Longs, max_entries: int,
+    keys: Keys, entries: Longs, max_entries: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Note the keys of records from `first_offset` on. Returns a status and the position of the next batch.
 
@@ -139,51 +106,32 @@ def index_batches(
         status, size = size_of_plain(data, position, end)
         if status != MORE or size == 0:
             return status, position
-        if not is_intact(data, position, position + size):
-            return CORRUPT, position
         base_offset = read_int64(data, position)
-        last_offset_delta = read_int32(data, position + 23)
-        if not latest[0] < base_offset <= base_offset + last_offset_delta < end_offset:
+        last_offset = base_offset + read_int32(data, position + 23)
+        if not (is_intact(data, position, position + size) and latest[0] < base_offset <= last_offset < end_offset):
             return CORRUPT, position
         status = index_records(
-            data, position + HEADER_BYTES, position + size, read_int32(data, position + 57), base_offset,
-            last_offset_delta, first_offset, table, secret, entries, max_entries,
-        )  # fmt: skip
+            data, position, data, position + HEADER_BYTES, position + size, first_offset, keys, entries, max_entries
+        )
         if status != MORE:
             return status, position
-        latest[0] = base_offset + last_offset_delta
+        latest[0] = last_offset
         position += size
 
 
 @compiled
 def index_records(
-    records: Bytes, position: int, end: int, count: int, base_offset: int, last_offset_delta: int, first_offset: int,
-    table: Table, secret: Words, entries: Longs, max_entries: int,
+    header: Bytes, at: int, records: Bytes, start: int, end: int, first_offset: int,
+    keys: Keys, entries: Longs, max_entries: int,
 ) -> int:  # fmt: skip
-    """Note the keys of the records of one batch. Returns MORE, FULL or CORRUPT."""
-    for _ in range(count):
-        length, position = read_length(records, position, end)
-        if position < 0 or length < 1:
-            return CORRUPT
-        record_end = position + length
-        _, position = read_varint(records, position + 1, record_end)
-        if position < 0:
-            return CORRUPT
-        offset_delta, position = read_varint(records, position, record_end)
-        if position < 0:
-            return CORRUPT
-        key_size, position = read_length(records, position, record_end)
-        if position < 0:
-            return CORRUPT
-        offset = base_offset + within(offset_delta, last_offset_delta)
-        if (
-            key_size >= 0
-            and offset >= first_offset
-            and not put(records, position, key_size, offset, table, secret, entries, max_entries)
-        ):
-            return FULL
-        position = record_end
-    return MORE if position == end else CORRUPT
+    """Note the keys of the records of one batch, as `filter_batch` has it. Returns MORE, FULL or CORRUPT."""
+    count = read_int32(header, at + 57)
+    if not locate_records(records, start, end, count, keys):
+        return CORRUPT
+    base_offset, last_offset_delta = read_int64(header, at), read_int32(header, at + 23)
+    if not put_records(count, base_offset, last_offset_delta, first_offset, keys, entries, max_entries):
+        return FULL
+    return MORE
 
 
 # -- keeping records ------------------------------------------------------------------------------------------------
@@ -191,7 +139,7 @@ def index_records(
 
 @compiled
 def filter_batches(
-    data: Bytes, end: int, last_of_producers: Longs, table: Table, secret: Words, rules: Longs,
+    data: Bytes, end: int, last_of_producers: Longs, keys: Keys, rules: Longs,
     out: Bytes, index: Longs, progress: Longs,
 ) -> int:  # fmt: skip
     """Copy to `out` what is kept of the plain batches; returns a status. `index` gets the index entries (`note`).
@@ -204,8 +152,6 @@ def filter_batches(
         if status != MORE or size == 0:
             return status
         count = read_int32(data, position + 57)
-        if not 0 <= count * MIN_RECORD_BYTES <= size:
-            return CORRUPT
         if progress[OUT] + size + VARINT_GROWTH * count > len(out) or progress[ENTRIES] == len(index):
             return NO_ROOM
         base_offset = read_int64(data, position)
@@ -216,7 +162,7 @@ def filter_batches(
         )
         outcome, written = filter_batch(
             data, position, data, position + HEADER_BYTES, position + size, False, False, is_kept,
-            table, secret, rules, out, progress,
+            keys, rules, out, progress,
         )  # fmt: skip
         if outcome == BROKEN:
             return CORRUPT
@@ -240,10 +186,10 @@ def contains(rising: Longs, number: int) -> bool:
     return bool(slot < len(rising) and rising[slot] == number)
 
 
-@compiled_with_memory
+@compiled
 def filter_batch(
     header: Bytes, at: int, records: Bytes, start: int, end: int, drops_all: bool, ends_empty: bool, is_kept: bool,
-    table: Table, secret: Words, rules: Longs, out: Bytes, progress: Longs,
+    keys: Keys, rules: Longs, out: Bytes, progress: Longs,
 ) -> tuple[int, int]:  # fmt: skip
     """What is kept of one batch, with the header at `header[at]` and `records[start:end]`, not compressed.
 
@@ -252,15 +198,12 @@ def filter_batch(
     the marker of a transaction of which no record is left. `is_kept`: the batch stays without records too.
     """
     count = read_int32(header, at + 57)
-    spans = np.empty((max(count, 1), 3), np.int64)
-    kept, has_tombstone, newest = choose_records(
-        header, at, records, start, end, drops_all, table, secret, rules, spans
-    )  # fmt: skip
-    if kept < 0:
+    if not locate_records(records, start, end, count, keys):
         return BROKEN, 0
+    kept, has_tombstone, newest = choose_records(header, at, 0 if drops_all else count, keys, rules)
     progress[RECORDS_READ] += count
     progress[RECORDS_KEPT] += kept
-    has_horizon = header[at + 22] & _HORIZON
+    has_horizon = header[at + 22] & HORIZON
     begins_horizon = not has_horizon and (ends_empty or has_tombstone) and kept > 0
     if kept == 0 and not is_kept:
         return DROPPED, 0
@@ -270,96 +213,18 @@ def filter_batch(
     copy(header, at, at + HEADER_BYTES, out, into)
     write_int32(out, into + 57, kept)
     if kept == 0:
-        out[into + 22] = header[at + 22] & ~(_HORIZON | _CODEC)
+        out[into + 22] = header[at + 22] & ~(HORIZON | _CODEC)
         write_int64(out, into + 27, read_int64(header, at + 35))
         return EMPTIED, HEADER_BYTES
     if not header[at + 22] & _APPEND_TIME:
         write_int64(out, into + 35, newest)
     if not begins_horizon:
-        return REWRITTEN, write_records(records, spans, kept, out, into + HEADER_BYTES) - into
+        return REWRITTEN, write_records(records, keys, kept, out, into + HEADER_BYTES) - into
     horizon = rules[NOW_MS] + rules[DELETE_RETENTION_MS]
-    out[into + 22] = header[at + 22] | _HORIZON
+    out[into + 22] = header[at + 22] | HORIZON
     write_int64(out, into + 27, horizon)
     moved_by = read_int64(header, at + 27) - horizon
-    return REWRITTEN, write_moved_records(records, spans, kept, moved_by, out, into + HEADER_BYTES) - into
-
-
-@compiled
-def choose_records(
-    header: Bytes, at: int, records: Bytes, start: int, end: int, drops_all: bool,
-    table: Table, secret: Words, rules: Longs, spans: Any,
-) -> tuple[int, bool, int]:  # fmt: skip
-    """How many records are kept, whether a tombstone is among them, and their newest timestamp; -1 for broken records.
-
-    A row of `spans` has where a record begins, where its fields begin behind its length, and where it ends.
-    """
-    base_timestamp = read_int64(header, at + 27)
-    tombstones_go = header[at + 22] & _HORIZON and rules[NOW_MS] >= base_timestamp
-    is_control = header[at + 22] & 0x20
-    has_tombstone = False
-    kept = 0
-    newest: Any = np.int64(-1)
-    position = start
-    for _ in range(read_int32(header, at + 57)):
-        record_start = position
-        length, position = read_length(records, position, end)
-        if position < 0 or length < 1:
-            return -1, False, 0
-        record_end = position + length
-        body = position
-        timestamp_delta, position = read_varint(records, position + 1, record_end)
-        if position < 0:
-            return -1, False, 0
-        offset_delta, position = read_varint(records, position, record_end)
-        if position < 0:
-            return -1, False, 0
-        key_size, key = read_length(records, position, record_end)
-        if key < 0:
-            return -1, False, 0
-        value_size, position = read_length(records, key + max(key_size, 0), record_end)
-        if position < 0:
-            return -1, False, 0
-        position = record_end
-        if drops_all:
-            continue
-        offset = read_int64(header, at) + within(offset_delta, read_int32(header, at + 23))
-        if not is_control and offset <= rules[LATEST_OFFSET]:
-            if key_size < 0 or (value_size < 0 and tombstones_go):
-                continue
-            if offset < last_offset_of(records, key, key_size, table, secret):
-                continue
-        has_tombstone = has_tombstone or value_size < 0
-        spans[kept, 0] = record_start
-        spans[kept, 1] = body
-        spans[kept, 2] = record_end
-        newest = max(newest, base_timestamp + timestamp_delta)
-        kept += 1
-    return (kept, has_tombstone, newest) if position == end else (-1, False, 0)
-
-
-@compiled
-def write_records(records: Bytes, spans: Any, kept: int, out: Bytes, position: int) -> int:
-    """Copy the records that are kept; where they end."""
-    for row in range(kept):
-        copy(records, spans[row, 0], spans[row, 2], out, position)
-        position += spans[row, 2] - spans[row, 0]
-    return position
-
-
-@compiled
-def write_moved_records(records: Bytes, spans: Any, kept: int, moved_by: int, out: Bytes, position: int) -> int:
-    """Copy the records that are kept into a batch whose base timestamp is `moved_by` lower; where they end."""
-    for row in range(kept):
-        body = spans[row, 1]
-        delta, rest = read_varint(records, body + 1, spans[row, 2])
-        delta += moved_by
-        rest_size = spans[row, 2] - rest
-        position = write_varint(out, position, 1 + varint_size(delta) + rest_size)
-        out[position] = records[body]
-        position = write_varint(out, position + 1, delta)
-        copy(records, rest, spans[row, 2], out, position)
-        position += rest_size
-    return position
+    return REWRITTEN, write_moved_records(records, keys, kept, moved_by, out, into + HEADER_BYTES) - into
 
 
 @compiled

@@ -28,6 +28,7 @@ from rayka.storage.cleaner.batches import (
 )
 from rayka.storage.cleaner.offset_map import OffsetMap
 from rayka.storage.cleaner.plan import CleanerLimits, CleaningPlan, RoundEnd, SourceSegment
+from rayka.storage.cleaner.record_rows import FIRST_DIRTY, INDEX_INTERVAL, MIN_RECORD_BYTES, Keys, with_rows
 from rayka.storage.cleaner.segment_writer import SegmentWriter
 from rayka.storage.cleaner.transactions import CleanedTransactions
 from rayka.storage.columns.decode import Bytes, Longs
@@ -72,11 +73,12 @@ class Cleaner:
         self._read_bytes = self._written_bytes = 0
         dirty_records = max(plan.uncleanable_offset - plan.first_dirty_offset, 1)
         self._map = OffsetMap(limits.dedupe_buffer_bytes, limits.load_factor, limits.secret, dirty_records)
-        self._table = (self._map.table, self._map.secret)
+        no_rows = np.empty((0, 0), np.int64), np.empty((0, 0), np.uint64)
+        self._keys = with_rows(Keys(self._map.table, self._map.secret, *no_rows), limits.io_buffer_bytes)
         self._out: Bytes = np.empty(2 * limits.io_buffer_bytes, np.uint8)
         self._index: Longs = np.empty((_INDEX_ROWS, 4), np.int64)
         self._progress: Longs = np.zeros(batches.SINCE_ENTRY + 1, np.int64)
-        self._rules: Longs = np.zeros(batches.FIRST_DIRTY + 1, np.int64)
+        self._rules: Longs = np.zeros(FIRST_DIRTY + 1, np.int64)
         self._last_data_offsets: Longs = np.array(
             sorted(offset for offset, _ in plan.active_producers.values() if offset >= 0), np.int64
         )
@@ -127,7 +129,7 @@ class Cleaner:
             while True:
                 status, position = batches.index_batches(
                     chunk.data, position, end, self._plan.first_dirty_offset, segment.end_offset, latest,
-                    *self._table, self._map.entries, self._map.max_entries,
+                    self._keys, self._map.entries, self._map.max_entries,
                 )  # fmt: skip
                 self._map.latest_offset = int(latest[0])
                 if status == batches.SPECIAL:
@@ -165,10 +167,10 @@ class Cleaner:
         if header.is_control:
             transactions.is_left_behind(header, read_control_type(chunk.data.data, position, header))
         elif not transactions.is_aborted(header) and header.next_offset > self._plan.first_dirty_offset:
-            records = _records(chunk, position, header)
+            records = self._records(chunk, position, header)
             status = batches.index_records(
-                records, 0, len(records), header.record_count, header.base_offset, header.last_offset_delta,
-                self._plan.first_dirty_offset, *self._table, self._map.entries, self._map.max_entries,
+                chunk.data, position, records, 0, len(records), self._plan.first_dirty_offset,
+                self._keys, self._map.entries, self._map.max_entries,
             )  # fmt: skip
         if status == batches.MORE:
             latest[0] = header.last_offset
@@ -230,7 +232,7 @@ class Cleaner:
             progress[POSITION] = 0
             while True:
                 status = batches.filter_batches(
-                    chunk.data, len(chunk.data), self._last_data_offsets, *self._table, self._rules,
+                    chunk.data, len(chunk.data), self._last_data_offsets, self._keys, self._rules,
                     self._out, self._index, progress,
                 )  # fmt: skip
                 if status == batches.SPECIAL:
@@ -259,14 +261,14 @@ class Cleaner:
         """One batch that is compressed, of a transaction, or a marker."""
         header = self._header(chunk, position)
         drops_all, is_left_behind = self._judge(chunk, position, header, transactions)
-        records = _records(chunk, position, header)
+        records = self._records(chunk, position, header)
         size = max(HEADER_BYTES + len(records), header.size_in_bytes) + VARINT_GROWTH * header.record_count
         if self._progress[OUT] + size > len(self._out) or self._progress[ENTRIES] == len(self._index):
             self._write(writer)
             self._reserve(size)
         outcome, written = batches.filter_batch(
             chunk.data, position, records, 0, len(records), drops_all, is_left_behind, self._is_kept(header),
-            *self._table, self._rules, self._out, self._progress,
+            self._keys, self._rules, self._out, self._progress,
         )  # fmt: skip
         if outcome == batches.BROKEN:
             raise RaykaError(
@@ -312,7 +314,7 @@ class Cleaner:
                 self._out = out = _with_room(out, begin + written)
                 out[begin + HEADER_BYTES : begin + written] = _array(packed)
             batches.seal(out, begin, begin + written)
-        batches.note(out, begin, written, int(self._rules[batches.INDEX_INTERVAL]), self._index, self._progress)
+        batches.note(out, begin, written, int(self._rules[INDEX_INTERVAL]), self._index, self._progress)
         self._progress[OUT] += written
 
     # -- reading --------------------------------------------------------------------------------
@@ -328,6 +330,7 @@ class Cleaner:
                 self._throttle(len(data))
                 self._read_bytes += len(data)
                 self._consumed = 0
+                self._keys = with_rows(self._keys, len(data))
                 yield _Chunk(_array(data), position)
                 size = self._limits.io_buffer_bytes if self._consumed else self._needed(segment, position, data)
                 position += self._consumed
@@ -340,6 +343,15 @@ class Cleaner:
         if size <= len(data) or position + size > segment.size:
             raise self._corrupt(segment, position)
         return size
+
+    def _records(self, chunk: _Chunk, position: int, header: BatchHeader) -> Bytes:
+        """The records of a batch, decompressed. Raises CORRUPT_MESSAGE if they can't be as many as its header says."""
+        data = _array(record_bytes(chunk.data.data, position, header))
+        if not 0 <= header.record_count * MIN_RECORD_BYTES <= len(data):
+            message = f"The batch at offset {header.base_offset} has no room for {header.record_count} records"
+            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message)
+        self._keys = with_rows(self._keys, len(data))
+        return data
 
     def _header(self, chunk: _Chunk, position: int) -> BatchHeader:
         header = read_header(chunk.data.data, position)
@@ -354,15 +366,6 @@ class Cleaner:
 
 def _array(data: bytes) -> Bytes:
     return np.frombuffer(data, np.uint8)
-
-
-def _records(chunk: _Chunk, position: int, header: BatchHeader) -> Bytes:
-    """The records of a batch, decompressed. Raises CORRUPT_MESSAGE where they can't be as many as its header says."""
-    records = _array(record_bytes(chunk.data.data, position, header))
-    if not 0 <= header.record_count * batches.MIN_RECORD_BYTES <= len(records):
-        message = f"The batch at offset {header.base_offset} has {len(records)} bytes for {header.record_count} records"
-        raise RaykaError(ErrorCode.CORRUPT_MESSAGE, message)
-    return records
 
 
 def _with_room(out: Bytes, size: int) -> Bytes:

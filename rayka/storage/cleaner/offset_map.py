@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rayka.storage.cleaner.hashing import Words, siphash
+from rayka.storage.cleaner.hashing import Words
 from rayka.storage.columns.compiled import compiled
-from rayka.storage.columns.decode import Bytes, Longs
+from rayka.storage.columns.decode import Longs
 from rayka.types import NO_OFFSET
 
 SLOT_BYTES = 24
@@ -39,26 +39,23 @@ class OffsetMap:
 
 
 @compiled
-def slot_of(data: Bytes, start: int, size: int, table: Table, secret: Words) -> tuple[Any, Any, Any]:
-    """The slot of a key, or the empty one where it belongs, and the key's hash. There is always an empty one."""
-    first, second = siphash(data, start, size, secret)
-    slots = np.uint64(len(table))
+def slot_of(first: Any, second: Any, table: Table) -> Any:
+    """The slot of the key with this hash, or the empty one where it belongs. There is always an empty one."""
+    slots: Any = np.uint64(len(table))
     slot: Any = ((first >> np.uint64(32)) * slots) >> np.uint64(32)
     while table[slot, 2] and (table[slot, 0] != first or table[slot, 1] != second):
         slot += np.uint64(1)
         if slot == slots:
             slot = np.uint64(0)
-    return slot, first, second
+    return slot
 
 
 @compiled
-def put(
-    data: Bytes, start: int, size: int, offset: int, table: Table, secret: Words, entries: Longs, max_entries: int
-) -> bool:
+def put(first: Any, second: Any, offset: int, table: Table, entries: Longs, max_entries: int) -> bool:
     """Note the offset of a key's newest record. False, and nothing noted, when the map is full."""
     if entries[0] >= max_entries:
         return False
-    slot, first, second = slot_of(data, start, size, table, secret)
+    slot = slot_of(first, second, table)
     if not table[slot, 2]:
         entries[0] += 1
         table[slot, 0] = first
@@ -68,8 +65,7 @@ def put(
 
 
 @compiled
-def last_offset_of(data: Bytes, start: int, size: int, table: Table, secret: Words) -> int:
+def last_offset_of(first: Any, second: Any, table: Table) -> int:
     """The offset of a key's newest record in the map, -1 if it has none."""
-    slot, _, _ = slot_of(data, start, size, table, secret)
-    found: Any = np.int64(table[slot, 2])
+    found: Any = np.int64(table[slot_of(first, second, table), 2])
     return int(found - 1)

@@ -38,13 +38,8 @@ os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, a
 
 
 def compiled(function: F) -> F:
-    """`function` as machine code. Its arguments are arrays, ints, and named tuples of arrays."""
+    """`function` as machine code. Its arguments are arrays, ints, and named tuples of arrays. It makes no arrays."""
     return cast(F, CompiledFunction(cast(FunctionType, function)))
-
-
-def compiled_with_memory(function: F) -> F:
-    """As `compiled`, for a function that makes arrays itself. Only numba can load it, and what calls it."""
-    return cast(F, CompiledFunction(cast(FunctionType, function), makes_arrays=True))
 
 
 class CompiledFunction:
@@ -53,10 +48,9 @@ class CompiledFunction:
     What no code can be stored for, such as arrays with gaps or results that are no ints, is left to numba.
     """
 
-    def __init__(self, function: FunctionType, makes_arrays: bool = False) -> None:
+    def __init__(self, function: FunctionType) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self._makes_arrays = makes_arrays
         self._result = function.__annotations__.get("return")
         self._codes: dict[tuple[Kind, ...], NativeCode | None] = {}
 
@@ -119,7 +113,7 @@ class CompiledFunction:
 
     def _stored_code(self, kinds: tuple[Kind, ...]) -> NativeCode | None:
         count = _RESULT_COUNTS.get(str(self._result))
-        if count is None or any(each._makes_arrays for each in self.reachable()):
+        if count is None:
             return None
         try:
             return load_code(self, kinds, count)

@@ -34,7 +34,7 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     number: Any = np.int64(0)
     shift: Any = np.int64(0)
     while position < end and shift <= _LAST_SHIFT:
-        byte: Any = np.int64(data[position])
+        byte: Any = np.int64(data[np.uint64(position)])
         position += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
