@@ -282,21 +282,23 @@ def work_in(place: str, name: str, address: str, *arguments: Any) -> Figures:
     return figures
 
 
+def start(place: str, name: str, *arguments: Any) -> subprocess.Popen[str]:
+    """One load in a process of its own, which prints its figures when it ends."""
+    command = [sys.executable, "-m", "benchmarks.python_client", "--load", json.dumps([place, name, *arguments])]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
 def run(broker: Rayka, name: str, place: str, topic: str, size: int, count: int) -> Figures:
     """One load in a process of its own; `cpu` is for a million records, with the broker's."""
     running = runtime.find(broker.data_dir)
     assert running is not None
     where = running.address if name.startswith("ours") else broker.bootstrap
     before_s = cpu_s(broker.own())
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.python_client",
-        "--load",
-        json.dumps([place, name, where, topic, size, count]),
-    ]
-    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True, timeout=load.TIMEOUT_S)
-    figures: Figures = json.loads(output.stdout.splitlines()[-1])
+    with start(place, name, where, topic, size, count) as process:
+        output, _ = process.communicate(timeout=load.TIMEOUT_S)
+    if process.returncode:
+        raise RuntimeError(f"the load {name} failed")
+    figures: Figures = json.loads(output.splitlines()[-1])
     figures["cpu"] = (figures["cpu"] + cpu_s(broker.own()) - before_s) / figures["records"] * 1e6
     return figures
 

@@ -2,6 +2,8 @@
 
 A producer and a consumer run without a pause on a topic whose retention keeps the log at a constant size, so memory
 must not grow. The growth, `MB/h`, is the slope of a straight line through the samples after the first quarter.
+With `--client rayka` three programs on actor handles, which send, iterate and take tables, are the load instead of
+confluent-kafka, and their memory is sampled too.
 """
 
 from __future__ import annotations
@@ -16,52 +18,70 @@ import time
 from pathlib import Path
 from statistics import linear_regression
 
-from benchmarks import load
-from benchmarks.brokers import BROKERS, CACHE, Broker
+import psutil
+
+from benchmarks import load, python_client
+from benchmarks.brokers import BROKERS, CACHE, Broker, Rayka
+from rayka.client import runtime
 from rayka.testing import memory_bytes
 
 SAMPLE_S = 5.0
 KEPT_BYTES = 2_000_000_000
+ON_HANDLES = ("ours_send", "ours_iterate", "ours_poll_table")
+ENDLESS = 10**12
 
 
-def sample(broker: Broker, until: float, work: list[subprocess.Popen[str]]) -> list[tuple[float, float]]:
-    """Seconds since the start, and MB of all processes of the broker."""
+def sample(broker: Broker, until: float, work: list[subprocess.Popen[str]]) -> list[list[float]]:
+    """Seconds since the start, and MB of all processes of the broker and of each one of `work`."""
     began, samples = time.monotonic(), []
     while (now := time.monotonic()) < until:
         if any(process.poll() is not None for process in work):
             raise RuntimeError("the load ended")
-        samples.append((now - began, memory_bytes(broker.processes()) / 1e6))
-        print(f"{samples[-1][0]:6.0f} s  {samples[-1][1]:7,.0f} MB", flush=True)
+        of_work = [memory_bytes([psutil.Process(process.pid)]) / 1e6 for process in work]
+        samples.append([now - began, memory_bytes(broker.processes()) / 1e6, *of_work])
+        print(f"{now - began:6.0f} s " + " ".join(f"{each:7,.0f} MB" for each in samples[-1][1:]), flush=True)
         time.sleep(SAMPLE_S)
     return samples
 
 
-def growth_mb_per_hour(samples: list[tuple[float, float]]) -> float:
+def growth_mb_per_hour(samples: list[list[float]], column: int) -> float:
     settled = samples[len(samples) // 4 :]
-    return linear_regression([at for at, _ in settled], [mb for _, mb in settled]).slope * 3600
+    return linear_regression([each[0] for each in settled], [each[column] for each in settled]).slope * 3600
 
 
-def run(broker: Broker, minutes: float, size: int) -> dict[str, float]:
+def start_work(broker: Broker, client: str, topic: str, size: int) -> dict[str, subprocess.Popen[str]]:
+    """The endless loads, by name."""
+    if client == "rayka":
+        assert isinstance(broker, Rayka)
+        running = runtime.find(broker.data_dir)
+        assert running is not None
+        arguments = (running.address, topic, size, ENDLESS)
+        return {name: python_client.start("driver", name, *arguments) for name in ON_HANDLES}
+    return {
+        "produce": load.start("produce_on", bootstrap=broker.bootstrap, topic=topic, size=size, seconds=ENDLESS),
+        "consume": load.start("consume_on", bootstrap=broker.bootstrap, topic=topic),
+    }
+
+
+def run(broker: Broker, client: str, minutes: float, size: int) -> dict[str, float]:
     topic = "soak"
     load.create_topic(
         broker.bootstrap, topic, 4, {"retention.bytes": str(KEPT_BYTES // 4), "segment.bytes": "104857600"}
     )
     seconds = minutes * 60
-    work = [
-        load.start("produce_on", bootstrap=broker.bootstrap, topic=topic, size=size, seconds=seconds + 3600),
-        load.start("consume_on", bootstrap=broker.bootstrap, topic=topic),
-    ]
+    work = start_work(broker, client, topic, size)
     try:
-        growth = growth_mb_per_hour(sample(broker, time.monotonic() + seconds, work))
+        samples = sample(broker, time.monotonic() + seconds, list(work.values()))
         records = sum(load.end_offsets(broker.bootstrap, topic).values())
         return {
             "minutes": minutes,
             "records": records,
             "MB/s": records * size / seconds / 1e6,
-            "MB/h": growth,
+            "MB/h": growth_mb_per_hour(samples, 1),
+            **{f"{name} MB/h": growth_mb_per_hour(samples, column) for column, name in enumerate(work, 2)},
         }
     finally:
-        for process in work:
+        for process in work.values():
             process.kill()
             process.wait()
 
@@ -69,6 +89,7 @@ def run(broker: Broker, minutes: float, size: int) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--broker", choices=list(BROKERS), default="rayka")
+    parser.add_argument("--client", choices=("confluent-kafka", "rayka"), default="confluent-kafka")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--size", type=int, default=1000, help="bytes of a record; default: %(default)s")
     parser.add_argument(
@@ -82,7 +103,7 @@ def main() -> int:
     )
     broker.start()
     try:
-        figures = run(broker, chosen.minutes, chosen.size)
+        figures = run(broker, chosen.client, chosen.minutes, chosen.size)
         print(broker.name, "  ".join(f"{name} {value:,.0f}" for name, value in figures.items()))
         if chosen.json:
             chosen.json.write_text(json.dumps(figures))

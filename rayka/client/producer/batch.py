@@ -31,6 +31,8 @@ KEY_OVERHEAD = 4
 """The most bytes that a key takes beside itself, above what null takes."""
 MAX_RECORD_OVERHEAD = max_record_size(None, None)
 _RESERVE_BYTES = 16_384
+_RESERVE_STEPS = 16
+"""A batch grows to its limit in at most so many steps, or in steps of `_RESERVE_BYTES` if these are larger."""
 _FEW_RECORDS = 16
 """So many are encoded by plain Python in less time than compiled code needs to begin."""
 _compiled = Compiled(
@@ -166,7 +168,8 @@ class ProducerBatch(BatchCompletion):
         """Reserve memory for the records and some more. Returns the bytes added."""
         before = self.reserved
         if self.size > before:
-            self.reserved = max(self.size, min(self.size + _RESERVE_BYTES, self.limit))
+            step = max(_RESERVE_BYTES, self.limit // _RESERVE_STEPS)
+            self.reserved = max(self.size, min(self.size + step, self.limit))
         return self.reserved - before
 
     def build(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray | memoryview:

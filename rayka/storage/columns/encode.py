@@ -18,11 +18,14 @@ _BIT_57_CLEAR = 0x01FF_FFFF_FFFF_FFFF
 
 
 class Fields(NamedTuple):
-    """One column of fields."""
+    """One column of fields. `data` may be all memory (see `lists`), which must not be printed."""
 
     data: Bytes
     positions: Longs
     lengths: Longs
+
+    def __repr__(self) -> str:
+        return f"Fields({self.positions!r}, {self.lengths!r})"
 
 
 @compiled

@@ -13,6 +13,7 @@ import numpy as np
 
 from rayka.storage.columns.decode import Longs
 from rayka.storage.columns.encode import Fields, encode
+from rayka.storage.columns.lists import address_items
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 from rayka.storage.format.builder import MAX_HEADER_OVERHEAD, MAX_RECORD_OVERHEAD
 from rayka.storage.format.compression import Codec
@@ -89,6 +90,12 @@ class Rows(NamedTuple):
 
 def fields_of(given: Sequence[bytes | None]) -> Fields:
     """A list of bytes, or None for null, as one column. Raises TypeError for a list of anything else."""
+    addressed = address_items(given)
+    return _joined(given) if addressed is None else Fields(*addressed)
+
+
+def _joined(given: Sequence[bytes | None]) -> Fields:
+    """As `fields_of`, for objects that are like bytes too, or lie in memory in another way: by a copy."""
     try:
         lengths = sizes = np.fromiter(map(len, given), np.int64, len(given))  # type: ignore[arg-type]
         data = b"".join(given)  # type: ignore[arg-type]
