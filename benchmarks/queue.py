@@ -4,7 +4,8 @@ One Ray cluster with one broker; the queues take turns. One actor puts and four 
 is the rate at which one producer puts; "moved" is the rate from the first put until the last item was got, which is the
 figure of the aim. "cpu" is what an item takes of all processes of the cluster together, in microseconds: other work on
 the machine changes it least. Singly, `put` returns when the item is acknowledged, and `get` waits for an item. In
-batches it is `put_nowait_batch` and `get_nowait_batch` with 100 items (10 of 1 MB).
+batches it is `put_nowait_batch` and `get_nowait_batch` with 100 items (10 of 1 MB). "ahead" is rayka's queue with
+`put_ahead=1000`, whose `put` does not wait for each acknowledgement; its producer flushes before its time is taken.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +32,11 @@ from rayka.testing import cpu_s
 CONSUMERS = 4
 SIZES = {100: 100, 1_000_000: 10}
 """Items of a batch by their size in bytes."""
-QUEUES = {"ray": ray.util.queue.Queue, "rayka": Queue}
+QUEUES: dict[str, Callable[[], Any]] = {
+    "ray": ray.util.queue.Queue,
+    "rayka": Queue,
+    "ahead": partial(Queue, put_ahead=1000),
+}
 _PAUSE_S = 0.001
 
 
@@ -59,6 +66,8 @@ class Producer:
             else:
                 queue.put_nowait_batch([value] * case.batch)
             count += case.batch
+        if case.queue == "ahead":
+            queue.flush()
         ended = time.monotonic()
         Path(done).touch()
         return count, began, ended
@@ -119,31 +128,35 @@ def used_s() -> float:
     return cpu_s(psutil.Process().children(recursive=True))
 
 
+def report(case: Case, ours: dict[str, float], rays: dict[str, float]) -> None:
+    """One line."""
+    print(
+        f"{case.queue:6} {case.size:>8} B, {case.batch:>3} in a call: put {ours['put']:,.0f}/s, moved"
+        f" {ours['moved']:,.0f}/s ({ours['moved'] / rays['moved']:.1f} times Ray's), cpu {ours['cpu']:,.0f} us"
+        f" ({rays['cpu'] / ours['cpu']:.1f} times the items)",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Print a line for each case, and how many times Ray's rate it is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="for how long the producer puts")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
     parser.add_argument("--json", type=Path, help="also write the figures there")
     options = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as directory, rayka.start(os.path.join(directory, "data"), "127.0.0.1:0"):
-        for size, batch in SIZES.items():
-            for together in (1, batch):
-                cases = [Case(queue, size, together) for queue in QUEUES]
+        for size in options.sizes:
+            for together in (1, SIZES[size]):
+                cases = [Case(queue, size, together) for queue in QUEUES if together == 1 or queue != "ahead"]
                 rounds = [[run(case, options.seconds, directory) for case in cases] for _ in range(options.rounds)]
                 for index, case in enumerate(cases):
-                    both = {
+                    figures[f"{case.queue} {size} B x {together}"] = both = {
                         key: statistics.median(each[index][key] for each in rounds) for key in ("put", "moved", "cpu")
                     }
-                    figures[f"{case.queue} {size} B x {together}"] = both
-                    print(f"{case.queue:6} {size:>8} B, {together:>3} in a call: ", end="")
-                    print(
-                        f"put {both['put']:,.0f}/s, moved {both['moved']:,.0f}/s, cpu {both['cpu']:,.0f} us", flush=True
-                    )
-                ours, rays = (figures[f"{queue} {size} B x {together}"] for queue in ("rayka", "ray"))
-                print(f"       {ours['moved'] / rays['moved']:.1f} times Ray's rate", end="")
-                print(f", {rays['cpu'] / ours['cpu']:.1f} times the items for the processor time", flush=True)
+                    report(case, both, figures[f"ray {size} B x {together}"])
     if options.json is not None:
         options.json.write_text(json.dumps({"load": os.getloadavg(), **figures}, indent=2))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import contextlib
 import threading
 from typing import Final
 from weakref import WeakSet
@@ -12,9 +13,11 @@ import ray
 
 from rayka.client.joined import RayCluster
 from rayka.client.producer.blocking import Producer
+from rayka.errors import RaykaError
 from rayka.queue.reader import QueueReader
 from rayka.queue.settings import QueueSettings
 from rayka.queue.topic import QueueTopic
+from rayka.queue.writer import QueueWriter
 
 _BUFFER_BYTES: Final = 256 << 20
 _EXIT_TIMEOUT_S: Final = 5.0
@@ -23,15 +26,20 @@ CONNECTING = threading.RLock()
 
 
 class Connected:
-    """A queue in one process: the ports, the producer that all queues of the process share, and its own reader."""
+    """A queue in one process: the ports, a writer over the producer that all queues share, and its own reader."""
 
     def __init__(self, cluster: RayCluster, topic: QueueTopic, settings: QueueSettings) -> None:
         connection = cluster.connection()
         self.broker = connection.broker
         self.loop = connection.loop
-        self.producer = _producer(cluster)
+        self.writer = QueueWriter(_producer(cluster), topic.name, settings.put_ahead)
         self.topic = topic
         self.reader = QueueReader(self.broker, self.loop, topic, settings)
+
+    def wait_until_known(self) -> None:
+        """Wait a moment for the topic, if this process has not heard of it yet."""
+        if not self.topic.is_known:
+            self.loop.run(self.topic.wait_until_known())
 
 
 _all: WeakSet[Connected] = WeakSet()
@@ -65,9 +73,12 @@ def end_later(connected: Connected) -> None:
 
 @atexit.register
 def _leave() -> None:
-    """The program ends: end the leases of its items, and delete the queues without a name that it made."""
+    """The program ends: write its items, end its leases, and delete the queues without a name that it made."""
     if not ray.is_initialized():
         return
+    for producer in _producers.values():
+        with contextlib.suppress(RaykaError):
+            producer.flush(timeout_ms=_EXIT_TIMEOUT_S * 1000)
     ends = [each.loop.submit(each.reader.end(is_exit=True)) for each in list(_all) if not each.loop.is_closed]
     ends += [each.loop.submit(each.topic.delete()) for each in OWN.values() if not each.loop.is_closed]
     concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)

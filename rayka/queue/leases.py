@@ -22,8 +22,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from rayka.client.share.records import RecordAcknowledgement
+from rayka.queue.leased_offsets import Acknowledged, LeasedOffsets, ranges_of
 from rayka.queue.settings import MOST_AHEAD, Lease
-from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.record_state import AcknowledgeType
 
 ACCEPT = RecordAcknowledgement(AcknowledgeType.ACCEPT)
@@ -72,42 +72,6 @@ class ItemRun(NamedTuple):
         """The items one by one."""
         for offset, value in enumerate(self.values, self.first_offset):
             yield Item(self.partition, offset, value, self.delivery_count)
-
-
-class LeasedOffsets(NamedTuple):
-    """Offsets of a partition, from the first to the last one."""
-
-    partition: int
-    first_offset: int
-    last_offset: int
-
-    @property
-    def length(self) -> int:
-        """How many offsets."""
-        return self.last_offset - self.first_offset + 1
-
-    def overlaps(self, other: LeasedOffsets) -> bool:
-        """Whether they have an offset in common."""
-        return (
-            self.partition == other.partition
-            and self.first_offset <= other.last_offset
-            and other.first_offset <= self.last_offset
-        )
-
-    def without(self, other: LeasedOffsets) -> list[LeasedOffsets]:
-        """What is left below and above other offsets."""
-        if not self.overlaps(other):
-            return [self]
-        below = self._replace(last_offset=min(self.last_offset, other.first_offset - 1))
-        above = self._replace(first_offset=max(self.first_offset, other.last_offset + 1))
-        return [part for part in (below, above) if part.length > 0]
-
-
-class Acknowledged(NamedTuple):
-    """What is said of all items in a range."""
-
-    place: LeasedOffsets
-    acknowledgement: RecordAcknowledgement
 
 
 class ReadyRun(NamedTuple):
@@ -391,38 +355,3 @@ class Leases:
             self._lost -= {one for one in self._lost if place.overlaps(LeasedOffsets(*one, one[1]))}
         if self._renewing:
             self._renewing = [rest for one in self._renewing for rest in one.without(place)]
-
-
-def ranges_of(places: Iterable[LeasedOffsets]) -> dict[int, list[tuple[int, int]]]:
-    """Runs of offsets, each the first and the last one, by partition."""
-    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for partition, first_offset, last_offset in sorted(places):
-        runs = found[partition]
-        if runs and runs[-1][1] + 1 == first_offset:
-            runs[-1] = runs[-1][0], last_offset
-        else:
-            runs.append((first_offset, last_offset))
-    return dict(found)
-
-
-def acknowledgement_batches(said: Iterable[Acknowledged]) -> dict[int, tuple[AcknowledgementBatch, ...]]:
-    """Acknowledgements as the protocol has them, by partition: in order, neighbours of one kind together."""
-    found: dict[int, list[AcknowledgementBatch]] = defaultdict(list)
-    for place, (number, delay_ms, headers) in sorted(said, key=lambda each: each.place):
-        batches = found[place.partition]
-        first_offset = place.first_offset
-        if batches and batches[-1][1:] == (first_offset - 1, (number,), delay_ms, headers):
-            first_offset = batches.pop().first_offset
-        batches.append(AcknowledgementBatch(first_offset, place.last_offset, (number,), delay_ms, headers))
-    return {partition: tuple(batches) for partition, batches in found.items()}
-
-
-def halves_of(said: Sequence[Acknowledged]) -> tuple[list[Acknowledged], list[Acknowledged]]:
-    """The first and the second half of acknowledgements of more than one item."""
-    if len(said) > 1:
-        middle = len(said) // 2
-        return list(said[:middle]), list(said[middle:])
-    ((place, acknowledgement),) = said
-    lower = place._replace(last_offset=place.first_offset + place.length // 2 - 1)
-    (upper,) = place.without(lower)
-    return [Acknowledged(lower, acknowledgement)], [Acknowledged(upper, acknowledgement)]

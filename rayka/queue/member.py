@@ -11,7 +11,8 @@ from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode
 from rayka.gateway.ports import Broker
 from rayka.queue.fetched_items import acquired_items
-from rayka.queue.leases import Acknowledged, ItemRun, LeasedOffsets, acknowledgement_batches, halves_of
+from rayka.queue.leased_offsets import Acknowledged, LeasedOffsets, acknowledgement_batches, halves_of
+from rayka.queue.leases import ItemRun
 from rayka.queue.topic import GONE, QueueTopic
 from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType

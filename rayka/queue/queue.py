@@ -27,6 +27,7 @@ from rayka.share.record_state import AcknowledgeType
 __all__ = ["Empty", "Full", "Queue"]
 
 _MOST_REFUSALS: Final = 20
+_NEVER: Final = float("inf")
 _FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 
 
@@ -57,6 +58,7 @@ class Queue:
         dead_letters: bool = False,
         partitions: int = 1,
         prefetch: int = MOST_AHEAD,
+        put_ahead: int = 0,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
         """Open a queue, which is created if it does not exist.
@@ -73,13 +75,17 @@ class Queue:
         dead_letters: items that were delivered so often, or can't be unpickled, are written to the topic `dlq.` + name.
         partitions: of the topic, when it is created. Items of different partitions have no order.
         prefetch: the most items that a process fetches ahead while it takes them quickly, 1 to 500.
+        put_ahead: how many items `put` may add before they are in the log, up to 10,000; without a `maxsize` only.
+            A process that is killed loses these. A later `put`, or `flush`, raises the error of one that failed.
         namespace: Ray's, in which the broker runs.
 
         Raises ValueError for an invalid setting, and RaykaError: BROKER_NOT_AVAILABLE without a broker,
         INVALID_REQUEST if there is a topic of that name that is no queue.
         """
         del actor_options
-        settings = QueueSettings(maxsize, lease_of(lease), lease_s, max_attempts, dead_letters, partitions, prefetch)
+        settings = QueueSettings(
+            maxsize, lease_of(lease), lease_s, max_attempts, dead_letters, partitions, prefetch, put_ahead
+        )
         own_name = f"queue-{uuid.uuid4().hex[:12]}" if name is None else name
         self._set(RayCluster.here(namespace), own_name, settings, None)
         here = self._here
@@ -165,26 +171,26 @@ class Queue:
     # Putting.
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item; return when it is in the log of the partition's leader.
+        """Add an item; return when it is in the log of the partition's leader, or earlier with `put_ahead`.
 
         If the queue is full wait for room, for at most `timeout` seconds. Raises `Full`, ValueError for a negative
         timeout, and RaykaError: MESSAGE_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
         """
         deadline_s = _deadline(block, timeout)
-        self._require_known()
+        self._here.wait_until_known()
         data = pickled(item)
         if self.maxsize > 0:
             self._wait_for_room(1, deadline_s)
-        self._here.producer.send(self.name, data).get()
+        self._here.writer.put(data)
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """As `put`, to be awaited in any event loop."""
         deadline_s = _deadline(block, timeout)
-        self._require_known()
+        self._here.wait_until_known()
         data = pickled(item)
         if self.maxsize > 0:
             await self._wait_for_room_async(deadline_s)
-        await self._here.producer.send(self.name, data)
+        await self._here.writer.put_async(data)
 
     def put_nowait(self, item: Any) -> None:
         """As `put` with `block=False`."""
@@ -194,19 +200,15 @@ class Queue:
         """Add several items in order. Raises `Full` if there is no room for all of them: then none is added."""
         if not isinstance(items, Iterable):
             raise TypeError("Argument 'items' must be an Iterable")
-        self._require_known()
+        self._here.wait_until_known()
         values = [pickled(item) for item in items]
         if self.maxsize > 0:
             self._wait_for_room(len(values), time.monotonic())
-        for future in self._here.producer.send_batch(self.name, None, values):
-            future.get()
+        self._here.writer.put_all(values)
 
-    def _require_known(self) -> None:
-        """Wait a moment for the topic, if this process has not heard of it yet."""
-        here = self._here
-        topic = here.broker.image.topics.get(self.name)
-        if topic is None or topic.topic_id.bytes != self._topic_id:
-            here.loop.run(here.topic.wait_until_known())
+    def flush(self) -> None:
+        """Return when all items that this process has put are in the log. Raises the error of one that failed."""
+        self._here.writer.flush()
 
     def _wait_for_room(self, count: int, deadline_s: float) -> None:
         pauses_s = itertools.chain(_FULL_PAUSES_S, itertools.repeat(_FULL_PAUSES_S[-1]))
@@ -366,20 +368,20 @@ class Queue:
     # Ending.
 
     def close(self) -> None:
-        """Release the queue in this process: leases end as `lease` says, and items fetched ahead go back."""
+        """`flush`, and release the queue in this process: leases end as `lease` says, items fetched ahead go back."""
         if self._opened is not None and not self._opened.loop.is_closed:
-            self._opened.loop.run(self._opened.reader.end())
+            try:
+                self.flush()
+            finally:
+                self._opened.loop.run(self._opened.reader.end())
 
     def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
         """Delete the queue with all its items, for everybody. Both arguments are there for Ray's interface."""
         del force, grace_period_s
         here = self._here
-        self.close()
+        here.loop.run(here.reader.end())
         OWN.pop(self.name, None)
         here.loop.run(here.topic.delete())
-
-
-_NEVER: Final = float("inf")
 
 
 def _handle(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: bytes | None) -> Queue:

@@ -21,7 +21,8 @@ from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.holders import is_alive
-from rayka.queue.leases import Acknowledged, Item, ItemRun, LeasedOffsets, Leases
+from rayka.queue.leased_offsets import Acknowledged, LeasedOffsets
+from rayka.queue.leases import Item, ItemRun, Leases
 from rayka.queue.member import MAX_BYTES, QueueMember
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import GONE, QueueTopic
@@ -80,7 +81,7 @@ class QueueReader:
 
     @property
     def ready_count(self) -> int:
-        """Items that were fetched ahead and not delivered."""
+        """Items that are fetched and not delivered."""
         return self._leases.ready_count
 
     def begin(self, holder: Hashable) -> None:
@@ -308,18 +309,15 @@ class QueueReader:
     def _start_ticking(self) -> None:
         if not self._ticking and not self._is_closed:
             self._ticking = True
-            self._loop.loop.call_later(_TICK_S, self._tick)
+            self._loop.loop.call_later(_TICK_S, lambda: self._background.start("tick", self._settle()))
             self._renew_later()
 
     def _renew_later(self) -> None:
         if self._renewing is None and not self._is_closed:
-            self._renewing = self._loop.loop.call_later(self._member.lease_s / _RENEWALS, self._tick_slowly)
-
-    def _tick(self) -> None:
-        self._background.start("tick", self._settle())
-
-    def _tick_slowly(self) -> None:
-        self._background.start("renewal", self._renew())
+            delay_s = self._member.lease_s / _RENEWALS
+            self._renewing = self._loop.loop.call_later(
+                delay_s, lambda: self._background.start("renewal", self._renew())
+            )
 
     async def _settle(self) -> None:
         """Send acknowledgements, and give back what nobody takes; again soon unless there is nothing left."""

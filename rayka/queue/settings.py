@@ -10,6 +10,7 @@ from rayka.errors import ErrorCode, RaykaError
 DEAD_LETTER_PREFIX = "dlq."
 MAX_ITEM_BYTES = 64 << 20
 MOST_AHEAD = 500
+_MOST_PUT_AHEAD = 10_000
 _SEGMENT_BYTES = 256 << 20
 SHORTEST_LEASE_S, _LONGEST_LEASE_S = 15, 60
 _ATTEMPTS = (2, 10)
@@ -34,6 +35,7 @@ class QueueSettings:
     dead_letters: bool = False
     partitions: int = 1
     prefetch: int = MOST_AHEAD
+    put_ahead: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.maxsize, bool) or not isinstance(self.maxsize, int):
@@ -42,6 +44,7 @@ class QueueSettings:
         _require("max_attempts", self.max_attempts, *_ATTEMPTS)
         _require("partitions", self.partitions, 1, 10_000)
         _require("prefetch", self.prefetch, 1, MOST_AHEAD)
+        _require("put_ahead", self.put_ahead, 0, 0 if self.maxsize > 0 else _MOST_PUT_AHEAD)
 
     def topic_configs(self) -> dict[str, int]:
         """An item stays until it is done with, however old it is, and its segment soon goes then."""

@@ -55,12 +55,17 @@ class QueueTopic:
             raise gone(self.name)
         return self._topic_id
 
-    def image(self) -> TopicImage:
-        """The topic; None if another topic has the name now."""
+    @property
+    def is_known(self) -> bool:
+        """Whether the topic is in this process's image."""
         topic = self._broker.image.topics.get(self.name)
-        if topic is None or topic.topic_id.bytes != self._topic_id:
+        return topic is not None and topic.topic_id.bytes == self._topic_id
+
+    def image(self) -> TopicImage:
+        """The topic. Raises UNKNOWN_TOPIC_OR_PARTITION if another topic has the name now."""
+        if not self.is_known:
             raise gone(self.name)
-        return topic
+        return self._broker.image.topics[self.name]
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions of the topic."""
@@ -179,8 +184,7 @@ class QueueTopic:
 
     async def delete(self) -> None:
         """Delete the topic with all items, and the group. Nothing is left to do if somebody else has done it."""
-        topic = self._broker.image.topics.get(self.name)
-        if topic is not None and topic.topic_id.bytes != self._topic_id:
+        if self.name in self._broker.image.topics and not self.is_known:
             return  # The name has been given to another queue since.
         await self._admin.delete_topics([self.name], raise_errors=False)
         await self._admin.delete_groups([self.name], raise_errors=False)

@@ -8,17 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.queue.leases import (
-    ACCEPT,
-    Acknowledged,
-    Item,
-    ItemRun,
-    LeasedOffsets,
-    Leases,
-    acknowledgement_batches,
-    halves_of,
-    ranges_of,
-)
+from rayka.queue.leased_offsets import Acknowledged, LeasedOffsets, acknowledgement_batches, halves_of, ranges_of
+from rayka.queue.leases import ACCEPT, Item, ItemRun, Leases
 from rayka.queue.settings import MOST_AHEAD, Lease
 from rayka.share.record_state import AcknowledgeType
 

@@ -17,8 +17,10 @@ import ray.util.queue
 import rayka
 from rayka.client.cluster import Cluster
 from rayka.client.loop import LoopThread
+from rayka.errors import ErrorCode
 from rayka.queue import Empty, Full, Queue
 from rayka.testing import wait_until
+from tests.support.faulty_partitions import Fault
 
 ENOUGH_S = 60.0
 LEASE_MS = 1200
@@ -238,7 +240,14 @@ def test_an_item_that_fails_as_often_as_allowed_is_a_dead_letter(cluster: Cluste
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lease": "never"}, {"lease_s": 5}, {"max_attempts": 1}, {"partitions": 0}, {"maxsize": "many"}],
+    [
+        {"lease": "never"},
+        {"lease_s": 5},
+        {"max_attempts": 1},
+        {"partitions": 0},
+        {"maxsize": "many"},
+        {"put_ahead": 5, "maxsize": 5},
+    ],
 )
 def test_settings_that_can_t_be_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
@@ -486,7 +495,7 @@ def test_who_opens_a_queue_by_name_leaves_its_settings_as_they_are(cluster: Clus
 
 def test_of_a_batch_with_a_damaged_item_the_others_go_back(queue: Queue) -> None:
     queue.put(0)
-    queue._here.producer.send(queue.name, b"not a pickle").get()
+    queue._here.writer._producer.send(queue.name, b"not a pickle").get()
     queue.put(2)
     with pytest.raises(pickle.UnpicklingError):
         queue.get_nowait_batch(3)
@@ -619,46 +628,60 @@ def test_an_item_that_ends_every_program_is_delivered_as_often_as_allowed(cluste
     queue.shutdown()
 
 
-def test_nothing_goes_back_while_a_fetch_that_began_meanwhile_is_under_way(queue: Queue) -> None:
+def test_nothing_goes_back_while_a_fetch_that_began_meanwhile_is_under_way(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.leases._IDLE_MS", 600_000)
+    monkeypatch.setattr("rayka.queue.leases._QUICK_MS", 600_000)
     queue.put_nowait_batch(range(300))
     reader = queue._here.reader
     wait_until(lambda: queue.get() < 300 and reader.ready_count > 1, ENOUGH_S, "items are fetched ahead")
 
-    async def settle_while_a_fetch_begins() -> int:
+    async def settle_while_a_fetch_begins() -> bool:
         reader._ticking = True
         async with reader._giving_back:
             ready_count = reader.ready_count
-            reader._leases._taken_ms = 0
+            reader._leases._taken_ms -= 600_000
             settling = asyncio.ensure_future(reader._settle())
             while not reader._giving_back._waiters:
                 await asyncio.sleep(0)
             reader._fetches[(fetch := asyncio.get_running_loop().create_future())] = 0.0
         await settling
         del reader._fetches[fetch]
-        return ready_count - reader.ready_count
+        return reader.ready_count >= ready_count
 
-    assert queue._here.loop.run(settle_while_a_fetch_begins()) == 0
+    wait_until(lambda: reader._pumping is None, ENOUGH_S, "nothing is fetched")
+    assert queue._here.loop.run(settle_while_a_fetch_begins())
 
 
-def test_items_go_back_soon_though_a_fetch_of_a_get_that_gave_up_still_waits(queue: Queue) -> None:
+def test_items_go_back_soon_though_a_fetch_of_a_get_that_gave_up_still_waits(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue.put_nowait_batch(range(3))
     other = copy_of(queue)
-    other.qsize()
     reader = queue._here.reader
+    fetch, waits_s = reader._member.fetch, []
+
+    async def fetch_noting_the_wait(count: int, wait_s: float, *rest: Any) -> Any:
+        waits_s.append(wait_s)
+        return await fetch(count, wait_s, *rest)
+
+    monkeypatch.setattr(reader._member, "fetch", fetch_noting_the_wait)
 
     async def fetch_while_another_waits() -> None:
-        results = await reader._member.fetch(3, 0.0, 0, (), 0.0)
+        results = await fetch(3, 0.0, 0, (), 0.0)
         reader._waiters.add()
         reader._start_pumping()
         while not reader._fetches:
             await asyncio.sleep(0)
-        reader._waiters.fail(rayka.RaykaError(rayka.ErrorCode.REQUEST_TIMED_OUT, "it gives up"))
+        reader._waiters.fail(rayka.RaykaError(ErrorCode.REQUEST_TIMED_OUT, "it gives up"))
         runs = [run for partition, result in results.items() for run in reader._member.items(partition, result)]
         assert reader._add(runs, 3, time.monotonic_ns() // 1_000_000) == 3
         reader._start_ticking()
 
     queue._here.loop.run(fetch_while_another_waits())
-    assert [other.get(timeout=8) for _ in range(3)] == [0, 1, 2]
+    assert [other.get(timeout=ENOUGH_S) for _ in range(3)] == [0, 1, 2]
+    assert 0 < max(waits_s) <= 2
 
 
 def test_the_size_of_a_queue_whose_leader_is_away_keeps_nobody_from_getting(
@@ -668,7 +691,7 @@ def test_the_size_of_a_queue_whose_leader_is_away_keeps_nobody_from_getting(
 
     async def away() -> Any:
         asked.set()
-        raise rayka.RaykaError(rayka.ErrorCode.NOT_LEADER_OR_FOLLOWER, "away")
+        raise rayka.RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "away")
 
     queue.put("here")
     with monkeypatch.context() as patch:
@@ -685,7 +708,7 @@ def test_the_size_of_a_queue_whose_leader_is_away_keeps_nobody_from_getting(
 def test_an_item_that_came_while_the_process_stood_still_is_not_delivered_under_its_old_lease(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = leased(cluster)
+    queue = leased(cluster, max_attempts=10)
     queue.put("once")
     member, late = queue._here.reader._member, [2 * LEASE_MS / 1000]
     fetch = member.fetch
@@ -696,5 +719,36 @@ def test_an_item_that_came_while_the_process_stood_still_is_not_delivered_under_
         return results
 
     monkeypatch.setattr(member, "fetch", fetch_late)
-    assert queue.lease(timeout=ENOUGH_S).delivery_count == 2
+    assert queue.lease(timeout=ENOUGH_S).delivery_count > 1
+    queue.shutdown()
+
+
+def test_items_put_ahead_are_in_order_and_all_there_after_flush(cluster: Cluster) -> None:
+    queue = Queue(put_ahead=50)
+    for number in range(300):
+        queue.put(number)
+    queue.flush()
+    assert queue.qsize() == 300
+    assert queue.get_nowait_batch(300) == [*range(300)]
+    queue.shutdown()
+
+
+def test_flush_raises_the_error_of_an_item_that_was_put_ahead(cluster: Cluster) -> None:
+    queue = Queue(put_ahead=10)
+    queue._here.broker.partitions.fail_appends(Fault(0, ErrorCode.INVALID_RECORD))
+    queue.put("refused")
+    with pytest.raises(rayka.RaykaError, match="INVALID_RECORD"):
+        queue.flush()
+    queue.put("kept")
+    queue.close()
+    assert copy_of(queue).get(timeout=ENOUGH_S) == "kept"
+    copy_of(queue).shutdown()
+
+
+def test_a_put_raises_the_error_of_the_item_that_it_had_to_wait_for(cluster: Cluster) -> None:
+    queue = Queue(put_ahead=1)
+    queue._here.broker.partitions.fail_appends(Fault(0, ErrorCode.INVALID_RECORD))
+    queue.put("refused")
+    with pytest.raises(rayka.RaykaError, match="INVALID_RECORD"):
+        queue.put("kept")
     queue.shutdown()
