@@ -12,7 +12,8 @@ import numpy as np
 
 from rayka.storage.columns.compiled import compiled
 
-_QUOTE, _BACKSLASH, _SPACE, _LINE_FEED = 0x22, 0x5C, 0x20, 0x0A
+_QUOTE, _BACKSLASH = 0x22, 0x5C
+_SPACE, _TAB, _LINE_FEED, _RETURN = 0x20, 0x09, 0x0A, 0x0D
 _CURLY, _SQUARE, _CURLY_END, _SQUARE_END = 0x7B, 0x5B, 0x7D, 0x5D
 
 
@@ -31,7 +32,7 @@ def is_one_object(data: Any, start: int, end: int) -> bool:
                 in_string = False
             elif byte < _SPACE:
                 return False
-        elif byte == _SPACE or 0x09 <= byte <= 0x0D:
+        elif byte in (_SPACE, _TAB, _LINE_FEED, _RETURN):
             pass
         elif is_closed or (depth == 0 and byte != _CURLY):
             return False
@@ -43,7 +44,7 @@ def is_one_object(data: Any, start: int, end: int) -> bool:
             depth -= 1
             is_closed = depth == 0
         position += 1
-    return is_closed and not in_string
+    return is_closed
 
 
 @compiled
@@ -60,7 +61,7 @@ def write_lines(data: Any, positions: Any, lengths: Any, out: Any) -> int:
     for row in range(len(positions)):
         for position in range(positions[row], positions[row] + lengths[row]):
             byte = data[position]
-            out[to] = _SPACE if byte < _SPACE else byte
+            out[to] = _SPACE if byte in (_LINE_FEED, _RETURN) else byte
             to += 1
         out[to] = _LINE_FEED
         to += 1

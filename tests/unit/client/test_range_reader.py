@@ -155,6 +155,16 @@ def test_a_leader_that_does_not_come_back_is_waited_for_a_minute():
     assert 60 <= reading.now_s - started_s <= 61
 
 
+def test_a_reader_that_gave_a_range_up_waits_again_for_the_next():
+    leaders = ScriptedLeaders()
+    reading = Reading(leaders)
+    leaders.failures = [ray.exceptions.ActorDiedError()] * 10_000
+    with pytest.raises(RaykaError):
+        list(reading.read())
+    leaders.failures = [ray.exceptions.ActorDiedError()] * 2
+    assert positions(reading.read()) == [0, 10, 20, 30, 40, 50]
+
+
 def test_a_topic_that_was_created_again_is_an_error_at_once():
     leaders = ScriptedLeaders()
     reading = Reading(leaders)

@@ -132,8 +132,9 @@ def test_batches_behind_a_lost_one_wait_for_it_to_be_sent_again(tmp_path: Path) 
     asyncio.run(main())
 
 
-def request_of(sequence: int, producer_id: int = 7, partition: int = 0) -> AppendRequest:
-    return AppendRequest(TopicPartition("orders", partition), memoryview(bytearray(batch(sequence, producer_id))))
+def request_of(sequence: int, producer_id: int = 7, partition: int = 0, epoch: int = 0) -> AppendRequest:
+    records = batch(sequence, producer_id, epoch=epoch)
+    return AppendRequest(TopicPartition("orders", partition), memoryview(bytearray(records)))
 
 
 def test_only_later_batches_of_the_same_producer_and_partition_are_held_back() -> None:
@@ -148,6 +149,20 @@ def test_only_later_batches_of_the_same_producer_and_partition_are_held_back() -
     assert not lost.holds_back(request_of(4), 1)
     assert not lost.holds_back(request_of(5), 1), "it was sent again"
     assert not lost
+
+
+def test_a_new_epoch_ends_it_and_counts_from_the_beginning() -> None:
+    lost = LostBatches()
+    lost.settle(request_of(5), AppendResult(TIMED_OUT), 0)
+    assert not lost.holds_back(request_of(0, epoch=1), 1)
+    assert not lost.holds_back(request_of(6, epoch=1), 1)
+
+
+def test_sequences_that_have_begun_again_at_0_come_later() -> None:
+    lost = LostBatches()
+    lost.settle(request_of(2**31 - 1), AppendResult(TIMED_OUT), 0)
+    assert lost.holds_back(request_of(0), 1)
+    assert not lost.holds_back(request_of(2**31 - 2), 1)
 
 
 def test_answers_that_overtake_a_loss_are_not_believed() -> None:

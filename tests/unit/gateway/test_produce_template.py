@@ -18,9 +18,9 @@ from tests.unit.gateway.test_produce_fetch import PRODUCE_VERSIONS, call, create
 from tests.unit.gateway.wire_client import WireClient, connected, encode, request_frame
 
 
-def batch(sequence: int, producer_id: int = 7, size: int = 5) -> bytes:
+def batch(sequence: int, producer_id: int = 7, size: int = 5, epoch: int = 0) -> bytes:
     record = Record(0, 1_000, None, b"v" * size, ())
-    return bytes(build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=sequence))
+    return bytes(build_batch([record], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
 
 
 class Producer:

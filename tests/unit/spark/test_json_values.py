@@ -22,7 +22,7 @@ SCHEMA = StructType(
 )
 GOOD = {
     b'{"n": 1, "s": "a}{\\"b", "t": "2024-05-06T07:08:09Z", "d": 1e3}': (1, 'a}{"b', 1714979289000000, 1000.0),
-    b' {\n"n":\n2}\n': (2, None, None, None),
+    b' {\n"n":\r\n\t2}\n': (2, None, None, None),
     b"{}": (None, None, None, None),
     b'{"other": [{"n": 7}, {}]}': (None, None, None, None),
     b'{"n": null, "s": "\\u00e4 \xc3\xa4"}': (None, "ä ä", None, None),
@@ -32,6 +32,7 @@ BAD = [
     b'{"n": 1}\n{"n": 2}', b'{"n": 1.5}', b'{"n": "x"}', b'{"n": 9223372036854775808}', b'{"s": 1}', b'{"s": "a\nb"}',
     b'{"s": "\xff"}', b'{"s": "a" "b"}', b'{"t": "soon"}', b'{"t": "300000-01-01T00:00:00Z"}', b'{"t": 1e300}',
     b'{"d": 1e999}', b'{"n": 1,}', b'{"s": "open}', b'[{"n": 1}', b'{"n": [1}]', b"\x00", b'{"n": 1}\x00',
+    b'{"n":\x0b1}', b'\x0c{"n": 1}',
 ]  # fmt: skip
 NULLS = (None, None, None, None)
 
@@ -75,6 +76,12 @@ def test_rows_do_not_depend_on_where_pieces_end(seed):
     assert whole == [row for value in values for row in decode([value])]
     cut = chance.randint(0, len(values))
     assert whole == decode(values[:cut]) + decode(values[cut:])
+
+
+def test_a_value_may_be_longer_than_the_parts_in_which_a_parser_reads():
+    long = "x" * 3_000_000
+    values = [b'{"n": 1}', json.dumps({"n": 2, "s": long}).encode(), b"no json", b'{"n": 3}']
+    assert [row[:2] for row in decode(values)] == [(1, None), (2, long), (None, None), (3, None)]
 
 
 def test_many_values_with_few_bad_ones():
