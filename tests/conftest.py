@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.support import schedule
+from tests.support.only_python import must_be_pure, only_python
 from tests.support.scale import IS_LONG, examples
 
 LONG_TIMEOUT_S = 7200
@@ -25,6 +27,13 @@ def own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Let unit and property tests, and their fixtures, start no program but Python."""
+    with only_python() if must_be_pure(item) else contextlib.nullcontext():
+        return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
