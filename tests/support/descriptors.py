@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -12,8 +13,15 @@ def open_files(directory: Path) -> int:
 
     Those of other threads elsewhere do not count.
     """
-    found = 0
+    return sum(target.startswith(f"{directory}/") for target in _targets())
+
+
+def open_sockets() -> int:
+    """How many descriptors are sockets."""
+    return sum(target.startswith("socket:") for target in _targets())
+
+
+def _targets() -> Iterator[str]:
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found += os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{directory}/")
-    return found
+            yield os.readlink(f"/proc/self/fd/{descriptor}")

@@ -85,7 +85,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         self.client_host = str(address[0]) if address else "?"
         self.client = f"{self.client_host}:{address[1]}" if address else "?"
-        self._writer = ResponseWriter(self._context, self._transport, self._process, self.abort)
+        self._writer = ResponseWriter(self._context, self._transport, self._process, self._note_progress, self.abort)
         try:
             self._accept()
         except Exception:
@@ -143,8 +143,10 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """The client has taken enough."""
-        self.last_progress = self._loop.time()
         self._writer.resume()
+
+    def _note_progress(self) -> None:
+        self.last_progress = self._loop.time()
 
     # Requests.
 

@@ -7,12 +7,14 @@ gathers nothing more, so a client that reads nothing holds one piece in memory, 
 page cache does not have is read in a thread, one piece at a time.
 
 Large slices that the page cache has go from the file to the socket by `sendfile`, past the transport, while that
-keeps nothing. When the socket is full, the transport gets the next few bytes, and tells when it has sent them.
+keeps nothing. When the socket is full, the writer waits until the loop says that it has room again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,8 +32,8 @@ _TURN_BYTES: Final = 4 * PIECE_BYTES
 _DISK_READ_BYTES: Final = 2 * PIECE_BYTES
 # Smaller slices cost less in one piece with what is before and after them.
 _SENDFILE_BYTES: Final = PIECE_BYTES // 2
-# What is copied before a slice that is sent from its file.
-_LEAD_BYTES: Final = PIECE_BYTES // 16
+# A piece up to this size is not worth another buffer for the next one.
+_SMALL_BYTES: Final = PIECE_BYTES // 16
 
 
 class SegmentPart(NamedTuple):
@@ -48,8 +50,8 @@ Part = bytes | bytearray | memoryview | SegmentPart
 class ResponseWriter:
     """The sending side of one connection.
 
-    `drained` is called when the client has taken everything after the writer was blocked, `abort` when the rest of a
-    response cannot be read.
+    `drained` is called when the client has taken everything after the writer was blocked, `progressed` whenever it has
+    taken a part, `abort` when the rest of a response cannot be read.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class ResponseWriter:
         context: Context,
         transport: asyncio.Transport,
         drained: Callable[[], None],
+        progressed: Callable[[], None],
         abort: Callable[[], None],
     ) -> None:
         self._context = context
         self._transport = transport
         self._drained = drained
+        self._progressed = progressed
         self._abort = abort
         self._queue: deque[Part] = deque()
         self._is_paused = False
@@ -69,6 +73,8 @@ class ResponseWriter:
         self._disk_read: asyncio.Future[bytes] | None = None
         self._kept_bytes = 0
         self._endpoint = plain_descriptor(transport)
+        self._is_full = False
+        self._awaited = -1  # a second descriptor of a socket that was full: the loop keeps the first for the transport
         transport.set_write_buffer_limits(high=1)  # the limit 0 stops transports of TLS from the beginning
 
     @property
@@ -84,14 +90,18 @@ class ResponseWriter:
     def pause(self) -> None:
         """The transport keeps bytes that the client has not taken."""
         self._is_paused = True
-        in_queue = sum(len(part) for part in self._queue if not isinstance(part, SegmentPart))
-        self._keep(self._transport.get_write_buffer_size() + in_queue)
+        self._keep_queue()
 
     def resume(self) -> None:
         """The client has taken everything that the transport had."""
         self._is_paused = False
         self._keep(0)
+        self._progressed()
         self._continue()
+
+    def _keep_queue(self) -> None:
+        in_queue = sum(len(part) for part in self._queue if not isinstance(part, SegmentPart))
+        self._keep(self._transport.get_write_buffer_size() + in_queue)
 
     def _continue(self) -> None:
         if not self._transport.is_closing():
@@ -102,6 +112,7 @@ class ResponseWriter:
     def close(self) -> None:
         """Drop what was not sent."""
         self._queue.clear()
+        self._end_wait()
         self._is_paused = True
         self._keep(0)
 
@@ -120,7 +131,7 @@ class ResponseWriter:
     def flush(self) -> None:
         """Send until the client takes no more or other connections must have their turn."""
         sent = 0
-        while self._queue and not self._is_paused and self._disk_read is None and self._next_turn is None:
+        while self._queue and self._may_flush():
             try:
                 sent += self._send_piece()
             except (ConnectionError, TimeoutError):
@@ -130,32 +141,29 @@ class ResponseWriter:
             if sent >= _TURN_BYTES and self._queue:
                 self._next_turn = self._context.loop.call_soon(self._take_turn)
 
+    def _may_flush(self) -> bool:
+        return not self._is_paused and not self._is_full and self._disk_read is None and self._next_turn is None
+
     def _take_turn(self) -> None:
         self._next_turn = None
         self._continue()
 
     def _send_piece(self) -> int:
-        """Send one piece; 0 if there is none, or it must come from the disk."""
+        """Send one piece; 0 if there is none, it must come from the disk, or the socket is full."""
         first = self._queue[0]
-        limit = PIECE_BYTES
         if isinstance(first, SegmentPart):
             if self._may_send(first):
-                sent = self._send_file(first)
-                if sent:
-                    return sent
-                limit = _LEAD_BYTES
-        elif len(self._queue) == 1 or len(first) >= PIECE_BYTES:
+                return self._send_file(first)
+        elif len(self._queue) == 1 or len(first) >= PIECE_BYTES or self._may_send(self._queue[1]):
             self._queue.popleft()
             self._transport.write(first)
             return len(first)
-        elif self._may_send(self._queue[1]):
-            limit = _LEAD_BYTES
-        piece = memoryview(self._context.piece)[:limit]
+        piece = memoryview(self._context.piece)
         size = self._gather(piece)
         if not size:
             if self._queue:
                 self._read_from_disk()
-        elif size <= _LEAD_BYTES:
+        elif size <= _SMALL_BYTES:
             self._transport.write(bytes(piece[:size]))
         else:
             self._transport.write(piece[:size])
@@ -174,13 +182,38 @@ class ResponseWriter:
         )
 
     def _send_file(self, part: SegmentPart) -> int:
-        """Send the beginning of a slice from its file; 0 if the socket takes nothing at the moment."""
-        try:
-            sent = part.file.send(self._endpoint, part.position, min(part.size, _TURN_BYTES))
-        except BlockingIOError:
-            return 0
-        self._drop_beginning(sent)
+        """Send the beginning of a slice from its file, as much as the socket takes."""
+        wanted, sent = min(part.size, _TURN_BYTES), 0
+        with contextlib.suppress(BlockingIOError):
+            sent = part.file.send(self._endpoint, part.position, wanted)
+            self._drop_beginning(sent)
+        if sent < wanted:
+            self._await_room()
         return sent
+
+    def _await_room(self) -> None:
+        self._is_full = True
+        if self._awaited < 0:
+            self._awaited = os.dup(self._endpoint)
+            self._context.loop.add_writer(self._awaited, self._socket_has_room)
+            self._keep_queue()
+
+    def _socket_has_room(self) -> None:
+        """Send more. The loop goes on telling of room as long as the socket is full again each time."""
+        self._is_full = False
+        self._progressed()
+        self._continue()
+        if not self._is_full:
+            self._end_wait()
+
+    def _end_wait(self) -> None:
+        self._is_full = False
+        if self._awaited >= 0:
+            self._context.loop.remove_writer(self._awaited)
+            os.close(self._awaited)
+            self._awaited = -1
+            if not self._is_paused:
+                self._keep(0)
 
     def _drop_beginning(self, size: int) -> None:
         """The first bytes of the queue's first part are taken care of."""
