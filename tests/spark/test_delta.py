@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import time
 from collections import Counter
 
 import pytest
-import ray
 
 import rayka.spark
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark import delta_sink, read_topic, stream_topic
 from tests.spark.conftest import create_anew
-from tests.spark.test_stream import Driver, fill, once
+from tests.spark.test_stream import fill, once, stream_in_killed_drivers
 from tests.support.readme import ROOT, blocks, relocated
 from tests.support.scale import IS_LONG, rounds
 
@@ -126,22 +123,5 @@ def test_the_program_in_the_documentation(spark, cluster, tmp_path, monkeypatch,
 @pytest.mark.skipif(not IS_LONG, reason="takes minutes on a busy machine")
 @pytest.mark.timeout(120 + 40 * DRIVER_KILLS)
 def test_drivers_are_killed_again_and_again(spark, cluster, topic, tmp_path):
-    max_offsets = 300
-    count = 5 * max_offsets * (DRIVER_KILLS + 1)  # more batches than are done between two kills
-    fill(cluster, topic, count)
-    address = ray.get_runtime_context().gcs_address
-    arguments = (address, topic, tmp_path / "checkpoint", f"delta:{tmp_path / 'table'}", str(max_offsets))
-    chance = random.Random(11)
-    waiting = Driver(tmp_path / "driver-0.log", *arguments)
-    for number in range(1, DRIVER_KILLS + 1):
-        driver, waiting = waiting, Driver(tmp_path / f"driver-{number}.log", *arguments)
-        driver.begin()
-        wanted, begun = chance.randint(1, 3), 0
-        while begun < wanted:
-            begun += next(driver.lines).startswith("begin")
-        time.sleep(chance.uniform(0, 0.5))  # anywhere in a batch
-        driver.kill()
-    waiting.begin()
-    assert "done\n" in waiting.lines, (tmp_path / f"driver-{DRIVER_KILLS}.log").read_text()[-3000:]
-    waiting.kill()
+    count = stream_in_killed_drivers(cluster, topic, tmp_path, f"delta:{tmp_path / 'table'}", DRIVER_KILLS, seed=11)
     assert places(spark, tmp_path / "table") == once(count)

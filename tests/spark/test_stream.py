@@ -185,6 +185,29 @@ class Driver:
         self._process.wait(60)
 
 
+def stream_in_killed_drivers(cluster, topic, directory, sink, kills, seed):
+    """Stream new records into a sink, in drivers that are killed anywhere in their batches; how many records."""
+    max_offsets = 300
+    count = 5 * max_offsets * (kills + 1)  # more batches than are done between two kills
+    fill(cluster, topic, count)
+    address = ray.get_runtime_context().gcs_address
+    arguments = (address, topic, directory / "checkpoint", sink, str(max_offsets))
+    chance = random.Random(seed)
+    waiting = Driver(directory / "driver-0.log", *arguments)
+    for number in range(1, kills + 1):
+        driver, waiting = waiting, Driver(directory / f"driver-{number}.log", *arguments)
+        driver.begin()
+        wanted, begun = chance.randint(1, 3), 0
+        while begun < wanted:
+            begun += next(driver.lines).startswith("begin")
+        time.sleep(chance.uniform(0, 0.5))  # anywhere in a batch
+        driver.kill()
+    waiting.begin()
+    assert "done\n" in waiting.lines, (directory / f"driver-{kills}.log").read_text()[-3000:]
+    waiting.kill()
+    return count
+
+
 @pytest.mark.timeout(120 + 30 * CRASHES)
 def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
     max_offsets = 300

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
 import threading
 import time
 from collections import Counter
 
 import pytest
-import ray
 from ray.util import list_named_actors
 
 from rayka.errors import ErrorCode, RaykaError
@@ -19,7 +16,7 @@ from rayka.murmur2 import murmur2
 from rayka.spark import read_topic, stream_topic, topic_sink, write_topic
 from rayka.testing import wait_until
 from tests.spark.test_faults import executor_pid
-from tests.spark.test_stream import Driver, fill
+from tests.spark.test_stream import fill, stream_in_killed_drivers
 from tests.support.gate import Gate
 from tests.support.scale import IS_LONG, rounds
 
@@ -142,7 +139,6 @@ def waiting_in_the_middle(directory):
 
     def serialize(value):
         import os
-        import time
 
         seen.append(None)
         if len(seen) == 60:
@@ -181,24 +177,5 @@ def test_executors_are_killed_in_the_middle_of_a_transaction(spark, cluster, top
 @pytest.mark.skipif(not IS_LONG, reason="takes minutes on a busy machine")
 @pytest.mark.timeout(120 + 40 * DRIVER_KILLS)
 def test_drivers_are_killed_again_and_again(cluster, topic, other_topic, tmp_path):
-    max_offsets = 300
-    count = 5 * max_offsets * (DRIVER_KILLS + 1)  # more batches than are done between two kills
-    fill(cluster, topic, count)
-    address = ray.get_runtime_context().gcs_address
-    arguments = (address, topic, tmp_path / "checkpoint", f"topic:{other_topic}", str(max_offsets))
-    chance = random.Random(7)
-    waiting = Driver(tmp_path / "driver-0.log", *arguments)
-    for number in range(1, DRIVER_KILLS + 1):
-        driver, waiting = waiting, Driver(tmp_path / f"driver-{number}.log", *arguments)
-        driver.begin()
-        wanted = chance.randint(1, 3)
-        begun = 0
-        while begun < wanted:
-            begun += next(driver.lines).startswith("begin")
-        time.sleep(chance.uniform(0, 0.5))  # anywhere in a batch
-        driver.kill()
-    waiting.begin()
-    assert "done\n" in waiting.lines, (tmp_path / f"driver-{DRIVER_KILLS}.log").read_text()[-3000:]
-    with contextlib.suppress(Exception):
-        waiting.kill()
+    count = stream_in_killed_drivers(cluster, topic, tmp_path, f"topic:{other_topic}", DRIVER_KILLS, seed=7)
     assert found(cluster, other_topic) == once(count)

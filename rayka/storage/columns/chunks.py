@@ -13,7 +13,16 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.columns.decode import SOUND, Bytes, Ints, Longs, count_headers, locate, locate_headers
+from rayka.storage.columns.decode import (
+    SOUND,
+    Bytes,
+    Ints,
+    Longs,
+    RecordPositions,
+    count_headers,
+    locate,
+    locate_headers,
+)
 from rayka.storage.format.batch import (
     CODEC_MASK,
     LOG_APPEND_TIME_FLAG,
@@ -162,12 +171,8 @@ def locate_records(chunk: RecordChunk, start_offset: int, end_offset: int, room:
         table,
         start_offset,
         end_offset,
-        room.offsets,
-        room.timestamps,
         batch_rows,
-        *room.keys,
-        *room.values,
-        *room.tails,
+        RecordPositions(room.offsets, room.timestamps, *room.keys, *room.values, *room.tails),
     )
     if broken != SOUND:
         raise _corrupt(chunk.headers[broken])

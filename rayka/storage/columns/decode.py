@@ -9,7 +9,7 @@ numpy's releases differ in what they say an operation with an int gives.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,19 @@ _BROKEN = -1
 _BROKEN_BATCH = 0
 _LAST_SHIFT = 63
 _BIT_63_CLEAR = 0x7FFF_FFFF_FFFF_FFFF
+
+
+class RecordPositions(NamedTuple):
+    """Records as `locate` finds them, each an item of every array; its headers begin at their count."""
+
+    offsets: Longs
+    timestamps: Longs
+    key_positions: Ints
+    key_lengths: Ints
+    value_positions: Ints
+    value_lengths: Ints
+    header_positions: Ints
+    record_ends: Ints
 
 
 @compiled
@@ -54,21 +67,9 @@ def read_length(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @compiled
 def locate_in_batch(
-    data: Bytes,
-    batch: Longs,
-    first_offset: int,
-    end_offset: int,
-    row: int,
-    offsets: Longs,
-    timestamps: Longs,
-    key_positions: Ints,
-    key_lengths: Ints,
-    value_positions: Ints,
-    value_lengths: Ints,
-    header_positions: Ints,
-    record_ends: Ints,
+    data: Bytes, batch: Longs, first_offset: int, end_offset: int, row: int, found: RecordPositions
 ) -> tuple[int, int]:
-    """As `locate`, for one row of its `batches`; the outputs are set from `row` on."""
+    """As `locate`, for one row of its `batches`; `found` is set from `row` on."""
     position = batch[0]
     for _ in range(batch[2]):
         length, position = read_length(data, position, batch[1])
@@ -82,62 +83,45 @@ def locate_in_batch(
         if position < 0:
             return row, _BROKEN_BATCH
         if first_offset <= batch[3] + offset_delta < end_offset:
-            key_lengths[row], key_positions[row] = read_length(data, position, end)
-            if key_positions[row] < 0:
+            if not locate_fields(data, position, end, row, found):
                 return row, _BROKEN_BATCH
-            value_at = key_positions[row] + max(key_lengths[row], 0)
-            value_lengths[row], value_positions[row] = read_length(data, value_at, end)
-            if value_positions[row] < 0:
-                return row, _BROKEN_BATCH
-            offsets[row] = batch[3] + offset_delta
-            timestamps[row] = batch[4] + timestamp_delta if batch[5] < 0 else batch[5]
-            header_positions[row] = value_positions[row] + max(value_lengths[row], 0)
-            record_ends[row] = end
+            found.offsets[row] = batch[3] + offset_delta
+            found.timestamps[row] = batch[4] + timestamp_delta if batch[5] < 0 else batch[5]
             row += 1
         position = end
     return row, SOUND if position == batch[1] else _BROKEN_BATCH
 
 
 @compiled
+def locate_fields(data: Bytes, position: int, end: int, row: int, found: RecordPositions) -> bool:
+    """Find key, value and headers of the record whose key is at `position`; False if they break the format."""
+    key_length, key_position = read_length(data, position, end)
+    if key_position < 0:
+        return False
+    value_length, value_position = read_length(data, key_position + max(key_length, 0), end)
+    if value_position < 0:
+        return False
+    found.key_positions[row], found.key_lengths[row] = key_position, key_length
+    found.value_positions[row], found.value_lengths[row] = value_position, value_length
+    found.header_positions[row] = value_position + max(value_length, 0)
+    found.record_ends[row] = end
+    return True
+
+
+@compiled
 def locate(
-    data: Bytes,
-    batches: Longs,
-    first_offset: int,
-    end_offset: int,
-    offsets: Longs,
-    timestamps: Longs,
-    batch_rows: Longs,
-    key_positions: Ints,
-    key_lengths: Ints,
-    value_positions: Ints,
-    value_lengths: Ints,
-    header_positions: Ints,
-    record_ends: Ints,
+    data: Bytes, batches: Longs, first_offset: int, end_offset: int, batch_rows: Longs, found: RecordPositions
 ) -> tuple[int, int]:
     """Find the records of offsets from `first_offset` up to `end_offset`.
 
     `batches` has a row for each batch: start and end of its records in `data`, record count, base offset,
-    base timestamp, and the log append time or -1. The outputs have room for all records; `batch_rows[i]` is
+    base timestamp, and the log append time or -1. `found` has room for all records; `batch_rows[i]` is set to
     the row at which batch i begins. Returns the number of rows and SOUND or the index of the broken batch.
     """
     row = 0
     for batch in range(len(batches)):
         batch_rows[batch] = row
-        row, broken = locate_in_batch(
-            data,
-            batches[batch],
-            first_offset,
-            end_offset,
-            row,
-            offsets,
-            timestamps,
-            key_positions,
-            key_lengths,
-            value_positions,
-            value_lengths,
-            header_positions,
-            record_ends,
-        )
+        row, broken = locate_in_batch(data, batches[batch], first_offset, end_offset, row, found)
         if broken != SOUND:
             return row, batch
     return row, SOUND

@@ -59,14 +59,7 @@ class LogState:
         self._segments = loaded.segments
         self._producers = loaded.producers
         self._epochs = loaded.leader_epochs
-        self._local = LocalLog(
-            files,
-            directory,
-            config,
-            loaded.segments,
-            loaded.log_end_offset,
-            jitter_ms,
-        )
+        self._local = LocalLog(files, directory, config, loaded.segments, loaded.log_end_offset, jitter_ms)
         self._high_watermark_place = self._local.place_of(self.high_watermark)
         self._flushed_ms = self._now_ms = now_ms
         self._appender = Appender(topic_partition, config, self._local, self._producers, self._epochs)

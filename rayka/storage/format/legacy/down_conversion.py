@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.columns.decode import SOUND, Bytes, Ints, Longs, locate
+from rayka.storage.columns.decode import SOUND, Bytes, Ints, Longs, RecordPositions, locate
 from rayka.storage.format.batch import LOG_APPEND_TIME_FLAG, BatchHeader, Buffer, iter_headers
 from rayka.storage.format.compression import Codec, compress
 from rayka.storage.format.legacy import lz4_framing
@@ -157,8 +157,8 @@ def _locate(batches: Buffer, position: int, header: BatchHeader, fetch_offset: i
     span = np.array([[0, len(records), rows, header.base_offset, *_times(header)]], np.int64)
     longs = np.empty((2, rows), np.int64)
     ints = np.empty((6, rows), np.int32)
-    columns = (longs[0], longs[1], np.empty(1, np.int64), ints[0], ints[1], ints[2], ints[3], ints[4], ints[5])
-    found, broken = locate(data, span, fetch_offset, _NO_LIMIT, *columns)
+    positions = RecordPositions(longs[0], longs[1], ints[0], ints[1], ints[2], ints[3], ints[4], ints[5])
+    found, broken = locate(data, span, fetch_offset, _NO_LIMIT, np.empty(1, np.int64), positions)
     if broken != SOUND:
         raise _corrupt(header)
     offsets, timestamps = longs[:, :found]
