@@ -278,20 +278,23 @@ class LocalLog:
     # -- cutting --------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Drop every batch that has a record at or above `offset`; begin empty there if nothing is below it."""
+        """Drop every batch that has a record at or above `offset`; begin empty there if nothing is below it.
+
+        The log ends behind the last batch that is left, though offsets up to `offset` may be missing behind that.
+        """
         self.truncations += 1
         self._places.clear()
         if offset <= self.segments.all[0].base_offset:
             self._start_again_at(offset, now_ms)
             return
-        segment, position = self.place_of(offset)
+        segment = self.segments.floor(offset) or self.segments.all[0]
+        found = segment.find(offset)
         gone = tuple(other for other in self.segments if other.base_offset > segment.base_offset)
         self._forget(gone)
         for other in reversed(gone):
             self._remove_files(other)
-        found = segment.batch_at(position)
-        self.log_end_offset = segment.base_offset if found is None else found.base_offset
-        segment.cut(position)
+        segment.cut(segment.size if found is None else found.position)
+        self.log_end_offset = segment.next_offset() or segment.base_offset
         segment.truncated(self.log_end_offset)
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
 

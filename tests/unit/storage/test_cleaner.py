@@ -267,6 +267,25 @@ def test_what_is_being_replaced_is_not_cut(tmp_path: Path, offset: int) -> None:
     assert log.log_end_offset == offset
 
 
+@pytest.mark.parametrize(("offset", "end_offset"), [(1, 1), (3, 1), (4, 4), (5, 4), (6, 6), (7, 7)])
+def test_truncation_to_an_offset_in_a_gap_leaves_nothing_out(tmp_path: Path, offset: int, end_offset: int) -> None:
+    """The log ends behind the last record that stays: whoever had others in the gap sends them again."""
+    log = open_compacted(tmp_path, internal_segment_bytes=400)
+    for keys in (b"xaaa", b"aac", b"d"):
+        for key in keys:
+            write(log, (bytes([key]), b"1"))
+        close_segment(log)
+    compact(log, NOW_MS, RealFiles())
+    assert list(read(log)) == [0, 5, 6, 7]
+
+    log.truncate_to(offset)
+
+    log.validate_state()
+    assert log.log_end_offset == end_offset
+    write(log, (b"new", b"1"))
+    assert list(read(log)) == [*(kept for kept in (0, 5, 6) if kept < offset), end_offset]
+
+
 def test_a_segment_that_gets_its_name_while_a_reader_looks_for_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
