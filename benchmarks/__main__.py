@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=Options().seconds, help="of each load; default: %(default)s")
     parser.add_argument("--recovery-gb", type=float, default=1.0, help="log to start with; 8 is the aim's; default: 1")
+    parser.add_argument("--compaction-gb", type=float, default=1.0, help="of updates; 10 is the aim's; default: 1")
     parser.add_argument("--config", action="append", default=[], metavar="NAME=VALUE", help="for both brokers")
     parser.add_argument(
         "--dir", type=Path, default=CACHE, help="where the logs lie while it runs; default: %(default)s"
@@ -67,7 +68,9 @@ def one_round(broker: Broker, chosen: list[str], options: Options, results: Resu
 
 def main() -> int:
     chosen = arguments()
-    options = Options(seconds=chosen.seconds, recovery_bytes=int(chosen.recovery_gb * 1e9))
+    options = Options(
+        seconds=chosen.seconds, recovery_bytes=int(chosen.recovery_gb * 1e9), compaction_gb=chosen.compaction_gb
+    )
     now = datetime.datetime.now()
     path = chosen.json or RESULTS / f"{now:%Y-%m-%d-%H%M}.json"
     results = Results(

@@ -32,11 +32,13 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
 
-# For both brokers: a new group does not wait for more members, and a consumer that crashed is noticed soon.
-GROUPS = (
+# For both brokers: a new group does not wait for more members, a consumer that crashed is noticed soon, and a log that
+# is to be compacted soon too.
+SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.consumer.min.session.timeout.ms=10000",
     "group.consumer.session.timeout.ms=10000",
+    "log.cleaner.backoff.ms=1000",
 )
 
 # What kafka-server-start.sh and kafka-run-class.sh of Kafka 4.4 set when nobody sets anything else.
@@ -81,7 +83,7 @@ class Rayka(BrokerProcess):
 
     def __init__(self, directory: Path, configs: tuple[str, ...] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(directory / "data", (*GROUPS, *configs), output=directory / "output")
+        super().__init__(directory / "data", (*SETTINGS, *configs), output=directory / "output")
         self.directory = directory
 
     def own(self) -> list[psutil.Process]:
@@ -112,7 +114,7 @@ class Kafka(ServerProcess):
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(directory / "output")
         self.directory = directory
-        self.configs = (*GROUPS, *configs)
+        self.configs = (*SETTINGS, *configs)
 
     def own(self) -> list[psutil.Process]:
         """All of its processes: there is one."""

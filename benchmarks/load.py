@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import socket
 import struct
 import subprocess
@@ -61,7 +62,12 @@ def run(name: str, module: str = "benchmarks.load", **arguments: Any) -> Figures
     """Runs one load to its end. Raises RuntimeError when it fails; it has said why."""
     with start(name, module, **arguments) as process:
         output, _ = process.communicate()
-    if process.returncode:
+    return figures_of(name, process.returncode, output)
+
+
+def figures_of(name: str, returncode: int, output: str) -> Figures:
+    """What a load has printed. Raises RuntimeError if it failed."""
+    if returncode:
         raise RuntimeError(f"the load {name} failed")
     figures: Figures = json.loads(output)
     return figures
@@ -197,9 +203,21 @@ def one_at_a_time(bootstrap: str, topic: str, seconds: float, size: int = 100) -
     return percentiles(latencies)
 
 
-def paced(bootstrap: str, topic: str, seconds: float, rate: float, size: int = 1000) -> Figures:
-    """So many records a second in bursts of a millisecond; from the producer's call to the acknowledgement."""
-    create_topic(bootstrap, topic, 4)
+def paced(
+    bootstrap: str,
+    topic: str,
+    seconds: float,
+    rate: float,
+    size: int = 1000,
+    partitions: int = 4,
+    keys: int = 0,
+    configs: dict[str, str] | None = None,
+) -> Figures:
+    """So many records a second in bursts of a millisecond; from the producer's call to the acknowledgement.
+
+    Each record updates one of `keys`, by chance; 0: no record has a key.
+    """
+    create_topic(bootstrap, topic, partitions, configs)
     producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
     value, latencies = payload(size), []
     producer.produce(topic, value)  # the client takes half a second to get its producer id: that is not the broker's
@@ -209,8 +227,11 @@ def paced(bootstrap: str, topic: str, seconds: float, rate: float, size: int = 1
     while (now := time.perf_counter()) < began + seconds:
         due = int((now - began) * rate)
         if due > sent:  # one record of each burst tells how long the burst took
-            producer.produce(topic, value, on_delivery=lambda _, __, at=now: latencies.append(time.perf_counter() - at))
-            producer.produce_batch(topic, [{"value": value}] * (due - sent - 1))
+            key, *others = (b"%012d" % random.randrange(keys) if keys else None for _ in range(due - sent))
+            producer.produce(
+                topic, value, key, on_delivery=lambda _, __, at=now: latencies.append(time.perf_counter() - at)
+            )
+            producer.produce_batch(topic, [{"key": key, "value": value} for key in others])
             sent = due
         producer.poll(0.001)
     if producer.flush(TIMEOUT_S):

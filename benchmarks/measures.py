@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from benchmarks import groups, load, many_groups
+from benchmarks import compacted_topic, groups, load, many_groups
 from benchmarks.brokers import Broker
 from rayka.testing import cpu_s, memory_bytes
 
@@ -26,10 +26,11 @@ WARM_UP_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`seconds` of each measured load; `recovery_bytes` of log for the starts."""
+    """`seconds` of each measured load; `recovery_bytes` of log for the starts; `compaction_gb` of updates of keys."""
 
     seconds: float = 10.0
     recovery_bytes: int = 1_000_000_000
+    compaction_gb: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,10 @@ def groups_at_rest(broker: Broker, options: Options) -> Figures:
     return many_groups.measure(broker.bootstrap, lambda: cpu_s(own), IDLE_SECONDS)
 
 
+def compaction(broker: Broker, options: Options) -> Figures:
+    return compacted_topic.measure(broker, new_name("compaction"), options.compaction_gb)
+
+
 def idle(broker: Broker, options: Options) -> Figures:
     """Percent of one core without any client, Ray's own processes apart, and the memory of all of them."""
     own = broker.own()
@@ -266,6 +271,21 @@ MEASURES = {
         ),
         Measure("consume-committed", "consume 1 KB, read_committed", RATE, True, consume_committed, COST),
         Measure("groups-many", "1,000 groups, 5,000 members", AT_REST, False, groups_at_rest),
+        Measure(
+            "compaction",
+            "compacted topic, updates of 1 KB",
+            ("MB/s cleaned",),
+            True,
+            compaction,
+            (
+                "CPU s/GB cleaned",
+                "p99 in ms without the cleaner",
+                "p99 in ms with the cleaner",
+                "CPU s/GB written without the cleaner",
+                "CPU s/GB written with the cleaner",
+                "largest size through live bytes",
+            ),
+        ),
         Measure("memory", "resident memory after all this", ("MB",), False, memory),
         Measure("recovery", "start", ("s after kill -9", "s after a clean stop"), False, recovery),
     )
