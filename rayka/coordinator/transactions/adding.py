@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rayka.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata
 from rayka.coordinator.transactions.requests import AddPartitionsRequest, AddPartitionsResponse
-from rayka.coordinator.transactions.state import ONGOING
 from rayka.errors import ErrorCode
 from rayka.types import NO_PRODUCER_ID
 
@@ -31,11 +30,10 @@ def check_addition(metadata: TransactionMetadata | None, request: AddPartitionsR
 
 
 def verified(metadata: TransactionMetadata, request: AddPartitionsRequest) -> AddPartitionsResponse:
-    """TRANSACTION_ABORTABLE for each partition that is not in the open transaction."""
-    is_open = metadata.state is ONGOING
+    """TRANSACTION_ABORTABLE for each partition that is not in the open transaction; without one there are none."""
     return AddPartitionsResponse(
         tuple(
-            NONE if is_open and partition in metadata.partitions else ErrorCode.TRANSACTION_ABORTABLE
+            NONE if partition in metadata.partitions else ErrorCode.TRANSACTION_ABORTABLE
             for partition in request.partitions
         )
     )

@@ -130,13 +130,13 @@ class TransactionCoordinator:
         )
 
     def _moved(self, transactional_id: str, now: Now) -> tuple[Completion, ...]:
-        metadata = self.transactions.get(transactional_id)
-        if metadata is not None and metadata.state is ONGOING:
+        metadata = self.transactions[transactional_id]
+        if metadata.state is ONGOING:
             if self._timers.deadline(TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id)) is None:
                 self._set_timeout(transactional_id, now.ms + metadata.timeout_ms)
             return ()
         self._timers.cancel(TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id))
-        if metadata is not None and metadata.state.is_prepared:
+        if metadata.state.is_prepared:
             self._markers[transactional_id] = None
             return ()
         return self._end_waiting(transactional_id)
@@ -355,10 +355,9 @@ class TransactionCoordinator:
     def markers_written(self, request: MarkersWrittenRequest, now: Now) -> Result[MarkersWrittenResponse]:
         """All markers of a transaction are written. For one that has ended before, nothing happens."""
         metadata = self.transactions.get(request.transactional_id)
-        is_present = metadata is not None and (
-            (metadata.producer_id, metadata.producer_epoch) == (request.producer_id, request.producer_epoch)
-        )
-        if metadata is None or not is_present or not metadata.state.is_prepared:
+        if metadata is None or not metadata.state.is_prepared:
+            return Result(MarkersWrittenResponse())
+        if (metadata.producer_id, metadata.producer_epoch) != (request.producer_id, request.producer_epoch):
             return Result(MarkersWrittenResponse())
         record = TransactionRecord(request.transactional_id, metadata.complete(now.wall_ms))
         return Result(MarkersWrittenResponse(), (record,), step=Move(request.transactional_id, MarkersWrittenResponse))

@@ -31,7 +31,7 @@ class Repeat(NamedTuple):
         same_id = metadata.producer_id == request.producer_id
         was_replaced = metadata.previous_producer_id == request.producer_id and metadata.producer_epoch == 0
         return cls(
-            same_id and metadata.producer_epoch == request.producer_epoch + 1,
+            metadata.producer_epoch == request.producer_epoch + 1,
             not same_id and was_replaced and request.producer_epoch == MAX_EPOCH - 1,
         )
 

@@ -80,7 +80,7 @@ class TransactionMetadata:
         A producer that repeats its request gets the same epoch. Raises PRODUCER_FENCED for any other epoch.
         """
         epoch, last = self.producer_epoch + 1, NO_PRODUCER_EPOCH
-        if expected_epoch != NO_PRODUCER_EPOCH and self.producer_epoch != NO_PRODUCER_EPOCH:
+        if expected_epoch != NO_PRODUCER_EPOCH:
             if expected_epoch == self.producer_epoch:
                 last = self.producer_epoch
             elif expected_epoch == self.last_producer_epoch:

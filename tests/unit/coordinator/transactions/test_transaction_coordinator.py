@@ -180,6 +180,55 @@ def test_init_rotates_the_producer_id_when_the_epochs_are_used_up() -> None:
     assert shell.init() == ProducerIdResponse(NONE, 500, 0)
 
 
+def test_a_producer_may_repeat_the_request_that_gave_it_a_new_id() -> None:
+    shell = Shell(TransactionRecord("t", TransactionMetadata(7, MAX_EPOCH - 1, 60_000, 0)))
+    assert shell.init(7, MAX_EPOCH - 2).error is ErrorCode.PRODUCER_FENCED
+    for _ in range(2):
+        assert shell.init(7, MAX_EPOCH - 1) == ProducerIdResponse(NONE, 500, 0)
+    for stranger in ((7, 3), (8, MAX_EPOCH - 1), (8, 3)):
+        assert shell.init(*stranger).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_an_older_client_ends_its_transaction_in_the_last_epoch() -> None:
+    shell = Shell(TransactionRecord("t", TransactionMetadata(7, MAX_EPOCH - 2, 60_000, 0)))
+    last = shell.init()
+    shell.add(last, ORDERS)
+    assert shell.run(EndTxnRequest("t", 7, MAX_EPOCH - 1, True)) == last
+
+
+def test_a_producer_that_has_not_heard_of_its_commit_gets_the_epoch_that_it_gave() -> None:
+    """Its InitProducerId has the epoch of the transaction that ended (KIP-890)."""
+    shell = Shell()
+    producer = shell.init()
+    shell.add(producer, ORDERS, transaction_version=2)
+    began_ms = shell.ms
+    shell.ms += 10
+    after = shell.run(EndTxnRequest("t", 500, 0, True, 2))
+    assert shell.core.transactions["t"].start_ms == began_ms
+    assert shell.init(500, 0).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    shell.write_markers()
+    assert shell.init(500, 0) == after
+    shell.end(after, commits=False, version=2)
+    assert shell.core.transactions["t"].start_ms == shell.ms
+
+
+def test_a_producer_that_begins_anew_aborts_its_own_transaction() -> None:
+    shell = Shell()
+    producer = shell.init()
+    shell.add(producer, ORDERS)
+    assert shell.init(producer.producer_id, producer.producer_epoch).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shell.state is TransactionState.PREPARE_ABORT
+
+
+def test_partitions_that_the_transaction_has_are_not_written_again() -> None:
+    shell = Shell()
+    producer = shell.init()
+    shell.add(producer, ORDERS, PAYMENTS)
+    for partitions in ((ORDERS,), (ORDERS, PAYMENTS)):
+        again = AddPartitionsRequest("t", producer.producer_id, producer.producer_epoch, partitions)
+        assert shell.core.add_partitions(again, shell.now).records == ()
+
+
 def test_a_transaction_that_takes_too_long_is_aborted() -> None:
     shell = Shell()
     producer = shell.init(timeout_ms=5_000)
@@ -215,7 +264,7 @@ def test_a_producer_may_go_on_after_a_timeout_unless_another_took_its_place(
 
 def test_a_transaction_with_two_phase_commit_never_times_out() -> None:
     shell = Shell(is_two_phase_commit_enabled=True)
-    shell.add(shell.init(timeout_ms=1, is_two_phase=True), ORDERS)
+    shell.add(shell.init(timeout_ms=0, is_two_phase=True), ORDERS)
     for _ in range(30):
         shell.pass_time(DAY_MS)
     assert shell.state is TransactionState.ONGOING
@@ -233,7 +282,9 @@ def test_a_coordinator_that_loads_goes_on_where_the_last_one_stopped() -> None:
     shell = Shell(TransactionRecord("t", open_since), TransactionRecord("u", decided))
     (markers,) = shell.write_markers()
     assert (markers.transactional_id, markers.is_committed) == ("u", True)
-    shell.pass_time(2_000)
+    shell.pass_time(1_999)
+    assert shell.state is TransactionState.ONGOING
+    shell.pass_time(1)
     assert shell.state is TransactionState.PREPARE_ABORT
 
 
@@ -246,6 +297,11 @@ def test_markers_that_are_reported_twice_end_one_transaction() -> None:
     shell.add(producer, ORDERS)
     shell.run(MarkersWrittenRequest("t", producer.producer_id, producer.producer_epoch))
     assert shell.state is TransactionState.ONGOING
+    later = shell.end(producer, version=2)
+    shell.run(MarkersWrittenRequest("t", producer.producer_id, producer.producer_epoch))
+    shell.run(MarkersWrittenRequest("t", producer.producer_id + 1, later.producer_epoch))
+    assert shell.state is TransactionState.PREPARE_COMMIT
+    assert shell.run(MarkersWrittenRequest("expired", 9, 0)).error is NONE
 
 
 def test_a_request_waits_for_the_markers_of_the_transaction_before() -> None:
@@ -276,14 +332,17 @@ def test_a_new_producer_waits_until_the_transaction_of_the_old_one_is_aborted() 
     assert shell.end(old).error is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_request_that_has_waited_too_long_is_answered() -> None:
+def test_a_request_that_has_waited_too_long_is_answered_and_others_wait_on() -> None:
     shell = Shell()
     producer = shell.init()
     shell.add(producer, ORDERS)
     shell.end(producer)
-    shell.run(InitProducerIdRequest("t", 1000, max_wait_ms=100))
+    for max_wait_ms in (100, 101):
+        shell.run(InitProducerIdRequest("t", 1000, max_wait_ms=max_wait_ms))
     shell.pass_time(100)
     assert [completion.response.error for completion in shell.completions] == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    shell.write_markers()
+    assert [completion.response.error for completion in shell.completions[1:]] == [NONE]
 
 
 def test_verification_adds_nothing() -> None:
@@ -299,7 +358,9 @@ def test_verification_adds_nothing() -> None:
 def test_ids_without_a_transaction_expire() -> None:
     shell = Shell()
     producer = shell.init()
-    shell.pass_time(7 * DAY_MS)
+    shell.pass_time(6 * DAY_MS)
+    assert "t" in shell.core.transactions
+    shell.pass_time(DAY_MS)
     shell.pass_time(3_600_000)
     assert shell.core.transactions == {}
     assert shell.add(producer, ORDERS) == (ErrorCode.INVALID_PRODUCER_ID_MAPPING,)
@@ -323,11 +384,13 @@ def test_ids_expire_within_minutes_however_many_they_are() -> None:
         (InitProducerIdRequest("t", 900_001), ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         (InitProducerIdRequest("t", 1000, keeps_prepared=True), ErrorCode.UNSUPPORTED_VERSION),
         (InitProducerIdRequest("t", 1000, is_two_phase=True), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (InitProducerIdRequest("t", 1, new_producer_id=5), NONE),
+        (InitProducerIdRequest("t", 900_000, new_producer_id=5), NONE),
         (EndTxnRequest("", 1, 0, True), ErrorCode.INVALID_REQUEST),
         (EndTxnRequest("t", 1, 0, True), ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_requests_that_cannot_be_carried_out(request_: Any, error: ErrorCode) -> None:
+def test_requests_are_checked(request_: Any, error: ErrorCode) -> None:
     assert Shell().run(request_).error is error
 
 
@@ -366,18 +429,23 @@ def test_a_client_may_change_the_version_of_transactions_between_two_of_them(com
 def test_a_failed_append_leaves_everything_as_it_was() -> None:
     shell = Shell()
     producer = shell.init(timeout_ms=5_000)
-    add = AddPartitionsRequest("t", producer.producer_id, producer.producer_epoch, (ORDERS,))
-    result = shell.core.add_partitions(add, shell.now)
+    who = producer.producer_id, producer.producer_epoch
+    result = shell.core.add_partitions(AddPartitionsRequest("t", *who, (ORDERS,)), shell.now)
     refused = shell.core.rollback(result.step, ErrorCode.NOT_ENOUGH_REPLICAS, shell.now)
     assert refused is not None
     assert refused.response.errors == (ErrorCode.COORDINATOR_NOT_AVAILABLE,)
     shell.add(producer, ORDERS)
+    ended = shell.core.end_txn(EndTxnRequest("t", *who, True), shell.now)
+    refused = shell.core.rollback(ended.step, ErrorCode.NOT_ENOUGH_REPLICAS, shell.now)
+    assert refused is not None
+    assert refused.response == ProducerIdResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     shell.ms += 5_000
     expired = shell.core.expire(shell.now)
     assert expired is not None
     assert shell.core.rollback(expired.step, ErrorCode.NOT_ENOUGH_REPLICAS, shell.now) is not None
+    shell.pass_time(499)
     assert shell.state is TransactionState.ONGOING
-    shell.pass_time(500)
+    shell.pass_time(1)
     assert shell.state is TransactionState.PREPARE_ABORT
 
 
