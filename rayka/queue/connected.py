@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import ray
 
-from rayka.client.joined import RayCluster
+from rayka.client.joined import RayCluster, leave
 from rayka.client.producer.blocking import Producer
 from rayka.errors import RaykaError
 from rayka.queue.reader import QueueReader
@@ -82,3 +82,4 @@ def _leave() -> None:
     ends = [each.loop.submit(each.reader.end(is_exit=True)) for each in list(_all) if not each.loop.is_closed]
     ends += [each.loop.submit(each.topic.delete()) for each in OWN.values() if not each.loop.is_closed]
     concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)
+    leave()  # Ray, which ends next, aborts the process if another thread still waits for an actor.
