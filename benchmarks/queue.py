@@ -5,7 +5,7 @@ is the rate at which one producer puts; "moved" is the rate from the first put u
 figure of the aim. "cpu" is what an item takes of all processes of the cluster together, in microseconds: other work on
 the machine changes it least. Singly, `put` returns when the item is acknowledged, and `get` waits for an item. In
 batches it is `put_nowait_batch` and `get_nowait_batch` with 100 items (10 of 1 MB). "ahead" is rayka's queue with
-`put_ahead=1000`, whose `put` does not wait for each acknowledgement; its producer flushes before its time is taken.
+`put_ahead=1000`, which does not wait for each acknowledgement; its producer flushes before its time is taken.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, rayka.start(os.path.join(directory, "data"), "127.0.0.1:0"):
         for size in options.sizes:
             for together in (1, SIZES[size]):
-                cases = [Case(queue, size, together) for queue in QUEUES if together == 1 or queue != "ahead"]
+                cases = [Case(queue, size, together) for queue in QUEUES]
                 rounds = [[run(case, options.seconds, directory) for case in cases] for _ in range(options.rounds)]
                 for index, case in enumerate(cases):
                     figures[f"{case.queue} {size} B x {together}"] = both = {

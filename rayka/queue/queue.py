@@ -75,8 +75,8 @@ class Queue:
         dead_letters: items that were delivered so often, or can't be unpickled, are written to the topic `dlq.` + name.
         partitions: of the topic, when it is created. Items of different partitions have no order.
         prefetch: the most items that a process fetches ahead while it takes them quickly, 1 to 500.
-        put_ahead: how many items `put` may add before they are in the log, up to 10,000; without a `maxsize` only.
-            A process that is killed loses these. A later `put`, or `flush`, raises the error of one that failed.
+        put_ahead: how many items that were put may not be in the log yet, up to 10,000; without a `maxsize` only. A
+            process that is killed loses these. A later `put`, or `flush`, raises the error of one that failed.
         namespace: Ray's, in which the broker runs.
 
         Raises ValueError for an invalid setting, and RaykaError: BROKER_NOT_AVAILABLE without a broker,

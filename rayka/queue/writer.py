@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
-from rayka.client.producer.batch import RecordFuture
 from rayka.client.producer.blocking import Producer
+from rayka.client.producer.future import ProduceFuture
 from rayka.errors import RaykaError
 
 
@@ -19,24 +20,34 @@ class QueueWriter:
         self._topic = topic
         self._put_ahead = put_ahead
         self._lock = threading.Lock()
-        self._ahead: deque[RecordFuture] = deque()
+        self._ahead: deque[tuple[ProduceFuture[Any], int]] = deque()
+        self._ahead_count = 0
 
     def put(self, data: bytes) -> None:
         """Return when the item is in the log, or few enough before it are not. Raises the error of any of them."""
-        future = self._producer.send(self._topic, data)
+        self._wait(self._producer.send(self._topic, data), 1)
+
+    def put_all(self, values: Sequence[bytes]) -> None:
+        """As `put`, for several items."""
+        futures = self._producer.send_batch(self._topic, None, values)
+        for number, future in enumerate(futures, 1):
+            self._wait(future, len(values) if number == len(futures) else 0)
+
+    def _wait(self, future: ProduceFuture[Any], count: int) -> None:
+        """Wait for this future of `count` items, or for so many before it that no more than allowed are ahead."""
         if self._put_ahead == 0:
             future.get()
             return
+        due = []
         with self._lock:
-            self._ahead.append(future)
-            oldest = self._ahead.popleft() if len(self._ahead) > self._put_ahead else None
-        if oldest is not None:
-            oldest.get()
-
-    def put_all(self, values: Sequence[bytes]) -> None:
-        """Return when all these items are in the log."""
-        for future in self._producer.send_batch(self._topic, None, values):
-            future.get()
+            self._ahead.append((future, count))
+            self._ahead_count += count
+            while self._ahead_count > self._put_ahead:
+                oldest, its_count = self._ahead.popleft()
+                self._ahead_count -= its_count
+                due.append(oldest)
+        for each in due:
+            each.get()
 
     async def put_async(self, data: bytes) -> None:
         """Return when the item is in the log."""
@@ -45,9 +56,9 @@ class QueueWriter:
     def flush(self) -> None:
         """Return when all items are in the log. Raises the first error."""
         with self._lock:
-            futures, self._ahead = self._ahead, deque()
+            futures, self._ahead, self._ahead_count = self._ahead, deque(), 0
         first: RaykaError | None = None
-        for future in futures:
+        for future, _ in futures:
             try:
                 future.get()
             except RaykaError as error:

@@ -727,9 +727,11 @@ def test_items_put_ahead_are_in_order_and_all_there_after_flush(cluster: Cluster
     queue = Queue(put_ahead=50)
     for number in range(300):
         queue.put(number)
+    for number in range(300, 600, 30):
+        queue.put_nowait_batch(range(number, number + 30))
     queue.flush()
-    assert queue.qsize() == 300
-    assert queue.get_nowait_batch(300) == [*range(300)]
+    assert queue.qsize() == 600
+    assert queue.get_nowait_batch(600) == [*range(600)]
     queue.shutdown()
 
 
