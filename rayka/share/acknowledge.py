@@ -100,8 +100,8 @@ def check_held(
     if acknowledgements and acknowledgements[-1].last_offset >= batches.end_offset:
         reason = f"offset {acknowledgements[-1].last_offset} is past the acquired records"
         raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-    for said in acknowledgements:
-        for batch in batches.within(said.first_offset, said.last_offset):
+    for acknowledgement in acknowledgements:
+        for batch in batches.within(acknowledgement.first_offset, acknowledgement.last_offset):
             if not batch.is_held_by(member_id, now_ms):
                 reason = f"member {member_id} does not hold offsets {batch.first_offset} to {batch.last_offset}"
                 raise RaykaError(ErrorCode.INVALID_RECORD_STATE, reason)

@@ -154,12 +154,12 @@ class SharePartition:
         """
         check_held(self._batches, acknowledgements, member_id, now_ms)
         changes: list[Change] = []
-        for said in acknowledgements:
-            for batch in self._batches.cut_out(said.first_offset, said.last_offset):
-                if said.type is AcknowledgeType.RENEW:
+        for acknowledgement in acknowledgements:
+            for batch in self._batches.cut_out(acknowledgement.first_offset, acknowledgement.last_offset):
+                if acknowledgement.type is AcknowledgeType.RENEW:
                     self._renew(batch, now_ms)
                 else:
-                    changes.append(self._change(batch, said, now_ms))
+                    changes.append(self._change(batch, acknowledgement, now_ms))
         return self._start(changes)
 
     def _renew(self, batch: InFlightBatch, now_ms: int) -> None:
@@ -167,12 +167,12 @@ class SharePartition:
         self._deadlines.add(batch)
         self._deadlines.trim(self._batches, len(self._batches))
 
-    def _change(self, batch: InFlightBatch, said: Acknowledgement, now_ms: int) -> Change:
-        state = self._state_after(said.type, batch)
+    def _change(self, batch: InFlightBatch, acknowledgement: Acknowledgement, now_ms: int) -> Change:
+        state = self._state_after(acknowledgement.type, batch)
         if state is not AVAILABLE:
-            return Change(batch, state, batch.delivery_count, headers=said.headers)
+            return Change(batch, state, batch.delivery_count, headers=acknowledgement.headers)
         backoff_ms = self.config.retry_delay_ms(batch.delivery_count)
-        delay_ms = backoff_ms if said.delay_ms == GROUP_BACKOFF else said.delay_ms
+        delay_ms = backoff_ms if acknowledgement.delay_ms == GROUP_BACKOFF else acknowledgement.delay_ms
         return Change(batch, state, batch.delivery_count, now_ms + delay_ms if delay_ms else 0)
 
     def _state_after(self, acknowledge_type: AcknowledgeType, batch: InFlightBatch) -> RecordState:

@@ -107,7 +107,7 @@ class Network(RuleBasedStateMachine):
 
     @invariant()
     def a_partition_has_one_owner(self) -> None:
-        held: list[TopicIdPartition] = [one for member in self.members for one in member.held]
+        held: list[TopicIdPartition] = [one for member in self.members for one in member.assigned]
         coming = [one for number, action in self.actions.items() for one in action.partitions]
         assert len(held) == len(set(held))
         assert len(set(held) | set(coming)) <= 16
@@ -130,7 +130,7 @@ class Network(RuleBasedStateMachine):
         wanted = set()
         for member in joined:
             wanted |= set(member.subscription.topics) or {"b"}
-        held = {one.topic_partition for member in joined for one in member.held}
+        held = {one.topic_partition for member in joined for one in member.assigned}
         counts = {topic.name: topic.num_partitions for topic in self.shell.topics.by_name.values()}
         assert held == {(name, number) for name in wanted for number in range(counts[name])}
 

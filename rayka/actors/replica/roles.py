@@ -137,18 +137,18 @@ class ReplicaRoles:
             opened = Partition(log, topic.topic_id, is_internal=topic.is_internal)
             log.when_rolled(functools.partial(self._server.flush, (opened,)))
             self._replicas.add(opened)
-        held = self._replicas.get(topic_partition)
+        replica = self._replicas.get(topic_partition)
         if partition.leader_actor == self._name:
-            held.become_leader(
+            replica.become_leader(
                 partition.leader_epoch,
                 replica_count=len(partition.replicas),
                 in_sync_count=len(partition.isr),
             )
-            self._began_to_lead.append(held)
+            self._began_to_lead.append(replica)
             if topic.name in self._coordinators:
-                self._coordinators[topic.name].leads(held)
+                self._coordinators[topic.name].leads(replica)
         else:
-            self._resign(held)
+            self._resign(replica)
 
     def _open_log(self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> Log:
         return self._directory.open_log(
@@ -167,18 +167,18 @@ class ReplicaRoles:
             self._background.start("leader epochs", self._write_epochs(led))
 
     async def _write_epochs(self, led: list[Partition]) -> None:
-        for held in led:
+        for replica in led:
             try:
-                await self._disk.run(functools.partial(held.log.assign_epoch, held.leader_epoch))
+                await self._disk.run(functools.partial(replica.log.assign_epoch, replica.leader_epoch))
             except RaykaError as error:
                 logger.warning(
-                    "%s: leader epoch %d is not written yet: %s", held.topic_partition, held.leader_epoch, error
+                    "%s: leader epoch %d is not written yet: %s", replica.topic_partition, replica.leader_epoch, error
                 )
 
-    def _resign(self, held: Partition) -> None:
-        held.resign()
-        self._server.release(held.topic_partition)
-        topic, number = held.topic_partition
+    def _resign(self, replica: Partition) -> None:
+        replica.resign()
+        self._server.release(replica.topic_partition)
+        topic, number = replica.topic_partition
         if topic in self._coordinators:
             self._coordinators[topic].leaves(number)
 
@@ -188,19 +188,19 @@ class ReplicaRoles:
             topic_partition = TopicPartition(topic.name, partition.partition)
             if topic_partition not in self._replicas:
                 continue
-            held = self._replicas.remove(topic_partition)
-            self._resign(held)
-            held.log.release()
-            await self._remove_files(held, is_deleted)
+            replica = self._replicas.remove(topic_partition)
+            self._resign(replica)
+            replica.log.release()
+            await self._remove_files(replica, is_deleted)
             if is_deleted and self.remote_log is not None:
                 self.remote_log.partitions_removed([TopicIdPartition(topic.topic_id, topic_partition)])
 
-    async def _remove_files(self, held: Partition, is_deleted: bool) -> None:
+    async def _remove_files(self, replica: Partition, is_deleted: bool) -> None:
         """Keep the files of a topic unless its deletion was seen: the metadata may be what is wrong."""
-        topic_partition = held.topic_partition
+        topic_partition = replica.topic_partition
         try:
             if is_deleted:
-                await self._disk.run(lambda: self._directory.delete_log(held.log, uuid.uuid4().hex))
+                await self._disk.run(lambda: self._directory.delete_log(replica.log, uuid.uuid4().hex))
             else:
                 path = await self._disk.run(lambda: self._directory.set_aside(topic_partition))
                 logger.warning("%s left the metadata without a deletion: its files are in %s", topic_partition, path)

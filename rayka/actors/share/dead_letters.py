@@ -128,10 +128,10 @@ def _size(record: Record) -> int:
 def _record(group_id: str, source: Partition, letters: DeadLetters, offset: int, original: Record | None) -> Record:
     """One dead letter. An original that the log does not have any more is left out."""
     topic, partition = source.topic_partition
-    said = dict(letters.headers)
-    message = said.pop(_MESSAGE, b"The record was rejected, or was delivered as often as the group allows.")
+    given = dict(letters.headers)
+    message = given.pop(_MESSAGE, b"The record was rejected, or was delivered as often as the group allows.")
     headers = (
-        *said.items(),
+        *given.items(),
         ("__dlq.errors.topic", topic.encode()),
         ("__dlq.errors.partition", str(partition).encode()),
         ("__dlq.errors.offset", str(offset).encode()),

@@ -77,7 +77,7 @@ class GroupAdmin:
         epochs = {
             topic_partition: one.leader_epoch for topic_partition, one in fetched.items() if one.leader_epoch >= 0
         }
-        known = {*committed, *(held for member in group.members for held in member.assignment)}
+        known = {*committed, *(assigned for member in group.members for assigned in member.assignment)}
         ends = await self._look_up(self._existing(known), OffsetSpec.LATEST, timeout_ms)
         return replace(group, offsets=offsets_of(group.members, committed, ends, epochs))
 
@@ -317,9 +317,9 @@ def _member(member: DescribedMember, protocol_type: str) -> MemberDescription:
         parts = read_assignment(member.assignment).assigned_partitions if protocol_type == PROTOCOL_TYPE else ()
     except ValueError:
         parts = ()
-    held = (TopicPartition(part.topic, number) for part in parts for number in part.partitions)
+    assigned = (TopicPartition(part.topic, number) for part in parts for number in part.partitions)
     return MemberDescription(
-        member.member_id, member.group_instance_id, member.client_id, member.client_host, tuple(sorted(held))
+        member.member_id, member.group_instance_id, member.client_id, member.client_host, tuple(sorted(assigned))
     )
 
 

@@ -10,7 +10,7 @@ never goes back, in ms.
 A fenced member loses what it holds and joins again. One whose program does not poll is STALE: it has left, and joins
 again with the next poll. What the coordinator refuses for good is FATAL, until the program has been told of it.
 
-One action is under way at a time, and it changes what is held only when it is `done`: what was given to the program
+One action is under way at a time, and it changes what is assigned only when it is `done`: what was given to the program
 is taken from it before the member joins again, whatever happens meanwhile.
 """
 
@@ -75,7 +75,7 @@ class Membership:
         self.state = MembershipState.UNSUBSCRIBED
         self.member_epoch = JOIN_EPOCH
         self.subscription = Subscription()
-        self.held: frozenset[TopicIdPartition] = frozenset()
+        self.assigned: frozenset[TopicIdPartition] = frozenset()
         self._target: frozenset[tuple[uuid.UUID, int]] = frozenset()
         self._under_way: Action | None = None
         self._error: RaykaError | None = None
@@ -84,11 +84,11 @@ class Membership:
         self._poll_until_ms: float | None = None
         self._max_poll_interval_ms = max_poll_interval_ms
         self._retry_backoff_ms = retry_backoff_ms
-        # What the coordinator has still to be told: all that there is, what is held, that the member goes.
-        self._told = Subscription()
-        self._tells_all = True
-        self._tells_held = False
-        self._tells_departure = False
+        # What the next heartbeat has to send: all fields, the assigned partitions, that the member leaves.
+        self._sent = Subscription()
+        self._sends_all = True
+        self._sends_assigned = False
+        self._sends_departure = False
         self._may_be_known = False
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -142,7 +142,7 @@ class Membership:
         """The request that is due now, or None. Its outcome goes to `answered` or `failed`."""
         if self._in_flight is not None or not self._may_speak or now_ms < self._heartbeat_at_ms:
             return None
-        self._in_flight = self._departure() if self._tells_departure else self._report()
+        self._in_flight = self._departure() if self._sends_departure else self._report()
         return self._in_flight
 
     def answered(self, answer: ConsumerGroupHeartbeatResponse, now_ms: float) -> None:
@@ -159,7 +159,7 @@ class Membership:
     def failed(self, error: RaykaError, now_ms: float) -> None:
         """The heartbeat was refused, or had no answer and may have arrived all the same."""
         sent = self._landed()
-        self._tells_all = True
+        self._sends_all = True
         if error.code.retriable:
             self._heartbeat_at_ms = now_ms + self._retry_backoff_ms
         elif sent.member_epoch < JOIN_EPOCH:
@@ -203,9 +203,9 @@ class Membership:
     def done(self, action: Action) -> None:
         """The action is carried out, its callback included."""
         if action.kind is ActionKind.ASSIGN:
-            self.held |= frozenset(action.partitions)
+            self.assigned |= frozenset(action.partitions)
         else:
-            self.held -= frozenset(action.partitions)
+            self.assigned -= frozenset(action.partitions)
         self._ended()
 
     def abandoned(self) -> None:
@@ -229,17 +229,17 @@ class Membership:
             assert not self._is_burdened, f"{state.name} with partitions"
         if state in (MembershipState.ACKNOWLEDGING, MembershipState.STABLE):
             assert action is None, f"{state.name} with {action}"
-            assert self._has_target, f"{state.name} with {self.held} in place of {self._target}"
+            assert self._has_target, f"{state.name} with {self.assigned} in place of {self._target}"
         assert self._is_burdened or state is not MembershipState.FENCED, "FENCED without partitions"
         assert self._error is None or state is MembershipState.FATAL, f"{state.name} with {self._error}"
         if action is not None:
             assert action.partitions, "an action without partitions"
-            is_new = self.held.isdisjoint(action.partitions)
-            assert is_new if action.kind is ActionKind.ASSIGN else self.held.issuperset(action.partitions), action
+            is_new = self.assigned.isdisjoint(action.partitions)
+            assert is_new if action.kind is ActionKind.ASSIGN else self.assigned.issuperset(action.partitions), action
 
     @property
     def _has_target(self) -> bool:
-        return {(held.topic_id, held.topic_partition.partition) for held in self.held} == self._target
+        return {(one.topic_id, one.topic_partition.partition) for one in self.assigned} == self._target
 
     @property
     def _wants_polls(self) -> bool:
@@ -247,26 +247,26 @@ class Membership:
 
     @property
     def _is_burdened(self) -> bool:
-        return bool(self.held) or self._under_way is not None
+        return bool(self.assigned) or self._under_way is not None
 
     @property
     def _may_speak(self) -> bool:
-        return self._tells_departure or self._wants_polls
+        return self._sends_departure or self._wants_polls
 
     @property
     def _has_news(self) -> bool:
-        return self._tells_departure or self._tells_held or self._told != self.subscription
+        return self._sends_departure or self._sends_assigned or self._sent != self.subscription
 
     def _is_current(self, sent: ConsumerGroupHeartbeatRequest) -> bool:
         """Whether the request was sent since the member joined last."""
-        if self._tells_departure:
+        if self._sends_departure:
             return False
         return self.state in _IN_GROUP or (self.state is MembershipState.JOINING and sent.member_epoch == JOIN_EPOCH)
 
     def _join(self) -> None:
         self.state = MembershipState.JOINING
         self.member_epoch = JOIN_EPOCH
-        self._tells_all = True
+        self._sends_all = True
         self.hurry()
 
     def _landed(self) -> ConsumerGroupHeartbeatRequest:
@@ -276,18 +276,18 @@ class Membership:
 
     def _report(self) -> ConsumerGroupHeartbeatRequest:
         """A heartbeat with every field that the coordinator may not know."""
-        identity, tells_all, joins = self.identity, self._tells_all, self.state is MembershipState.JOINING
-        names = tells_all or self._told != self.subscription
-        held = () if joins else _grouped(self.held) if tells_all or self._tells_held else None
-        self._told, self._tells_all, self._tells_held, self._may_be_known = self.subscription, False, False, True
+        identity, sends_all, joins = self.identity, self._sends_all, self.state is MembershipState.JOINING
+        names = sends_all or self._sent != self.subscription
+        assigned = () if joins else _grouped(self.assigned) if sends_all or self._sends_assigned else None
+        self._sent, self._sends_all, self._sends_assigned, self._may_be_known = self.subscription, False, False, True
         return self._request(
             JOIN_EPOCH if joins else self.member_epoch,
-            rack_id=identity.rack_id if tells_all else None,
-            rebalance_timeout_ms=identity.rebalance_timeout_ms if tells_all else -1,
+            rack_id=identity.rack_id if sends_all else None,
+            rebalance_timeout_ms=identity.rebalance_timeout_ms if sends_all else -1,
             subscribed_topic_names=self.subscription.topics if names else None,
             subscribed_topic_regex=self.subscription.pattern or "" if names else None,
-            server_assignor=identity.server_assignor if tells_all else None,
-            topic_partitions=held,
+            server_assignor=identity.server_assignor if sends_all else None,
+            topic_partitions=assigned,
         )
 
     def _departure(self) -> ConsumerGroupHeartbeatRequest:
@@ -309,7 +309,7 @@ class Membership:
             )
             self.state = MembershipState.RECONCILING
             self._acknowledge_if_reconciled()
-        elif self.state is MembershipState.ACKNOWLEDGING and not self._tells_held:
+        elif self.state is MembershipState.ACKNOWLEDGING and not self._sends_assigned:
             self.state = MembershipState.STABLE
         if self._has_news:
             self.hurry()
@@ -328,7 +328,7 @@ class Membership:
 
     def _depart(self) -> None:
         self.member_epoch = JOIN_EPOCH
-        self._tells_departure = self._may_be_known
+        self._sends_departure = self._may_be_known
         self.hurry()
 
     def _depart_if_free(self) -> None:
@@ -340,56 +340,59 @@ class Membership:
             self._left()
 
     def _left(self) -> None:
-        self._tells_departure = self._may_be_known = False
+        self._sends_departure = self._may_be_known = False
         self.member_epoch = JOIN_EPOCH
         if self.state is MembershipState.LEAVING:
             self.state = MembershipState.UNSUBSCRIBED
             if self.subscription:
                 self._join()
-        self._tells_all = True
+        self._sends_all = True
         self.hurry()
 
     def _choose(self, name_of: TopicName) -> Action | None:
         if self.state in _OUT_OF_GROUP or self.state is MembershipState.LEAVING:
             in_order = self.state is MembershipState.LEAVING and self.member_epoch > JOIN_EPOCH
-            return _action(ActionKind.REVOKE if in_order else ActionKind.LOSE, self.held)
+            return _action(ActionKind.REVOKE if in_order else ActionKind.LOSE, self.assigned)
         if self.state is not MembershipState.RECONCILING:
             return None
-        surplus = [held for held in self.held if (held.topic_id, held.topic_partition.partition) not in self._target]
+        surplus = [one for one in self.assigned if (one.topic_id, one.topic_partition.partition) not in self._target]
         return _action(ActionKind.REVOKE, surplus) or _action(ActionKind.ASSIGN, self._missing(name_of))
 
     def _missing(self, name_of: TopicName) -> Iterator[TopicIdPartition]:
         names = {topic_id: name_of(topic_id) for topic_id, _ in self._target}
         for topic_id, number in self._target:
             name = names[topic_id]
-            if name is not None and (held := TopicIdPartition(topic_id, TopicPartition(name, number))) not in self.held:
-                yield held
+            if (
+                name is not None
+                and (one := TopicIdPartition(topic_id, TopicPartition(name, number))) not in self.assigned
+            ):
+                yield one
 
     def _ended(self) -> None:
         self._under_way = None
         if self.state is MembershipState.RECONCILING:
-            self._tells_held = True
+            self._sends_assigned = True
             self._acknowledge_if_reconciled()
             self.hurry()
         elif self.state is MembershipState.LEAVING:
             self._depart_if_free()
-        elif self.state is MembershipState.FENCED and not self.held:
+        elif self.state is MembershipState.FENCED and not self.assigned:
             self._join()
 
     def _acknowledge_if_reconciled(self) -> None:
         if self._under_way is None and self._has_target:
             self.state = MembershipState.ACKNOWLEDGING
-            self._tells_held = True
+            self._sends_assigned = True
 
 
 def _action(kind: ActionKind, partitions: Iterable[TopicIdPartition]) -> Action | None:
     """None if there is nothing to do."""
-    ordered = tuple(sorted(partitions, key=lambda held: held.topic_partition))
+    ordered = tuple(sorted(partitions, key=lambda one: one.topic_partition))
     return Action(kind, ordered) if ordered else None
 
 
 def _grouped(partitions: Iterable[TopicIdPartition]) -> tuple[TargetPartitions, ...]:
     numbers: dict[uuid.UUID, list[int]] = {}
-    for held in partitions:
-        numbers.setdefault(held.topic_id, []).append(held.topic_partition.partition)
+    for one in partitions:
+        numbers.setdefault(one.topic_id, []).append(one.topic_partition.partition)
     return topic_partitions(numbers)

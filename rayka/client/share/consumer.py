@@ -44,7 +44,7 @@ _MODES: Final = ("implicit", "explicit")
 _ACQUIRE_MODES: Final = tuple(mode.name.lower() for mode in AcquireMode)
 
 CommitResults = dict[TopicPartition, RaykaError | None]
-Said = Mapping[TopicPartition, Mapping[int, RecordAcknowledgement]]
+Acknowledgements = Mapping[TopicPartition, Mapping[int, RecordAcknowledgement]]
 """Acknowledgements by partition and offset."""
 _ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
@@ -94,8 +94,8 @@ class AsyncShareConsumer(AsyncClosing):
         self._member = ShareConsumerMember(broker, group_id, subscription)
         self.home = asyncio.get_running_loop()
         self._reader = SegmentReader()
-        self._held: set[tuple[TopicPartition, int]] = set()
-        self._said: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
+        self._unacknowledged: set[tuple[TopicPartition, int]] = set()
+        self._acknowledgements: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._commits: set[asyncio.Task[Any] | None] = set()
         self._is_closed = False
@@ -107,7 +107,7 @@ class AsyncShareConsumer(AsyncClosing):
         Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, and after
         `close`; what ended the membership; and an error of a partition that will not pass by itself.
         """
-        self._settle_held()
+        self._end_last_poll()
         return await self.poll_more(timeout_ms, self._max_poll_records)
 
     @at_home
@@ -132,13 +132,13 @@ class AsyncShareConsumer(AsyncClosing):
         """Whether the group has given it partitions."""
         return bool(self._member.assignment)
 
-    def _settle_held(self) -> None:
-        if self._held and not self._is_implicit:
-            reason = f"Acknowledge each record before the next poll: {len(self._held)} are not acknowledged"
+    def _end_last_poll(self) -> None:
+        if self._unacknowledged and not self._is_implicit:
+            reason = f"Acknowledge each record before the next poll: {len(self._unacknowledged)} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        for topic_partition, offset in self._held:
-            self._said[topic_partition][offset] = _ACCEPTED
-        self._held.clear()
+        for topic_partition, offset in self._unacknowledged:
+            self._acknowledgements[topic_partition][offset] = _ACCEPTED
+        self._unacknowledged.clear()
 
     async def _fetch(self, wait_s: float, max_records: int) -> list[ShareRecord]:
         assignment = self._member.assignment
@@ -146,7 +146,7 @@ class AsyncShareConsumer(AsyncClosing):
             await self._assigned(wait_s)
             return []
         self._topic_ids |= {partition: topic_id.bytes for partition, topic_id in assignment.items()}
-        results = await self._ask(dict.fromkeys(assignment), self._take_said(), wait_s, max_records)
+        results = await self._ask(dict.fromkeys(assignment), self._take_acknowledgements(), wait_s, max_records)
         records = [record for partition, result in results.items() for record in self._records(partition, result)]
         if not records:
             await self._failed(results, wait_s)
@@ -170,12 +170,16 @@ class AsyncShareConsumer(AsyncClosing):
         except TimeoutError:
             return
 
-    def _take_said(self) -> Said:
-        said, self._said = self._said, defaultdict(dict)
-        return dict(said)
+    def _take_acknowledgements(self) -> Acknowledgements:
+        acknowledgements, self._acknowledgements = self._acknowledgements, defaultdict(dict)
+        return dict(acknowledgements)
 
     async def _ask(
-        self, fetched: Iterable[TopicPartition], said: Said, wait_s: float = 0.0, max_records: int = 0
+        self,
+        fetched: Iterable[TopicPartition],
+        acknowledgements: Acknowledgements,
+        wait_s: float = 0.0,
+        max_records: int = 0,
     ) -> dict[TopicPartition, ShareFetchResult]:
         fetched = set(fetched)
         partitions = [
@@ -183,9 +187,9 @@ class AsyncShareConsumer(AsyncClosing):
                 partition,
                 self._topic_ids[partition],
                 partition in fetched,
-                acknowledgement_batches(said.get(partition, {})),
+                acknowledgement_batches(acknowledgements.get(partition, {})),
             )
-            for partition in (*fetched, *(one for one in said if one not in fetched))
+            for partition in (*fetched, *(one for one in acknowledgements if one not in fetched))
         ]
         params = ShareFetchParams(
             self._member.group_id,
@@ -196,7 +200,7 @@ class AsyncShareConsumer(AsyncClosing):
             max_records=max_records,
             batch_size=self._max_poll_records,
             acquire_mode=self._acquire_mode,
-            is_renew_ack=any(_RENEWED in of_partition.values() for of_partition in said.values()),
+            is_renew_ack=any(_RENEWED in of_partition.values() for of_partition in acknowledgements.values()),
         )
         lock_duration_ms, results = await self._broker.share_leaders.fetch(params, partitions)
         self.lock_duration_ms = lock_duration_ms or self.lock_duration_ms
@@ -216,8 +220,8 @@ class AsyncShareConsumer(AsyncClosing):
         for first_offset, last_offset, _ in result.acquired:
             for offset in range(first_offset, last_offset + 1):
                 if offset not in found:
-                    self._said[partition][offset] = _GAP
-        self._held |= {(partition, offset) for offset in found}
+                    self._acknowledgements[partition][offset] = _GAP
+        self._unacknowledged |= {(partition, offset) for offset in found}
         return records
 
     def acknowledge(
@@ -227,11 +231,11 @@ class AsyncShareConsumer(AsyncClosing):
 
         Raises INVALID_RECORD_STATE for a record that is not of the last poll or was acknowledged before.
         """
-        self._say(record, kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind))
+        self._add(record, kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind))
 
     def accept(self, record: ShareRecord) -> None:
         """The record is done. As `acknowledge`."""
-        self._say(record, _ACCEPTED)
+        self._add(record, _ACCEPTED)
 
     def release(self, record: ShareRecord, delay_ms: int | None = None) -> None:
         """Deliver the record again, to anybody, unless this was its last delivery. As `acknowledge`.
@@ -244,7 +248,7 @@ class AsyncShareConsumer(AsyncClosing):
         elif not 0 <= delay_ms <= MAX_RETRY_DELAY_MS:
             reason = f"Invalid value {delay_ms} for delay_ms: it must be between 0 and {MAX_RETRY_DELAY_MS}"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        self._say(record, RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
+        self._add(record, RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
 
     def reject(self, record: ShareRecord, reason: str | BaseException | None = None) -> None:
         """Never deliver the record again. As `acknowledge`.
@@ -253,11 +257,11 @@ class AsyncShareConsumer(AsyncClosing):
         `__dlq.errors.message`. The class and the traceback of an exception are in `__dlq.errors.exception.class.name`
         and `__dlq.errors.exception.stacktrace`.
         """
-        self._say(record, RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(reason)))
+        self._add(record, RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(reason)))
 
     def holds(self, record: ShareRecord) -> bool:
         """Whether the record is of the last poll and not acknowledged yet."""
-        return (record.topic_partition, record.offset) in self._held
+        return (record.topic_partition, record.offset) in self._unacknowledged
 
     def processing(
         self, record: ShareRecord, *, retriable: Retriable = RETRIABLE, delay_ms: int | None = None
@@ -271,15 +275,15 @@ class AsyncShareConsumer(AsyncClosing):
         """
         return processing(self, record, retriable, delay_ms)
 
-    def _say(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
-        held = record.topic_partition, record.offset
-        if held not in self._held:
+    def _add(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> None:
+        place = record.topic_partition, record.offset
+        if place not in self._unacknowledged:
             raise RaykaError(
                 ErrorCode.INVALID_RECORD_STATE,
                 f"Offset {record.offset} is not of the last poll, or was acknowledged already",
             )
-        self._held.discard(held)
-        self._said[record.topic_partition][record.offset] = acknowledgement
+        self._unacknowledged.discard(place)
+        self._acknowledgements[record.topic_partition][record.offset] = acknowledgement
 
     def commit(self) -> Coroutine[Any, Any, CommitResults]:
         """Send the acknowledgements of the records up to this call, and wait until they are durable.
@@ -288,8 +292,8 @@ class AsyncShareConsumer(AsyncClosing):
         first.
         """
         if self._is_implicit:
-            self._settle_held()
-        return self._acknowledge(self._take_said())
+            self._end_last_poll()
+        return self._acknowledge(self._take_acknowledgements())
 
     async def acknowledge_alone(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> RaykaError | None:
         """Acknowledge one record, and wait until that is durable; returns what the leader answers otherwise."""
@@ -304,19 +308,19 @@ class AsyncShareConsumer(AsyncClosing):
 
     async def renew_all(self, records: Iterable[ShareRecord]) -> CommitResults:
         """As `renew`, of several records: all of a partition, or none if there is an error."""
-        said: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
+        acknowledgements: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         for record in records:
-            said[record.topic_partition][record.offset] = _RENEWED
-        return await self._acknowledge(said)
+            acknowledgements[record.topic_partition][record.offset] = _RENEWED
+        return await self._acknowledge(acknowledgements)
 
     @at_home
-    async def _acknowledge(self, said: Said) -> CommitResults:
-        if not said:
+    async def _acknowledge(self, acknowledgements: Acknowledgements) -> CommitResults:
+        if not acknowledgements:
             return {}
         task = asyncio.current_task()
         self._commits.add(task)
         try:
-            results = await self._ask((), said)
+            results = await self._ask((), acknowledgements)
         finally:
             self._commits.discard(task)
         return {
@@ -337,7 +341,7 @@ class AsyncShareConsumer(AsyncClosing):
             return
         self._is_closed = True
         await asyncio.gather(*(task for task in self._commits if task is not None), return_exceptions=True)
-        await self._acknowledge(self._take_said())
+        await self._acknowledge(self._take_acknowledgements())
         member = self._member
         await self._broker.share_leaders.end_session(
             member.group_id, member.member_id, tuple(self._topic_ids), is_lost=False

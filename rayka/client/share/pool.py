@@ -72,9 +72,9 @@ class AsyncProcessingPool:
         self._workers: list[Worker] = []
         self._waiting: deque[ShareRecord] = deque()
         self._running: dict[asyncio.Task[Any] | None, ShareRecord] = {}
-        self._said: list[tuple[ShareRecord, RecordAcknowledgement]] = []
+        self._acknowledgements: list[tuple[ShareRecord, RecordAcknowledgement]] = []
         self._committing: list[tuple[ShareRecord, RecordAcknowledgement]] = []
-        self._has_said = asyncio.Event()
+        self._has_acknowledgements = asyncio.Event()
         self._has_room = asyncio.Event()
         self._is_idle = asyncio.Event()
         self._idle_since = self._loop.time()
@@ -150,8 +150,8 @@ class AsyncProcessingPool:
             self._died(worker, error)
         worker.calls -= 1
         del self._running[asyncio.current_task()]
-        self._said.append((record, acknowledgement))
-        self._has_said.set()
+        self._acknowledgements.append((record, acknowledgement))
+        self._has_acknowledgements.set()
         self._hand_out()
 
     def _died(self, worker: Worker, error: RayError) -> None:
@@ -176,13 +176,14 @@ class AsyncProcessingPool:
                 self._is_idle.clear()
             elif self._consumer.is_assigned:
                 self._check_idle()
-            self._has_said.set()  # A poll may have found offsets without records, which are acknowledged too.
+            # A poll may have found offsets without records, which are acknowledged too.
+            self._has_acknowledgements.set()
             self._hand_out()
 
     @property
     def _is_busy(self) -> bool:
         """Whether there are records whose acknowledgement is not durable yet."""
-        return bool(self._waiting or self._running or self._said or self._committing)
+        return bool(self._waiting or self._running or self._acknowledgements or self._committing)
 
     def _check_idle(self) -> None:
         if not (self._is_busy or self._is_idle.is_set()):
@@ -192,9 +193,9 @@ class AsyncProcessingPool:
     async def _commit(self) -> None:
         """Send what the actors said. What gathers meanwhile goes with the next commit."""
         while True:
-            await self._has_said.wait()
-            self._has_said.clear()
-            self._said, gathered = [], self._said
+            await self._has_acknowledgements.wait()
+            self._has_acknowledgements.clear()
+            self._acknowledgements, gathered = [], self._acknowledgements
             for record, acknowledgement in gathered:
                 if self._consumer.holds(record):  # Not if it was leased, and processed, a second time.
                     self._consumer.acknowledge(record, acknowledgement)
@@ -218,9 +219,9 @@ class AsyncProcessingPool:
         """Renew all leases three times before they end."""
         while True:
             await asyncio.sleep(max(_LEAST_RENEWAL_S, self._consumer.lock_duration_ms / 3000))
-            held = [*self._waiting, *self._running.values(), *(record for record, _ in self._said)]
-            errors = await self._consumer.renew_all(held)
-            for record in held:
+            records = [*self._waiting, *self._running.values(), *(record for record, _ in self._acknowledgements)]
+            errors = await self._consumer.renew_all(records)
+            for record in records:
                 if errors.get(record.topic_partition) is not None and self._consumer.holds(record):
                     await self._consumer.renew_all([record])
 

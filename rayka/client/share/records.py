@@ -60,10 +60,10 @@ class RecordAcknowledgement(NamedTuple):
     headers: Headers = ()
 
 
-def acknowledgement_batches(said: Mapping[int, RecordAcknowledgement]) -> tuple[AcknowledgementBatch, ...]:
+def acknowledgement_batches(acknowledgements: Mapping[int, RecordAcknowledgement]) -> tuple[AcknowledgementBatch, ...]:
     """Acknowledgements by offset as the protocol has them: runs of offsets, each with its types."""
     batches = []
-    numbered = enumerate(sorted(said.items()))
+    numbered = enumerate(sorted(acknowledgements.items()))
     for (_, *rest), group in groupby(numbered, key=lambda pair: (pair[1][0] - pair[0], *pair[1][1][1:])):
         run = [one for _, one in group]
         types = tuple(acknowledgement.type for _, acknowledgement in run)

@@ -112,7 +112,7 @@ def test_partitions_are_revoked_and_acknowledged_before_new_ones_are_assigned() 
     revoke = membership.next_action(NAMES.get)
     assert revoke == Action(ActionKind.REVOKE, tuple(held(0)))
     assert membership.next_action(NAMES.get) is None
-    assert membership.held == held(0, 1), "held until it is done"
+    assert membership.assigned == held(0, 1), "held until it is done"
     assert membership.heartbeat(INTERVAL_MS) is None
     membership.done(revoke)
     assert send(membership, INTERVAL_MS).topic_partitions == (TargetPartitions(TOPIC, (1,)),)

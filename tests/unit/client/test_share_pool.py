@@ -29,7 +29,7 @@ class SlowConsumer(AsyncShareConsumer):
         self.begun, self.gate = asyncio.Event(), asyncio.Event()
 
     def commit(self) -> Coroutine[Any, Any, CommitResults]:
-        if not self._said:
+        if not self._acknowledgements:
             return super().commit()
         return self._later(super().commit())
 

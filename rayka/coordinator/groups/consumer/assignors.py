@@ -71,21 +71,21 @@ def _assign_alike(members: Members, partition_counts: PartitionCounts) -> dict[s
     """All subscribe to the same topics: members keep partitions up to their share, the rest fills the gaps."""
     free = {(topic_id, p) for topic_id in sorted(partition_counts) for p in range(partition_counts[topic_id])}
     share, extras = divmod(len(free), len(members))
-    held: dict[str, list[Partition]] = {}
+    assigned: dict[str, list[Partition]] = {}
     for member_id in sorted(members):
         kept = [partition for partition in _partitions(members[member_id].target) if partition in free]
         allowed = share + (1 if len(kept) > share and extras > 0 else 0)
         extras -= allowed - share
-        held[member_id] = kept[:allowed]
-        free.difference_update(held[member_id])
+        assigned[member_id] = kept[:allowed]
+        free.difference_update(assigned[member_id])
     rest = deque(sorted(free))
-    for member_id in sorted(held, key=lambda m: (len(held[m]), m)):
+    for member_id in sorted(assigned, key=lambda m: (len(assigned[m]), m)):
         allowed = share
-        if extras > 0 and len(held[member_id]) <= share:
+        if extras > 0 and len(assigned[member_id]) <= share:
             allowed, extras = share + 1, extras - 1
-        while len(held[member_id]) < allowed and rest:
-            held[member_id].append(rest.popleft())
-    return held
+        while len(assigned[member_id]) < allowed and rest:
+            assigned[member_id].append(rest.popleft())
+    return assigned
 
 
 class _DeadEnd(NamedTuple):
@@ -239,9 +239,9 @@ def _partitions(assignment: Assignment) -> Iterable[Partition]:
     return ((topic_id, number) for topic_id in sorted(assignment) for number in sorted(assignment[topic_id]))
 
 
-def _by_topic(held: Mapping[str, Iterable[Partition]]) -> dict[str, Assignment]:
+def _by_topic(assigned: Mapping[str, Iterable[Partition]]) -> dict[str, Assignment]:
     result: dict[str, Assignment] = {}
-    for member_id, partitions in held.items():
+    for member_id, partitions in assigned.items():
         topics: dict[uuid.UUID, set[int]] = {}
         for topic_id, number in partitions:
             topics.setdefault(topic_id, set()).add(number)

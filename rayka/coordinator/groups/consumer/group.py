@@ -295,9 +295,9 @@ class ConsumerGroup:
 
     def validate_state(self) -> None:
         """Check what must always hold: one owner for each partition, and counts that agree. Raises AssertionError."""
-        held = [(at, member.member_id) for member in self.members.values() for at in _held(member)]
-        assert len(held) == len(dict(held)), "a partition has two owners"
-        assert dict(held) == self.owners
+        owners = [(at, member.member_id) for member in self.members.values() for at in _owned_partitions(member)]
+        assert len(owners) == len(dict(owners)), "a partition has two owners"
+        assert dict(owners) == self.owners
         instances = {m.instance_id: m.member_id for m in self.members.values() if m.instance_id is not None}
         assert instances == self.static_members
         assert all(member.member_epoch <= self.epoch for member in self.members.values())
@@ -310,7 +310,7 @@ class ConsumerGroup:
         assert self._classic_members == sum(member.classic is not None for member in members)
 
 
-def _held(member: ConsumerMember) -> Iterator[tuple[uuid.UUID, int]]:
+def _owned_partitions(member: ConsumerMember) -> Iterator[tuple[uuid.UUID, int]]:
     """The partitions that a member has or is revoking."""
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():

@@ -99,10 +99,10 @@ def _hold_back(context: Context, pending: PendingRequest, request: ProduceReques
         return
     now_s = context.loop.time()
     places = list(zip(request.indexes, request.appends, strict=True))
-    held = {index for index, append in places if lost.holds_back(append, now_s)}
-    request.faults |= {index: lost.refusal() for index in held}
-    request.appends = [append for index, append in places if index not in held]
-    request.indexes = [index for index, _ in places if index not in held]
+    held_back = {index for index, append in places if lost.holds_back(append, now_s)}
+    request.faults |= {index: lost.refusal() for index in held_back}
+    request.appends = [append for index, append in places if index not in held_back]
+    request.indexes = [index for index, _ in places if index not in held_back]
 
 
 def _appended(
