@@ -1,6 +1,6 @@
 """The threads and tasks of a program that wait for an item of a queue, in the order in which they asked.
 
-The lock of the reader guards them. Each waits for a future that is done when it is to look for an item.
+The reader's lock guards them. Each waits for a future, which is done when it should look for an item.
 """
 
 from __future__ import annotations

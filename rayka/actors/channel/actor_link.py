@@ -1,4 +1,4 @@
-"""The way to a partition actor on another node, by actor calls.
+"""Sends requests to a partition actor on another node, by actor calls.
 
 Record bytes travel as arguments and results: a fetch gets bytes instead of a place in a file. Control parts are the
 same checked msgpack as on the local channel.

@@ -1,7 +1,8 @@
 """The local channel for a thread without an event loop: one request at a time, and its answer in the same thread.
 
-To hand a request to an event loop and to be woken by it costs two changes of threads, most of the time that a single
-record takes. The thread looks for the answer without sleeping at first, as the leader looks for the next request.
+A request that goes through an event loop needs two thread switches, which take most of the time of a single record.
+So the thread that asks reads the answer itself. At first it polls for it without sleeping, as the leader polls for the
+next request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The way to a partition actor in another process of this node, over its local channel."""
+"""Sends requests to a partition actor in another process of this node, over its local channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A way to one partition actor. There are three, with the same requests.
+"""Requests to one partition actor: a protocol with three implementations.
 
 `ReplicaServer` itself, when the actor is in this process; `ChannelLeaderClient`, when it is in another process of
 this node; `ActorLeaderClient`, when it is on another node. Every request ends in a call of `done`, with the answer or

@@ -1,4 +1,4 @@
-"""The ways to the partition leaders, from one process: implements `gateway.ports.Partitions`.
+"""Sends the requests of one process to the partition leaders: implements `gateway.ports.Partitions`.
 
 The image names the actor that leads a partition, and the epoch of its start. An actor in this process is called
 directly, one on this node over its local channel, any other by actor calls: three links with the same requests.
@@ -100,7 +100,7 @@ class Router:
         return (actor, partition.leader_epoch) if actor is not None else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def link(self, actor_name: str) -> LeaderClient:
-        """The way to the start of an actor that the image names, made when first needed."""
+        """The link to an actor since its last start in the image; it is opened when first needed."""
         own = self._own.get(actor_name)
         if own is not None:
             return own

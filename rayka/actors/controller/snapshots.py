@@ -1,4 +1,4 @@
-"""Snapshots of the metadata image: `<version>-0000000000.checkpoint`, one Kafka record batch with everything in it.
+"""Snapshots of the metadata image: `<version>-0000000000.checkpoint`, one Kafka record batch with the whole image.
 
 The batch's CRC covers the records, its base offset repeats the version in the name. Two are kept, so that one damaged
 snapshot costs nothing but time: the log reaches back to the older one.

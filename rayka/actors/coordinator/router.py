@@ -1,4 +1,7 @@
-"""The way to the coordinators of one kind, from one process. For groups it implements `gateway.ports.Groups`."""
+"""Sends the requests of one process to the coordinators of one kind.
+
+For groups it implements `gateway.ports.Groups`.
+"""
 
 from __future__ import annotations
 

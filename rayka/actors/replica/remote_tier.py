@@ -1,4 +1,4 @@
-"""What the replica server needs of tiered storage: a way to records that are in the remote store alone (KIP-405)."""
+"""What the replica server needs of tiered storage: reading records that are only in the remote store (KIP-405)."""
 
 from __future__ import annotations
 

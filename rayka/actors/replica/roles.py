@@ -1,4 +1,4 @@
-"""What the image asks of one partition actor: which replicas to hold, in which role, with which settings."""
+"""Applies the metadata image to one partition actor: which replicas it hosts, in which role, with which configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serves the replicas of one process: the link to them that needs no wire.
+"""Serves the replicas of one process to other processes, through `FrameService`, and to its own, by direct calls.
 
 The decisions are in `rayka.replica`; this adds the clock, the event loop and the disk's threads. Appends and reads
 happen in the loop, so the loop is the lock. No other disk work does.

@@ -1,4 +1,4 @@
-"""The way to share-partitions, from one process: implements `gateway.ports.ShareLeaders`.
+"""Sends the requests of one process to the leaders of share-partitions: implements `gateway.ports.ShareLeaders`.
 
 Acquiring has an effect, so a request whose answer nobody wants is a loss until its locks expire. One leader does a
 whole fetch, waiting included. Several are asked one after the other until there are enough records, in the order of the

@@ -1,9 +1,9 @@
 """Stays awake between the requests of a client that sends the next one as soon as it has its answer.
 
-To sleep until a request comes and be woken costs tens of microseconds, on a virtual machine most of the time that
-a single record takes. So the loop looks for the next request without sleeping, for as long as requests
-keep coming within `WINDOW_S`; the first that is late ends it. A client that sends a few requests a second, or
-none, costs nothing. One that sends one after the other costs at most one core, which would be waiting for it anyway.
+Sleeping until a request comes and waking up again takes tens of microseconds, on a virtual machine most of the time
+of a single record. So the event loop polls for the next request without sleeping as long as requests keep coming within
+`WINDOW_S`; the first late one ends that. A client that sends a few requests a second, or none, costs nothing. One that
+sends one after the other costs at most one core, which would otherwise wait for it.
 """
 
 from __future__ import annotations

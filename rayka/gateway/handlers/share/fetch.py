@@ -1,4 +1,4 @@
-"""PendingShareFetch 1-2: acknowledge records, and acquire others under a lock (KIP-932).
+"""ShareFetch 1-2: acknowledge records, and acquire others under a lock (KIP-932).
 
 A request reads from all partitions of its share session. Its response has those that it acknowledged records of, those
 with new records, and those with an error. Version 2 has the acquire mode, and renewals of locks (KIP-1206, KIP-1222).
