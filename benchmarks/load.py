@@ -87,6 +87,11 @@ def create_topic(bootstrap: str, topic: str, partitions: int, configs: dict[str,
     await_visible(admin, topic, partitions)
 
 
+def delete_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+
+
 def await_visible(admin: AdminClient, topic: str, partitions: int) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:

@@ -4,20 +4,23 @@ One broker, four partitions; each figure is from a process of its own, and the t
 batches of up to 1 MB that linger for 5 ms; a figure counts until the last acknowledgement. Consumers read what is in
 the page cache. The clock runs while a process loads compiled code: of a long run (`--times`) that is a small part.
 Processor seconds are those of the client's and the broker's processes together, for each million records; times are in
-ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest.
+ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest. The first line says how
+fast this machine copies memory, and writes and reads files in the page cache: no broker writes records faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 PARTITIONS = 4
 RECORDS = {100: 2_000_000, 1000: 400_000}
 CHUNK = 100_000
+MACHINE_BYTES = 256 << 20
 SETTINGS: dict[str, Any] = {"linger_ms": 5, "batch_size": 1_000_000, "buffer_memory": 512 << 20}
 
 
@@ -38,6 +42,28 @@ def connect(address: str) -> Any:
     import rayka
 
     return rayka.connect(address)
+
+
+def machine(directory: Path) -> str:
+    """GB/s of one core: a copy in memory, and a file's way into the page cache and out of it, 1 MB at a time."""
+    source, target = memoryview(os.urandom(MACHINE_BYTES)), memoryview(bytearray(MACHINE_BYTES))
+    parts = [slice(start, start + (1 << 20)) for start in range(0, MACHINE_BYTES, 1 << 20)]
+    path = directory / "machine"
+    with path.open("w+b", buffering=0) as file:
+        works: dict[str, Callable[[], object]] = {
+            "memory copy": lambda: target.__setitem__(slice(None), source),
+            "page cache, write": lambda: [file.write(source[part]) for part in parts],
+            "page cache, read": lambda: (file.seek(0), [file.readinto(target[part]) for part in parts]),
+        }
+        rates = {name: statistics.median(_seconds(work) for _ in range(3)) for name, work in works.items()}
+    path.unlink()
+    return "   ".join(f"{name} {MACHINE_BYTES / seconds / 1e9:.1f} GB/s" for name, seconds in rates.items())
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def timed(work: Callable[[], int]) -> Figures:
@@ -262,11 +288,13 @@ PAIRS: dict[str, tuple[str, str]] = {
     "one": ("ours_one", "theirs_one"),
 }
 READS = ("iterate", "poll", "poll_table")
-PLACES = ("driver", "task", "actor")
+PLACES = ("driver", "task", "actor", "node")
+ELSEWHERE = "elsewhere"
+"""A Ray resource that only the second node has."""
 
 
 def work_in(place: str, name: str, address: str, *arguments: Any) -> Figures:
-    """One load in this program, or in a Ray task or actor that it starts."""
+    """One load in this program, or in a Ray task or actor that it starts, the actor maybe on a second node."""
     load_of: Callable[..., Figures] = globals()[name]
     if place == "driver" or name.startswith("theirs"):
         return load_of(address, *arguments)
@@ -277,9 +305,31 @@ def work_in(place: str, name: str, address: str, *arguments: Any) -> Figures:
             return load_of(address, *arguments)
 
     connect(address)
-    remote = ray.remote(Worker).remote().work if place == "actor" else ray.remote(load_of)
-    figures: Figures = ray.get(remote.remote() if place == "actor" else remote.remote(address, *arguments))
-    return figures
+    if place == "task":
+        of_task: Figures = ray.get(ray.remote(load_of).remote(address, *arguments))
+        return of_task
+    resources = {ELSEWHERE: 1} if place == "node" else {}
+    of_actor: Figures = ray.get(ray.remote(Worker).options(resources=resources).remote().work.remote())
+    return of_actor
+
+
+@contextlib.contextmanager
+def second_node(broker: Rayka) -> Iterator[None]:
+    """Another node of the broker's Ray cluster, on this machine."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    options = ["--address", address_of(broker), "--resources", json.dumps({ELSEWHERE: 1}), "--block"]
+    environment = {**os.environ, "RAY_AUTH_MODE": "token"}
+    with subprocess.Popen([*ray, "start", *options], stdout=subprocess.DEVNULL, env=environment) as node:
+        try:
+            yield
+        finally:
+            node.terminate()
+
+
+def address_of(broker: Rayka) -> str:
+    running = runtime.find(broker.data_dir)
+    assert running is not None
+    return running.address
 
 
 def start(place: str, name: str, *arguments: Any) -> subprocess.Popen[str]:
@@ -290,9 +340,7 @@ def start(place: str, name: str, *arguments: Any) -> subprocess.Popen[str]:
 
 def run(broker: Rayka, name: str, place: str, topic: str, size: int, count: int) -> Figures:
     """One load in a process of its own; `cpu` is for a million records, with the broker's."""
-    running = runtime.find(broker.data_dir)
-    assert running is not None
-    where = running.address if name.startswith("ours") else broker.bootstrap
+    where = address_of(broker) if name.startswith("ours") else broker.bootstrap
     before_s = cpu_s(broker.own())
     with start(place, name, where, topic, size, count) as process:
         output, _ = process.communicate(timeout=load.TIMEOUT_S)
@@ -319,6 +367,7 @@ def compare(broker: Rayka, what: str, size: int, rounds: int, times: int, place:
             figures.append(run(broker, name, place, topic, size, count))
     ours, theirs = map(median, seen)
     shown = ("p50", "p99", "cpu") if what == "one" else ("rate", "cpu")
+    load.delete_topic(broker.bootstrap, topic)  # or else the next records wait for the disk
     parts = [f"{each} {ours[each]:,.3f} / {theirs[each]:,.3f} = {ours[each] / theirs[each]:.2f}" for each in shown]
     print(f"{what:<10} {size:>5} B  " + "   ".join(parts), flush=True)
 
@@ -336,7 +385,11 @@ def main() -> None:
         print(json.dumps(work_in(*json.loads(chosen.load))), flush=True)
         return
     print("rayka / confluent-kafka = ratio; cpu: processor seconds for each million records", flush=True)
-    with tempfile.TemporaryDirectory(prefix="rayka-python-") as directory, Rayka(Path(directory)) as broker:
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="rayka-python-"))
+        broker = stack.enter_context(Rayka(Path(directory)))
+        print(machine(Path(directory)), flush=True)
+        stack.enter_context(second_node(broker) if chosen.place == "node" else contextlib.nullcontext())
         for what in chosen.only.split(","):
             for size in (100,) if what == "one" else map(int, chosen.sizes.split(",")):
                 compare(broker, what, size, chosen.rounds, chosen.times, chosen.place)

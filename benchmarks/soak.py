@@ -22,7 +22,6 @@ import psutil
 
 from benchmarks import load, python_client
 from benchmarks.brokers import BROKERS, CACHE, Broker, Rayka
-from rayka.client import runtime
 from rayka.testing import memory_bytes
 
 SAMPLE_S = 5.0
@@ -53,9 +52,7 @@ def start_work(broker: Broker, client: str, topic: str, size: int) -> dict[str, 
     """The endless loads, by name."""
     if client == "rayka":
         assert isinstance(broker, Rayka)
-        running = runtime.find(broker.data_dir)
-        assert running is not None
-        arguments = (running.address, topic, size, ENDLESS)
+        arguments = (python_client.address_of(broker), topic, size, ENDLESS)
         return {name: python_client.start("driver", name, *arguments) for name in ON_HANDLES}
     return {
         "produce": load.start("produce_on", bootstrap=broker.bootstrap, topic=topic, size=size, seconds=ENDLESS),

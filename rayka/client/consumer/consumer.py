@@ -92,7 +92,7 @@ class AsyncConsumer(AsyncClosing):
         Raises the error of a partition that can't be read: OFFSET_OUT_OF_RANGE without a reset, CORRUPT_MESSAGE,
         INVALID_RECORD if a deserializer failed. Reading goes on at the same position at the next call.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
+        limit = self._limit(max_records)
         self._return_pending()
         return await self._wait(lambda: self._fetcher.take(limit), timeout_ms)
 
@@ -270,6 +270,14 @@ class AsyncConsumer(AsyncClosing):
             self._raise_if_woken()
             self._require_open()
         return taken
+
+    def _limit(self, max_records: int | None) -> int:
+        """The most records of one poll. Raises INVALID_REQUEST."""
+        if max_records is None:
+            return self.config.max_poll_records
+        if not isinstance(max_records, int) or max_records < 1:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"max_records must be an int, 1 or more, not {max_records!r}")
+        return max_records
 
     def _take_some(self) -> dict[TopicPartition, ConsumerRecords]:
         """For iteration: `max_poll_records`, and more as long as the program is quick to take them."""

@@ -28,6 +28,8 @@ from rayka.types import TimestampType, TopicPartition
 
 MAX_BYTES = 64 << 20
 """What the batches that are located together may decompress to. All of it stays in memory, at positions of 4 bytes."""
+_BLOCK_BYTES = 1 << 17
+"""The most bytes of records that are made together, so that they are in the processor's cache when they are used."""
 _FIRST, _END = -(2**63), 2**63 - 1
 _new = tuple.__new__
 
@@ -103,10 +105,11 @@ class LocatedRecords:
         return int(self._offsets[number])
 
     def records(self, start: int, end: int) -> list[ConsumerRecord]:
-        """The records with the numbers from `start` up to `end`."""
+        """The records with the numbers from `start` up to `end`, or as many of them as `_BLOCK_BYTES` hold."""
         if start == end:
             return []
         first = int(self._begins[start])
+        end = start + max(int(self._ends[start:end].searchsorted(first + _BLOCK_BYTES, "right")), 1)
         block = _Block(self._data[first : int(self._ends[end - 1])].tobytes(), first)
         types = self._timestamp_types
         fields = zip(

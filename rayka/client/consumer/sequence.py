@@ -126,6 +126,10 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[type[list[ConsumerRecord]], tuple[list[ConsumerRecord]]]:
+        """To another process, and to a copy, go the records: a list of them."""
+        return list, (list(self),)
+
     def __add__(self, other: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
         return [*self, *other]
 

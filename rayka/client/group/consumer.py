@@ -236,7 +236,7 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, ConsumerRecords]]:
         """For `next_event`: what `poll` gives."""
-        limit = self.config.max_poll_records if max_records is None else max_records
+        limit = self._limit(max_records)
 
         def take() -> dict[TopicPartition, ConsumerRecords]:
             self._return_pending()

@@ -110,7 +110,9 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except Exception:
+    except KeyboardInterrupt:  # Ctrl-C, in a thread that waits
+        raise
+    except BaseException:  # SystemExit would end the client's own thread
         logger.exception("a producer callback failed")
 
 

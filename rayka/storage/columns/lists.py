@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from rayka.storage.columns.compiled import compiled
+from rayka.storage.columns.compiled import CompiledFunction, compiled
 from rayka.storage.columns.decode import Bytes, Longs
 
 _WORD = 8
@@ -68,6 +68,9 @@ def locate_items(
     return True
 
 
+_locate_briefly = cast(CompiledFunction, locate_items).run_briefly
+
+
 def address_items(given: Sequence[Any]) -> tuple[Bytes, Longs, Longs] | None:
     """All memory, where the bytes of each item begin in it, and their lengths, -1 for None.
 
@@ -78,7 +81,7 @@ def address_items(given: Sequence[Any]) -> tuple[Bytes, Longs, Longs] | None:
         return None
     items = given if type(given) is list else list(given)
     positions, lengths = np.empty(len(items), np.int64), np.empty(len(items), np.int64)
-    if not locate_items(_WORDS, id(items), len(items), id(bytes), id(None), positions, lengths):
+    if not _locate_briefly(_WORDS, id(items), len(items), id(bytes), id(None), positions, lengths):
         return None
     return np.asarray(_Memory(items, "|u1", 1)), positions, lengths
 

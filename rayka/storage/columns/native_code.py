@@ -43,6 +43,7 @@ _ARRAY_DATA = object.__basicsize__
 _MODE = 0o644
 _OTHERS_MAY_WRITE = 0o022
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_BRIEF_CALL = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class NativeCode:
@@ -50,12 +51,13 @@ class NativeCode:
 
     def __init__(self, engine: Any, symbol: str) -> None:
         self._engine = engine
-        self._call = _CALL(engine.get_function_address(symbol))
+        address = engine.get_function_address(symbol)
+        self._call, self._brief_call = _CALL(address), _BRIEF_CALL(address)
 
-    def run(self, slots: array[int]) -> None:
-        """Run it with these arguments and put its results into the first slots, without the GIL."""
-        address, _ = slots.buffer_info()
-        if self._call(address + RESULT_SLOTS * _WORD, address + (RESULT_SLOTS + 1) * _WORD, address):
+    def run(self, slots: array[int], is_brief: bool) -> None:
+        """Run it with these arguments and put its results into the first slots; without the GIL unless it is brief."""
+        call, (address, _) = self._brief_call if is_brief else self._call, slots.buffer_info()
+        if call(address + RESULT_SLOTS * _WORD, address + (RESULT_SLOTS + 1) * _WORD, address):
             raise RuntimeError("compiled code has raised an exception")
 
 

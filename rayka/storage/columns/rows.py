@@ -7,10 +7,11 @@ put in another order by their positions, without copying their bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
+from rayka.storage.columns.compiled import CompiledFunction
 from rayka.storage.columns.decode import Longs
 from rayka.storage.columns.encode import Fields, encode
 from rayka.storage.columns.lists import address_items
@@ -23,6 +24,7 @@ NO_BYTES = np.empty(0, np.uint8)
 NO_BYTES.flags.writeable = False
 NO_FIELDS = Fields(NO_BYTES, np.empty(0, np.int64), np.empty(0, np.int64))
 _NS = 1_000_000
+_encode_briefly = cast(CompiledFunction, encode).run_briefly
 _MAX_LONG = 2**63 - 1
 
 
@@ -179,7 +181,7 @@ def encode_lists(
     rows = rows_of(values, all_keys, all_headers, timestamps)
     out = np.empty(rows.max_bytes() + RECORD_BATCH_OVERHEAD, np.uint8)
     batches = np.empty((1, 5), np.int64)
-    encode(*rows, _MAX_LONG, out, batches)
+    _encode_briefly(*rows, _MAX_LONG, out, batches)
     written = memoryview(out)  # type: ignore[arg-type]
     return written[: int(batches[0, 1])]
 

@@ -232,6 +232,11 @@ def stamp_transactional(buffer: bytearray | memoryview) -> None:
     seal(buffer, 0, header.size_in_bytes)
 
 
+_KEEP_GIL, _MAY_RELEASE_GIL = 0, -1
+_BRIEF_BYTES = 4 << 20
+"""So many bytes take less time than to get the GIL back from a busy thread."""
+
+
 def seal(buffer: bytearray | memoryview, position: int, end: int) -> None:
     """Write the CRC of the batch that lies from `position` to `end`."""
     _CRC.pack_into(buffer, position + CRC_OFFSET, _crc(buffer, position, end))
@@ -239,7 +244,7 @@ def seal(buffer: bytearray | memoryview, position: int, end: int) -> None:
 
 def _crc(buffer: Buffer, position: int, end: int) -> int:
     with memoryview(buffer)[position + ATTRIBUTES_OFFSET : end] as covered:
-        return crc32c(covered)
+        return crc32c(covered, gil_release_mode=_KEEP_GIL if len(covered) <= _BRIEF_BYTES else _MAY_RELEASE_GIL)
 
 
 def _check_frame(position: int, header: BatchHeader) -> None:

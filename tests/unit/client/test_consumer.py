@@ -74,6 +74,16 @@ def test_poll_is_bounded(cluster: Cluster) -> None:
         assert consumer.position(EVENTS) == 713
 
 
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "10"])
+def test_a_bound_of_poll_that_gives_nothing_is_refused(cluster: Cluster, wrong: Any) -> None:
+    fill(cluster, 1)
+    with reader(cluster) as consumer:
+        with pytest.raises(RaykaError, match="max_records must be an int, 1 or more") as raised:
+            consumer.poll(30_000, max_records=wrong)
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+        assert numbers(take(consumer, 1)) == [0]
+
+
 def test_poll_waits_for_a_record(cluster: Cluster) -> None:
     cluster.admin().create_topic("events")
     with reader(cluster) as consumer:

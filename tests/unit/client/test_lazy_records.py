@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -56,6 +57,13 @@ def expected(number: int) -> tuple[object, ...]:
 def fields(record: ConsumerRecord) -> tuple[object, ...]:
     """What `expected` gives of it."""
     return (*record[:4], *record[5:])
+
+
+def test_polled_records_go_to_other_processes(consumer: Consumer) -> None:
+    polled = consumer.poll(30_000, 700)[EVENTS]
+    there = pickle.loads(pickle.dumps(polled))
+    assert there == polled
+    assert [fields(record) for record in there] == [expected(number) for number in range(len(polled))]
 
 
 def test_every_record_is_as_it_was_sent(consumer: Consumer) -> None:

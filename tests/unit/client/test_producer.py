@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -99,6 +100,13 @@ def test_a_failing_callback_does_not_stop_the_producer(cluster: Cluster) -> None
         first = producer.send("events", b"1").add_callback(lambda _: 1 / 0)
         second = producer.send("events", b"2")
         assert (first.get(5).offset, second.get(5).offset) == (0, 1)
+
+
+def test_a_callback_that_exits_does_not_stop_the_producer(cluster: Cluster) -> None:
+    with cluster.producer(linger_ms=2) as producer:
+        first = producer.send("events", b"1").add_callback(lambda _: sys.exit(3))
+        assert first.get(30).offset == 0
+        assert producer.send("events", b"2").get(30).offset == 1
 
 
 def test_linger_gathers_records_into_batches(cluster: Cluster, faults: FaultyPartitions) -> None:
