@@ -193,7 +193,7 @@ class UndecodedRecords:
         return self._batches[batch][1].next_offset - (self._ends[batch] - number)
 
     def records(self, start: int, end: int) -> list[ConsumerRecord]:
-        """See `RecordSource`. Fewer if one behind the first can't be read."""
+        """See `RecordSource`. Fewer if one behind the first can't be read, or they are large."""
         data = self._data  # before the look at `_located`: another thread may set that, and drop this then
         if self._located is None and self._may_locate and _compiled.function is not None:
             self._locate(data)

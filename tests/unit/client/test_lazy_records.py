@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -64,6 +64,22 @@ def test_polled_records_go_to_other_processes(consumer: Consumer) -> None:
     there = pickle.loads(pickle.dumps(polled))
     assert there == polled
     assert [fields(record) for record in there] == [expected(number) for number in range(len(polled))]
+
+
+@pytest.mark.parametrize("deserializer", [None, bytes.upper])
+def test_large_records_are_all_there(cluster: Cluster, deserializer: Callable[[bytes], bytes] | None) -> None:
+    sent = [b"%d" % number * 2_000 for number in range(200)]
+    partition = TopicPartition("large", 0)
+    with cluster.producer() as producer:
+        producer.send_many("large", sent, partition=0)
+    with cluster.consumer(auto_offset_reset="earliest", value_deserializer=deserializer) as consumer:
+        consumer.assign([partition])
+        seen: list[bytes] = []
+        while len(seen) < len(sent):
+            seen += [record.value for record in consumer.poll(30_000)[partition]]
+        assert seen == sent
+        consumer.seek(partition, 150)
+        assert [next(consumer).value for _ in range(50)] == sent[150:]
 
 
 def test_every_record_is_as_it_was_sent(consumer: Consumer) -> None:
