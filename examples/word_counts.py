@@ -1,8 +1,9 @@
 """Word counts in micro-batches, with a crash in the middle: every word counts once.
 
 The stream runs in a process of its own (`python examples/word_counts.py stream ADDRESS DIRECTORY`), which is killed
-with -9 while it works and started again. The counts are in SQLite; the id of the stream and the number of a batch are
-stored in the same transaction as its counts, so a batch that comes again after the crash changes nothing.
+with -9 while it works and started again. The counts are in SQLite; the id of the stream, the number of a batch and its
+offsets are stored in the same transaction as its counts, so a batch that comes again after the crash changes nothing,
+and one whose offsets are others, because its checkpoint was copied, is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import rayka.spark
 
 WORDS = ["log", "segment", "offset", "leader", "replica", "batch", "broker", "topic"]
 ADD = "INSERT INTO counts VALUES (?1, ?2) ON CONFLICT DO UPDATE SET count = count + ?2"
+BATCHES = "CREATE TABLE IF NOT EXISTS batches (stream TEXT, id INTEGER, offsets TEXT, PRIMARY KEY (stream, id))"
 LINES, WORDS_PER_LINE, LINES_PER_BATCH = 4_000, 5, 250
 
 
@@ -34,15 +36,18 @@ def stream(address: str, directory: str) -> None:
     spark = rayka.spark.session(executor_cores=1, configs={"spark.sql.shuffle.partitions": "1"})
     database = sqlite3.connect(f"{directory}/counts.db")
     database.execute("CREATE TABLE IF NOT EXISTS counts (word TEXT PRIMARY KEY, count INTEGER)")
-    database.execute("CREATE TABLE IF NOT EXISTS batches (stream TEXT, id INTEGER, PRIMARY KEY (stream, id))")
+    database.execute(BATCHES)
 
     def count_words(lines: DataFrame, batch_id: int) -> None:
         words = lines.select(F.explode(F.split(F.col("value").cast("string"), " ")).alias("word"))
         counts = words.groupBy("word").count().collect()
+        batch = (rayka.spark.stream_id(), batch_id)
         with database, contextlib.suppress(sqlite3.IntegrityError):
-            database.execute("INSERT INTO batches VALUES (?, ?)", (rayka.spark.stream_id(), batch_id))
+            database.execute("INSERT INTO batches VALUES (?, ?, ?)", (*batch, rayka.spark.batch_offsets()))
             for word, count in counts:
                 database.execute(ADD, (word, count))
+        ((offsets,),) = database.execute("SELECT offsets FROM batches WHERE stream = ? AND id = ?", batch)
+        assert offsets == rayka.spark.batch_offsets(), f"batch {batch_id} was counted with other offsets: {offsets}"
         print(f"counted batch {batch_id}", flush=True)
 
     with rayka.spark.stream_topic(

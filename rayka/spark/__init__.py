@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rayka.spark.delta import delta_settings, delta_sink
     from rayka.spark.java import prepare_java
     from rayka.spark.read import read_topic
-    from rayka.spark.running import stream_id
+    from rayka.spark.running import batch_offsets, stream_id
     from rayka.spark.sessions import session, stop
     from rayka.spark.sinks import parquet_sink
     from rayka.spark.stream import Progress, TopicStream, stream_topic
@@ -50,7 +50,10 @@ _MODULES = {
     "rayka.spark.java": ("prepare_java",),
     "rayka.spark.values.protobuf": ("protobuf_values",),
     "rayka.spark.read": ("read_topic",),
-    "rayka.spark.running": ("stream_id",),
+    "rayka.spark.running": (
+        "batch_offsets",
+        "stream_id",
+    ),
     "rayka.spark.sessions": (
         "session",
         "stop",
@@ -73,6 +76,7 @@ __all__ = [
     "TopicStream",
     "arrow_values",
     "avro_values",
+    "batch_offsets",
     "delta_settings",
     "delta_sink",
     "json_values",

@@ -2,7 +2,7 @@
 
 A commit has the stream's id and the batch's number as Delta's transaction identifier. Delta skips a write whose number
 its table has already, so a batch that comes again after a crash changes nothing. The offsets that the batch has read
-are in the commit's `userMetadata`, which `DESCRIBE HISTORY` shows.
+are in the commit's `userMetadata`, which `DESCRIBE HISTORY` shows: a batch that was skipped must have the same ones.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyspark
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.ranges.plan import OffsetRange
-from rayka.spark.running import Sink, running_batch
+from rayka.spark.running import Batch, Sink, batch_of, running_batch
 
 _PACKAGES: Mapping[str, str] = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",
-    "4.2": "io.delta:delta-spark_4.2_2.13:4.4.1",
+    "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
 }
 """The release of Delta for each version of Spark that rayka runs with."""
 _OWNER = "rayka.stream_id"
-_DELETED = "_deleted"
+_DELETED = "_rayka_deleted"
+_LAST_COMMITS = 10
 _SCHEME = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _NEEDED = ("key", "value", "offset")
 _NO_KEY = "A record without a key can't be upserted: it has no row that it replaces"
@@ -75,34 +75,6 @@ def delta_sink(
     return DeltaSink(text if _SCHEME.match(text) else os.fspath(Path(text).absolute()), transform, key)
 
 
-class Commit(NamedTuple):
-    """A batch, and what it has read if that is known."""
-
-    stream_id: str
-    batch_id: int
-    ranges: Sequence[OffsetRange]
-
-    def metadata(self) -> str:
-        """What `DESCRIBE HISTORY` shows: the offset up to which each partition has been read."""
-        offsets: dict[str, dict[str, int]] = {}
-        for each in self.ranges:
-            offsets.setdefault(each.topic, {})[str(each.partition)] = each.end_offset
-        return json.dumps({"stream_id": self.stream_id, "batch_id": self.batch_id, "offsets": offsets})
-
-    def options(self) -> dict[str, str]:
-        """For the writer of a DataFrame."""
-        return {
-            "txnAppId": self.stream_id,
-            "txnVersion": str(self.batch_id),
-            "userMetadata": self.metadata(),
-        }
-
-    def settings(self) -> dict[str, str]:
-        """The same for statements, which take it from their session."""
-        names = {"txnAppId": "write", "txnVersion": "write", "userMetadata": "commitInfo"}
-        return {f"spark.databricks.delta.{names[name]}.{name}": value for name, value in self.options().items()}
-
-
 class DeltaSink:
     """See `delta_sink`."""
 
@@ -113,14 +85,40 @@ class DeltaSink:
         self._owner: str | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write a batch, unless the table has it."""
-        commit = _commit(df, batch_id)
+        """Write a batch, unless the table has it. Raises INVALID_REQUEST if it has it with other offsets."""
+        batch = batch_of(df, batch_id)
+        if batch is None:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, 'delta_sink is for streams: write a batch with format("delta")')
+        self._require_alone()
         rows = self._transformed(df) if self._key is None else self._upserts(df, self._key)
-        self._require_owner(rows, commit.stream_id)
+        self._require_owner(rows, batch.stream_id)
         if self._key is None:
-            rows.write.format("delta").mode("append").options(**commit.options()).save(self._path)
+            rows.write.format("delta").mode("append").options(**options_of(batch)).save(self._path)
         else:
-            self._merge(rows, commit)
+            self._merge(rows, batch)
+        batch.require_same(self._committed_offsets(df.sparkSession, batch), f"Table {self._path}")
+
+    def release(self, stream_id: str) -> None:
+        """Nothing is kept for a stream."""
+
+    def _require_alone(self) -> None:
+        """Delta would skip what a second sink writes in the same batch. Raises INVALID_REQUEST."""
+        running = running_batch()
+        if running is not None and running.sinks.setdefault(f"delta:{self._path}", self) is not self:
+            message = (
+                f"A stream has one delta_sink for {self._path}: the second takes the batch of the first for its own"
+            )
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+
+    def _committed_offsets(self, spark: SparkSession, batch: Batch) -> Any:
+        """What the commit of a batch says that it has read: it is one of the last, or has to be looked for."""
+        for limit in (f"LIMIT {_LAST_COMMITS}", ""):
+            history = spark.sql(f"DESCRIBE HISTORY {table_at(self._path)} {limit}").select("userMetadata").collect()
+            for (metadata,) in history:
+                found = _read(metadata)
+                if (found.get("stream_id"), found.get("batch_id")) == (batch.stream_id, batch.batch_id):
+                    return found.get("offsets")
+        return None
 
     def _transformed(self, df: DataFrame) -> DataFrame:
         return df if self._transform is None else self._transform(df)
@@ -135,19 +133,21 @@ class DeltaSink:
         rows = self._transformed(last.where("value is not null"))
         if "key" not in rows.columns:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"Upserted rows need the column key, and have {rows.columns}")
+        if _DELETED in rows.columns:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"Upserted rows can't have a column {_DELETED}")
         deleted = last.where("value is null").select("key")
         return rows.withColumn(_DELETED, F.lit(False)).unionByName(
             deleted.withColumn(_DELETED, F.lit(True)), allowMissingColumns=True
         )
 
-    def _merge(self, rows: DataFrame, commit: Commit) -> None:
+    def _merge(self, rows: DataFrame, batch: Batch) -> None:
         """The settings of the commit are those of a session that nobody else has."""
         view = f"rayka_batch_{uuid.uuid4().hex}"
         spark: Any = rows.sparkSession
         rows.createOrReplaceTempView(view)
         try:
             own = spark._jsparkSession.cloneSession()
-            for name, value in commit.settings().items():
+            for name, value in settings_of(batch).items():
                 own.conf().set(name, value)
             own.sql(merge_statement(self._path, view, _columns(rows)))
         finally:
@@ -158,7 +158,8 @@ class DeltaSink:
         if self._owner == stream_id:
             return
         spark, table = rows.sparkSession, table_at(self._path)
-        spark.sql(create_statement(self._path, _ddl(rows.drop(_DELETED)), stream_id))
+        columns = rows if self._key is None else rows.drop(_DELETED)
+        spark.sql(create_statement(self._path, _ddl(columns), stream_id))
         (properties,) = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").collect()[0]
         owner = properties.get(_OWNER)
         if owner is None:
@@ -170,6 +171,21 @@ class DeltaSink:
                 "use the checkpoint that belongs to the table, or another table",
             )
         self._owner = stream_id
+
+
+def options_of(batch: Batch) -> dict[str, str]:
+    """How a commit knows its batch, for the writer of a DataFrame; `DESCRIBE HISTORY` shows the metadata."""
+    return {
+        "txnAppId": batch.stream_id,
+        "txnVersion": str(batch.batch_id),
+        "userMetadata": json.dumps(batch._asdict()),
+    }
+
+
+def settings_of(batch: Batch) -> dict[str, str]:
+    """The same for statements, which take it from their session."""
+    names = {"txnAppId": "write", "txnVersion": "write", "userMetadata": "commitInfo"}
+    return {f"spark.databricks.delta.{names[name]}.{name}": value for name, value in options_of(batch).items()}
 
 
 def table_at(path: str) -> str:
@@ -196,15 +212,13 @@ def merge_statement(path: str, view: str, columns: Sequence[str]) -> str:
     )
 
 
-def _commit(df: DataFrame, batch_id: int) -> Commit:
-    """Which stream's batch this is. Raises INVALID_REQUEST outside of a stream."""
-    running = running_batch()
-    if running is not None:
-        return Commit(running.stream_id, batch_id, running.ranges)
-    query_id = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    if query_id is None:
-        raise RaykaError(ErrorCode.INVALID_REQUEST, 'delta_sink is for streams: write a batch with format("delta")')
-    return Commit(query_id, batch_id, ())
+def _read(metadata: str | None) -> dict[str, Any]:
+    """What a commit says of its batch; nothing if the commit is not of a stream."""
+    try:
+        found = json.loads(metadata or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _columns(rows: DataFrame) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
+from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
 
 Sink = Callable[[DataFrame, int], object]
@@ -48,6 +50,58 @@ def running_batch() -> RunningBatch | None:
     return _running.get()
 
 
+class Batch(NamedTuple):
+    """How a sink recognises a batch that comes again: it stores this with the rows.
+
+    `offsets` are those that the batch reads, for each partition where it starts and where it ends. A checkpoint that
+    was copied or restored has batches of the same stream and numbers with other offsets.
+    """
+
+    stream_id: str
+    batch_id: int
+    offsets: Any
+
+    def require_same(self, offsets: Any, place: object) -> None:
+        """Raises INVALID_REQUEST if a place has the batch with other offsets."""
+        if offsets != self.offsets:
+            raise RaykaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{place} has batch {self.batch_id} of stream {self.stream_id} with the offsets {json.dumps(offsets)},"
+                f" but the checkpoint has it with {json.dumps(self.offsets)}: it was copied or restored. Use the"
+                " checkpoint with which the stream went on, or a new one and another place",
+            )
+
+
+def batch_of(df: DataFrame, batch_id: int) -> Batch | None:
+    """The batch that a sink was given by `stream_topic` or by Structured Streaming, None outside of a stream."""
+    running = running_batch()
+    if running is not None:
+        return Batch(running.stream_id, batch_id, _offsets(running.ranges))
+    session: Any = df.sparkSession
+    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if query_id is None:
+        return None
+    key = session._jvm.java.util.UUID.fromString(query_id)
+    query = session._jsparkSession.sharedState().activeStreamingQueries().get(key)
+    planned = query.offsetLog().get(batch_id).get().toString()
+    return Batch(query_id, batch_id, _read(planned))
+
+
+def _offsets(ranges: tuple[OffsetRange, ...]) -> dict[str, dict[str, list[int]]]:
+    offsets: dict[str, dict[str, list[int]]] = {}
+    for each in ranges:
+        offsets.setdefault(each.topic, {})[str(each.partition)] = [each.start_offset, each.end_offset]
+    return offsets
+
+
+def _read(planned: str) -> Any:
+    """Spark's text of a batch's offsets, an array of what each source has written: as JSON if it is that."""
+    try:
+        return json.loads(planned)
+    except ValueError:
+        return planned
+
+
 def stream_id() -> str | None:
     """For a sink: the id of the stream whose batch it was given, None outside of a stream.
 
@@ -56,3 +110,13 @@ def stream_id() -> str | None:
     """
     batch = running_batch()
     return None if batch is None else batch.stream_id
+
+
+def batch_offsets() -> str | None:
+    """For a sink: the offsets that its batch reads, as JSON: `{"clicks": {"0": [500, 620]}}`. None outside of a stream.
+
+    A sink that recognises batches by their numbers should store them beside the number, and refuse a batch that comes
+    again with others: its checkpoint was copied or restored.
+    """
+    batch = running_batch()
+    return None if batch is None else json.dumps(_offsets(batch.ranges))

@@ -12,10 +12,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.running import Sink, stream_id
+from rayka.spark.running import Batch, Sink, batch_of
 from rayka.storage.files import RealFiles
 
 _STREAM = "_stream.json"
+_OFFSETS = "_offsets.json"
 """Names that begin with an underscore are hidden from Spark's readers."""
 
 
@@ -28,6 +29,7 @@ def parquet_sink(path: str | os.PathLike[str], transform: Callable[[DataFrame], 
 
     The path belongs to the stream that writes to it first. Another stream, or one whose checkpoint was deleted, has
     batches of the same numbers, which would be taken for those that are there: its first batch raises INVALID_REQUEST.
+    So does a batch that is there with other offsets, because its checkpoint was copied or restored.
     """
     return ParquetSink(Path(path).absolute(), transform)
 
@@ -42,12 +44,14 @@ class ParquetSink:
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a batch, unless it is there; on disk when this returns."""
-        running = stream_id()
-        if running is not None:
-            self._require_owner(running)
+        batch = batch_of(df, batch_id)
+        if batch is not None:
+            self._require_owner(batch.stream_id)
         target = self._directory / f"batch_id={batch_id}"
         if not target.exists():
-            self._write(df, batch_id, target)
+            self._write(df, batch_id, target, batch)
+        elif batch is not None and (written := target / _OFFSETS).exists():
+            batch.require_same(json.loads(written.read_text()), target)
         self._files.sync_path(os.fspath(self._directory))
 
     def _require_owner(self, running: str) -> None:
@@ -67,12 +71,14 @@ class ParquetSink:
                 "use the checkpoint that belongs to the path, or another path",
             )
 
-    def _write(self, df: DataFrame, batch_id: int, target: Path) -> None:
+    def _write(self, df: DataFrame, batch_id: int, target: Path, batch: Batch | None) -> None:
         attempt = self._directory / f"_attempt-{batch_id}-{uuid.uuid4().hex}"
         (df if self._transform is None else self._transform(df)).write.parquet(attempt.as_uri())
         for old in self._directory.glob("_attempt-*"):
             if old != attempt:
                 shutil.rmtree(old, ignore_errors=True)
+        if batch is not None:
+            (attempt / _OFFSETS).write_text(json.dumps(batch.offsets))
         self._sync(attempt)
         attempt.rename(target)
 

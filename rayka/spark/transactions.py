@@ -17,7 +17,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 TRANSACTION_TIMEOUT_MS = 900_000
 """As long as brokers allow by default: a transaction is open as long as its job runs."""
 _ATTEMPTS = 3
+Committed: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+"""Offsets of partitions, with the number of a batch as their metadata."""
 _PARTITION = StructField("partition", IntegerType())
 
 
@@ -137,10 +139,11 @@ class TopicTransactions(Closing):
         """Fence earlier drivers and end their open transaction. Raises PRODUCER_FENCED if a later driver has begun."""
         self._producer.init_transactions()
 
-    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> list[OffsetAndMetadata]:
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Committed:
         """The offsets that earlier transactions committed."""
         with self._cluster.consumer(group, enable_auto_commit=False) as consumer:
-            return [one for one in consumer.committed(partitions).values() if one is not None]
+            found = consumer.committed(partitions)
+        return {partition: one for partition, one in found.items() if one is not None}
 
     def write(
         self, rows: DataFrame, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, group: str = ""
@@ -222,10 +225,11 @@ class TopicSink:
         group = self._group(running.stream_id)
         for attempt in range(1, _ATTEMPTS + 1):
             transactions.init()
-            if was_committed(transactions.committed(group, _partitions(running)), group, batch_id):
+            offsets = _offsets(running, batch_id)
+            if was_committed(transactions.committed(group, offsets), offsets, group, batch_id):
                 return
             try:
-                transactions.write(rows, _offsets(running, batch_id), group)
+                transactions.write(rows, offsets, group)
             except Exception as error:
                 logger.warning("batch %d, attempt %d of %d: %s", batch_id, attempt, _ATTEMPTS, error)
                 if attempt == _ATTEMPTS:
@@ -251,15 +255,26 @@ class TopicSink:
         return f"rayka-stream-{stream_id}-{self._topic}"
 
 
-def was_committed(committed: Iterable[OffsetAndMetadata], group: str, batch_id: int) -> bool:
-    """Whether a batch was committed, by the offsets of its partitions: one transaction commits them all.
+def was_committed(committed: Committed, offsets: Committed, group: str, batch_id: int) -> bool:
+    """Whether a batch was committed with its offsets: one transaction commits those of all partitions.
 
-    Raises INVALID_REQUEST if that can't be known, because others have committed offsets of the group.
+    Raises INVALID_REQUEST if it was committed with other ones, or a later batch was, so that the checkpoint is a copy.
+    Or if nobody can know, because other programs have committed offsets of the group.
     """
-    found = [_batch_id(one.metadata) for one in committed]
-    if any(known is not None and known >= batch_id for known in found):
+    numbers = {partition: _batch_id(one.metadata) for partition, one in committed.items()}
+    last = max((number for number in numbers.values() if number is not None), default=-1)
+    if last >= batch_id:
+        written = {partition: one.offset for partition, one in committed.items() if numbers[partition] == last}
+        planned = {partition: one.offset for partition, one in offsets.items() if partition in written}
+        if last > batch_id or written != planned:
+            raise RaykaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Group {group} has committed batch {last} up to {_shown(written)}, but the checkpoint has batch"
+                f" {batch_id} up to {_shown(planned)}: it was copied or restored. Use the checkpoint with which the"
+                " stream went on",
+            )
         return True
-    if None in found:
+    if None in numbers.values():
         raise RaykaError(
             ErrorCode.INVALID_REQUEST,
             f"The offsets of group {group} were reset or committed by another program, so it is not known whether "
@@ -268,16 +283,16 @@ def was_committed(committed: Iterable[OffsetAndMetadata], group: str, batch_id: 
     return False
 
 
+def _shown(offsets: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{topic}-{partition}: {offset}" for (topic, partition), offset in offsets.items())
+
+
 def _batch_id(metadata: str) -> int | None:
     """The batch number in the metadata of a committed offset; None if no stream has written it."""
     try:
         return int(json.loads(metadata)["batch_id"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _partitions(running: RunningBatch) -> list[TopicPartition]:
-    return [each.topic_partition for each in running.ranges]
 
 
 def _offsets(running: RunningBatch, batch_id: int) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -13,7 +13,7 @@ import rayka.spark
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark import delta_sink, read_topic, stream_topic
 from tests.spark.conftest import create_anew
-from tests.spark.test_stream import fill, once, stream_in_killed_drivers
+from tests.spark.test_stream import fill, once, restored, stream_in_killed_drivers
 from tests.support.readme import ROOT, blocks, relocated
 from tests.support.scale import IS_LONG, rounds
 
@@ -52,14 +52,33 @@ def test_a_table_has_each_record_once_and_belongs_to_its_stream(spark, cluster, 
     assert places(spark, table) == once(330)
     shown = commits_of_batches(spark, table)
     assert [commit["batch_id"] for commit in shown] == [2, 1, 0]
-    assert shown[0]["offsets"] == {topic: {"0": 110, "1": 110, "2": 110}}
+    assert shown[0]["offsets"] == {topic: {str(partition): [100, 110] for partition in range(3)}}
     assert "OPTIMIZE" in {commit.operation for commit in history(spark, table)}, "small files are left"
+    with restored(tmp_path / "checkpoint", batch_id=2):
+        fill(cluster, topic, 30, start=330)
+        stream = stream_topic(spark, topic, **arguments)
+        with stream, pytest.raises(RaykaError, match=r"has batch 2 .*\[100, 110\].*the checkpoint .*\[100, 120\]"):
+            stream.process_available()
+    assert places(spark, table) == once(330)
     shutil.rmtree(tmp_path / "checkpoint")
     arguments = {"checkpoint": tmp_path / "checkpoint", "sink": delta_sink(table)}
     with stream_topic(spark, topic, **arguments) as stream:
         with pytest.raises(RaykaError, match="has the batches of another stream") as refused:
             stream.process_available()
         assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_of_two_sinks_for_a_table_none_is_passed_over_silently(spark, cluster, topic, tmp_path):
+    fill(cluster, topic, 3)
+    sinks = [delta_sink(tmp_path / "table"), delta_sink(tmp_path / "table")]
+
+    def write(frame, batch_id):
+        for sink in sinks:
+            sink(frame, batch_id)
+
+    stream = stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", sink=write)
+    with stream, pytest.raises(RaykaError, match="has one delta_sink"):
+        stream.process_available()
 
 
 def test_a_table_has_the_last_record_of_each_key(spark, cluster, topic, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -162,6 +163,35 @@ def test_records_that_retention_took_fail_a_stream_or_are_reported(spark, cluste
         (progress,) = stream.process_available()
         assert "offsets 100 to 149 were deleted" in str(progress)
     assert counts == [300, 250]
+
+
+@contextlib.contextmanager
+def restored(checkpoint, batch_id):
+    """The checkpoint of a closed stream as it was before a batch was planned; afterwards as it is now."""
+    kept = checkpoint.with_name("kept")
+    shutil.copytree(checkpoint, kept)
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder / str(batch_id)).unlink()
+    yield
+    shutil.rmtree(checkpoint)
+    kept.rename(checkpoint)
+
+
+def test_a_checkpoint_that_was_restored_does_not_pass_over_records(spark, cluster, topic, tmp_path):
+    """Its next batch has the number of one that is there, and more records."""
+    fill(cluster, topic, 300)
+    arguments = {"checkpoint": tmp_path / "checkpoint", "sink": parquet_sink(tmp_path / "out")}
+    with stream_topic(spark, topic, max_offsets_per_trigger=150, **arguments) as stream:
+        stream.process_available()
+    with restored(tmp_path / "checkpoint", batch_id=1):
+        fill(cluster, topic, 30, start=300)
+        with stream_topic(spark, topic, **arguments) as stream:
+            with pytest.raises(RaykaError, match=r"has batch 1 .*\[50, 100\].*the checkpoint .*\[50, 110\]") as refused:
+                stream.process_available()
+            assert refused.value.code is ErrorCode.INVALID_REQUEST
+    with stream_topic(spark, topic, **arguments) as stream:
+        stream.process_available()
+    assert written(tmp_path / "out") == once(330)
 
 
 class Driver:

@@ -16,7 +16,7 @@ from rayka.murmur2 import murmur2
 from rayka.spark import read_topic, stream_topic, topic_sink, write_topic
 from rayka.testing import wait_until
 from tests.spark.test_faults import executor_pid
-from tests.spark.test_stream import fill, stream_in_killed_drivers
+from tests.spark.test_stream import fill, restored, stream_in_killed_drivers
 from tests.support.gate import Gate
 from tests.support.scale import IS_LONG, rounds
 
@@ -69,16 +69,26 @@ def test_keys_choose_the_partition_as_in_kafka(spark, cluster, topic):
 def test_a_batch_that_comes_again_after_its_commit_is_recognised(spark, cluster, topic, other_topic, tmp_path):
     """The driver died after the transaction and before the checkpoint."""
     fill(cluster, topic, 300)
-    arguments = {"checkpoint": tmp_path, "sink": topic_sink(other_topic)}
+    checkpoint = tmp_path / "checkpoint"
+    arguments = {"checkpoint": checkpoint, "sink": topic_sink(other_topic)}
     with stream_topic(spark, topic, max_offsets_per_trigger=150, **arguments) as stream:
         stream.process_available()
-    (tmp_path / "commits" / "1").unlink()
+    (checkpoint / "commits" / "1").unlink()
     fill(cluster, topic, 30, start=300)
     with stream_topic(spark, topic, **arguments) as stream:
         assert [progress.batch_id for progress in stream.process_available()] == [1, 2]
     assert found(cluster, other_topic) == once(330)
+    with restored(checkpoint, batch_id=2):
+        fill(cluster, topic, 30, start=330)
+        stream = stream_topic(spark, topic, **arguments)
+        with (
+            stream,
+            pytest.raises(RaykaError, match=r"committed batch 2 .*-0: 110.* the checkpoint has batch 2 .*-0: 120"),
+        ):
+            stream.process_available()
+    assert found(cluster, other_topic) == once(330)
     (group,) = [each for each in cluster.admin().list_groups() if each.group_id.endswith(other_topic)]
-    assert sum(offset.lag for offset in cluster.admin().describe_group(group.group_id).offsets) == 0
+    assert sum(offset.lag for offset in cluster.admin().describe_group(group.group_id).offsets) == 30
 
 
 def test_a_stream_follows_a_topic_that_grows_and_keeps_nothing_when_it_is_closed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,19 @@ pytest.importorskip("pyspark")
 import pyspark
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.ranges.plan import OffsetRange
-from rayka.spark.delta import Commit, create_statement, delta_settings, delta_sink, merge_statement
+from rayka.spark.delta import create_statement, delta_settings, delta_sink, merge_statement, options_of, settings_of
+from rayka.spark.running import Batch
 
-RANGES = (OffsetRange("clicks", 0, 5, 9), OffsetRange("clicks", 1, 0, 0), OffsetRange("pages", 0, 1, 4))
-
-
-def test_a_commit_says_up_to_where_each_partition_has_been_read() -> None:
-    shown = json.loads(Commit("s", 7, RANGES).metadata())
-    assert shown == {"stream_id": "s", "batch_id": 7, "offsets": {"clicks": {"0": 9, "1": 0}, "pages": {"0": 4}}}
+BATCH = Batch("s", 7, {"clicks": {"0": [5, 9]}})
 
 
-def test_statements_and_writers_are_told_the_same_number_of_a_batch() -> None:
-    commit = Commit("s", 7, RANGES)
-    assert commit.options() == {"txnAppId": "s", "txnVersion": "7", "userMetadata": commit.metadata()}
-    assert commit.settings() == {
+def test_statements_and_writers_are_told_the_same_of_a_batch() -> None:
+    metadata = '{"stream_id": "s", "batch_id": 7, "offsets": {"clicks": {"0": [5, 9]}}}'
+    assert options_of(BATCH) == {"txnAppId": "s", "txnVersion": "7", "userMetadata": metadata}
+    assert settings_of(BATCH) == {
         "spark.databricks.delta.write.txnAppId": "s",
         "spark.databricks.delta.write.txnVersion": "7",
-        "spark.databricks.delta.commitInfo.userMetadata": commit.metadata(),
+        "spark.databricks.delta.commitInfo.userMetadata": metadata,
     }
 
 
@@ -42,9 +36,9 @@ def test_a_table_is_created_once_for_its_stream() -> None:
 
 def test_rows_are_merged_by_their_key_and_deleted_where_the_value_is_gone() -> None:
     assert merge_statement("/data/t", "batch", ["key", "a b"]) == (
-        "MERGE INTO delta.`/data/t` t USING batch s ON t.key = s.key WHEN MATCHED AND s._deleted THEN DELETE"
+        "MERGE INTO delta.`/data/t` t USING batch s ON t.key = s.key WHEN MATCHED AND s._rayka_deleted THEN DELETE"
         " WHEN MATCHED THEN UPDATE SET t.`key` = s.`key`, t.`a b` = s.`a b`"
-        " WHEN NOT MATCHED AND NOT s._deleted THEN INSERT (`key`, `a b`) VALUES (s.`key`, s.`a b`)"
+        " WHEN NOT MATCHED AND NOT s._rayka_deleted THEN INSERT (`key`, `a b`) VALUES (s.`key`, s.`a b`)"
     )
 
 
