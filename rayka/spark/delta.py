@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from rayka.errors import ErrorCode, RaykaError
@@ -32,6 +32,7 @@ _DELETED = "_rayka_deleted"
 _LAST_COMMITS = 10
 _SCHEME = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _NEEDED = ("key", "value", "offset")
+_SEVERAL_ROWS = "The function has made several rows of a key, and the table has one for each key"
 _NO_KEY = "A record without a key can't be upserted: it has no row that it replaces"
 
 
@@ -64,7 +65,8 @@ def delta_sink(
     `delta_settings()`. Rows are appended. With `key`, which is `"key"` or an expression such as
     `"cast(key as string)"`, they are upserted: the table has a column `key`, with the last record of each key, and a
     record without a value deletes the row. Then `transform` is given the last record of each key, whose key is that
-    of the expression, and keeps that column. All records of a key must be in one partition.
+    of the expression, and makes one row of it that keeps that column; if it makes none, the table keeps the row that it
+    has. All records of a key must be in one partition.
 
     The first batch creates the table, unless it is there. Delta rewrites small files as large ones from 50
     on (`delta.autoOptimize.autoCompact`). A table belongs to the stream that writes to it first. Another
@@ -136,7 +138,9 @@ class DeltaSink:
         if _DELETED in rows.columns:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"Upserted rows can't have a column {_DELETED}")
         deleted = last.where("value is null").select("key")
-        return rows.withColumn(_DELETED, F.lit(False)).unionByName(
+        is_alone = F.count("*").over(Window.partitionBy("key")) == 1
+        kept = F.when(is_alone, F.lit(False)).otherwise(F.raise_error(F.lit(_SEVERAL_ROWS)).cast("boolean"))
+        return rows.withColumn(_DELETED, kept).unionByName(
             deleted.withColumn(_DELETED, F.lit(True)), allowMissingColumns=True
         )
 

@@ -1,7 +1,8 @@
 """A Spark driver that streams a topic into Parquet, to be killed: `ADDRESS TOPIC CHECKPOINT OUTPUT MAX_OFFSETS`.
 
 An OUTPUT of the form `topic:NAME` is a topic, and `delta:PATH` a Delta table. The driver says "ready" when Spark has
-started, starts when it gets a line, says when each batch begins and when it is done, and ends when nothing is left.
+started, starts when it gets a line, says when each batch begins and when it is written, and ends when nothing is left.
+If the line is the number of a batch, it waits for another line when that batch is written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def main() -> None:
         settings |= delta_settings()
     spark = rayka.spark.session(executor_cores=1, executor_memory="600m", configs=settings)
     print("ready", flush=True)
-    sys.stdin.readline()
+    waits_in = sys.stdin.readline().strip()
     sinks = {"topic": topic_sink, "delta": delta_sink}
     write = sinks[kind](name) if kind in sinks else parquet_sink(output)
 
@@ -33,6 +34,8 @@ def main() -> None:
         print(f"begin {batch_id}", flush=True)
         write(frame, batch_id)
         print(f"batch {batch_id}", flush=True)
+        if str(batch_id) == waits_in:
+            sys.stdin.readline()
 
     with stream_topic(
         spark, topic, checkpoint=checkpoint, sink=sink, max_offsets_per_trigger=int(max_offsets)

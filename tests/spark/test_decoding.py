@@ -132,4 +132,6 @@ def test_a_value_that_is_none_fails_the_job_or_is_null(spark, cluster, topic):
 def test_a_field_named_like_a_column_is_refused(spark, topic):
     with pytest.raises(RaykaError) as refused:
         read_topic(spark, topic, values=json_values("offset long"))
+    with pytest.raises(RaykaError, match="names and types"):
+        read_topic(spark, topic, values=json_values("long"))
     assert refused.value.code is ErrorCode.INVALID_REQUEST

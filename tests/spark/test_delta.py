@@ -110,11 +110,15 @@ def test_a_table_has_the_last_record_of_each_key(spark, cluster, topic, tmp_path
     assert [commit["batch_id"] for commit in commits_of_batches(spark, table)] == [1, 0]
 
 
-def test_records_without_a_key_cannot_be_upserted(spark, cluster, topic, tmp_path):
+def test_only_one_row_of_each_key_can_be_upserted(spark, cluster, topic, tmp_path):
     fill(cluster, topic, 3)
     sink = delta_sink(tmp_path / "table", key="key")
     stream = stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", sink=sink)
     with stream, pytest.raises(Exception, match="without a key can't be upserted"):
+        stream.process_available()
+    sink = delta_sink(tmp_path / "several", lambda records: records.union(records), key="cast(offset as string)")
+    stream = stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint-2", sink=sink)
+    with stream, pytest.raises(Exception, match="several rows of a key"):
         stream.process_available()
     with pytest.raises(RaykaError, match="delta_sink is for streams"):
         sink(read_topic(spark, topic), 0)

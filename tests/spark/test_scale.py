@@ -1,11 +1,7 @@
-"""A topic that came through the wire, as Spark and as a plain Kafka consumer see it.
-
-`RAYKA_TEST_RECORDS=10000000` makes it the size that the benchmark has.
-"""
+"""A topic that came through the wire, as Spark and as a plain Kafka consumer see it: in the long form of 2 GB."""
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections import Counter
 
@@ -17,8 +13,9 @@ from benchmarks.load import CONSUMER
 from benchmarks.spark import write
 from rayka.spark import read_topic
 from tests.spark.conftest import new_topic
+from tests.support.scale import rounds
 
-RECORDS = int(os.environ.get("RAYKA_TEST_RECORDS", "300000")) // 10_000 * 10_000
+RECORDS = rounds(100_000, 20_000_000)
 PARTITIONS = 8
 
 
@@ -48,7 +45,7 @@ class Consumed:
             self.checksum += checksum
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(rounds(300, 1800))
 def test_count_sums_group_by_and_join_are_those_of_a_plain_consumer(spark, cluster, request):
     topic = new_topic(cluster, request.node.name, PARTITIONS)
     write(cluster.bootstrap_servers, RECORDS, topic=topic)

@@ -1,4 +1,4 @@
-"""A program that streams a topic into Parquet files in small batches, for a test that kills it: TOPIC BOOTSTRAP DIR."""
+"""Streams a topic into Parquet files in small batches, for a test that kills it: TOPIC BOOTSTRAP DIRECTORY MASTER."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 
-def main(topic: str, bootstrap: str, directory: str) -> None:
+def main(topic: str, bootstrap: str, directory: str, master: str) -> None:
     """Process everything that there is now."""
     builder: Any = SparkSession.builder
-    spark = builder.master("local[2,4]").config("spark.ui.enabled", "false").getOrCreate()
+    settings = {"spark.ui.enabled": "false", "spark.executor.memory": "700m"}
+    spark = builder.master(master).config(map=settings).getOrCreate()
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "60"}
     stream = spark.readStream.format("rayka").options(**options).option("kafka.bootstrap.servers", bootstrap).load()
     writer = stream.select("partition", "offset").writeStream.format("parquet").option("path", f"{directory}/out")

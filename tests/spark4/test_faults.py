@@ -1,4 +1,7 @@
-"""kill -9 of leaders, of Spark's Python workers and of the driver: each record is once in Spark's own file sink."""
+"""kill -9 of leaders, Python workers, executors and the driver: each record is once in Spark's own file sink.
+
+In local mode the driver is the executor, so the long form has a small cluster of Spark, whose executors are processes.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,15 @@ import pytest
 from rayka.testing import title, wait_until
 from tests.spark4.reading import fill
 from tests.spark4.test_stream import once, written
-from tests.support.scale import rounds
+from tests.support.scale import IS_LONG, rounds
 
-KILLS = rounds(3, 20)
+KILLED = ("leader", "worker", "driver", "executor") if IS_LONG else ("leader", "worker", "driver")
+KILLS = rounds(1, 20) * len(KILLED)
+MASTER = "local-cluster[1,2,1024]" if IS_LONG else "local[2,4]"
 ROOT = Path(__file__).parents[2]
 BATCHES = 5 + 3 * KILLS
 TIMEOUT_S = 120
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class Driver:
@@ -27,7 +33,7 @@ class Driver:
 
     def __init__(self, topic, cluster, directory):
         command = [sys.executable, "-m", "tests.spark4.streaming_driver", topic, cluster.bootstrap_servers]
-        self._command = [*command, os.fspath(directory)]
+        self._command = [*command, os.fspath(directory), MASTER]
         self._commits = directory / "checkpoint" / "commits"
         self._process = None
 
@@ -53,12 +59,11 @@ class Driver:
     def kill_worker(self):
         """Kill one of the Python workers, which read; tells whether there was one."""
         daemons = [each for each in self._children() if "pyspark.daemon" in title(each)]
-        try:
-            workers = [each for each in daemons if each.parent() in daemons]
-            workers[-1].kill()
-        except (IndexError, psutil.NoSuchProcess):
-            return False
-        return True
+        return kill_last(each for each in daemons if each.parent() in daemons)
+
+    def kill_executor(self):
+        """Kill the executor's Java process; tells whether there was one."""
+        return kill_last(each for each in self._children() if EXECUTOR in each.cmdline())
 
     def finish(self):
         """Let it run to its end; its exit status."""
@@ -78,6 +83,15 @@ class Driver:
             return []
 
 
+def kill_last(found):
+    """Kill the last of the processes that were found; tells whether there was one."""
+    try:
+        [*found][-1].kill()
+    except (IndexError, psutil.NoSuchProcess):
+        return False
+    return True
+
+
 @pytest.mark.timeout(rounds(400, 2400))
 def test_each_record_is_written_once_whatever_is_killed(spark, cluster, topic, tmp_path, actor_pid):
     fill(cluster, topic, 60 * BATCHES)
@@ -85,10 +99,13 @@ def test_each_record_is_written_once_whatever_is_killed(spark, cluster, topic, t
     try:
         for number in range(KILLS):
             driver.wait_for(2)
-            if number % 3 == 0:
-                os.kill(actor_pid(topic, number % 2), signal.SIGKILL)
-            elif number % 3 == 1:
+            killed = KILLED[number % len(KILLED)]
+            if killed == "leader":
+                os.kill(actor_pid(topic, number % 3), signal.SIGKILL)
+            elif killed == "worker":
                 wait_until(driver.kill_worker, TIMEOUT_S, "a Python worker")
+            elif killed == "executor":
+                wait_until(driver.kill_executor, TIMEOUT_S, "an executor")
             else:
                 driver.kill()
             assert driver.committed() < BATCHES, "the kill came too late"

@@ -38,8 +38,14 @@ class Decoding:
 
     @property
     def fields(self) -> StructType:
-        """The schema, in which every field may be null; one given as text is parsed by the running session."""
-        schema: Any = self.schema if isinstance(self.schema, StructType) else _parse_datatype_string(self.schema)
+        """The schema, in which every field may be null; one given as text is parsed by the running session.
+
+        Raises INVALID_REQUEST for the text of a type without a name.
+        """
+        schema = self.schema if isinstance(self.schema, StructType) else _parse_datatype_string(self.schema)
+        if not isinstance(schema, StructType):
+            message = f'The schema of values has names and types, as in "user string, n long": {self.schema}'
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
         return StructType(_nullable(schema).fields)
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
