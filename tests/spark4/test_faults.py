@@ -23,7 +23,7 @@ KILLED = ("leader", "worker", "driver", "executor") if IS_LONG else ("leader", "
 KILLS = rounds(1, 20) * len(KILLED)
 MASTER = "local-cluster[1,2,1024]" if IS_LONG else "local[2,4]"
 ROOT = Path(__file__).parents[2]
-BATCHES = 5 + 3 * KILLS
+BATCHES = 5 + rounds(3, 12) * KILLS
 TIMEOUT_S = 120
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -59,11 +59,11 @@ class Driver:
     def kill_worker(self):
         """Kill one of the Python workers, which read; tells whether there was one."""
         daemons = [each for each in self._children() if "pyspark.daemon" in title(each)]
-        return kill_last(each for each in daemons if each.parent() in daemons)
+        return kill_last([each for each in daemons if parent_of(each) in daemons])
 
     def kill_executor(self):
         """Kill the executor's Java process; tells whether there was one."""
-        return kill_last(each for each in self._children() if EXECUTOR in each.cmdline())
+        return kill_last([each for each in self._children() if EXECUTOR in command_of(each)])
 
     def finish(self):
         """Let it run to its end; its exit status."""
@@ -86,10 +86,26 @@ class Driver:
 def kill_last(found):
     """Kill the last of the processes that were found; tells whether there was one."""
     try:
-        [*found][-1].kill()
+        found[-1].kill()
     except (IndexError, psutil.NoSuchProcess):
         return False
     return True
+
+
+def command_of(process):
+    """Its command line; empty when it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def parent_of(process):
+    """The process that has started it; None when it has ended."""
+    try:
+        return process.parent()
+    except psutil.Error:
+        return None
 
 
 @pytest.mark.timeout(rounds(400, 2400))
