@@ -247,7 +247,7 @@ def stream_in_killed_drivers(cluster, topic, directory, sink, kills, seed):
 @pytest.mark.timeout(120 + 30 * CRASHES)
 def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
     max_offsets = 300
-    count = 5 * max_offsets * (CRASHES + 1)  # more batches than are done between two crashes
+    count = max_offsets * (5 * CRASHES - 2)  # more batches than are done between two crashes
     fill(cluster, topic, count)
     address = ray.get_runtime_context().gcs_address
     arguments = (address, topic, tmp_path / "checkpoint", tmp_path / "out", str(max_offsets))
