@@ -91,7 +91,8 @@ def _clean(broker: Broker, topic: str, size: float) -> float:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     resource.add_incremental_config(compact)
-    AdminClient({"bootstrap.servers": broker.bootstrap}).incremental_alter_configs([resource])[resource].result(30)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    admin.incremental_alter_configs([resource])[resource].result(load.TIMEOUT_S)
     wait_until(lambda: log_bytes(broker, topic) <= size, load.TIMEOUT_S, "cleaned log")
     return time.perf_counter() - began
 
