@@ -32,7 +32,7 @@ def measure(broker: Broker, topic: str, gb: float) -> dict[str, float]:
     """All figures. `MB/s cleaned` counts the bytes of the log that the cleaner found."""
     segment = max(int(gb * 1e9 / SEGMENTS), 1 << 20)
     live = gb * 1e9 / UPDATES
-    _update(broker, f"{topic}-warm-up", min(gb, WARM_UP_S / SECONDS_PER_GB), segment, "delete")
+    _update(broker, f"{topic}-warm-up", min(gb, WARM_UP_S / SECONDS_PER_GB), segment, "compact")
     without, grown_cpu_s = _with_cpu(broker, lambda: _update(broker, topic, gb, segment, "delete"))
     grown = log_bytes(broker, topic)
     cleaned_s, cleaned_cpu_s = _with_cpu(broker, lambda: _clean(broker, topic, 1.5 * live + segment))
