@@ -15,12 +15,14 @@ from typing import Any, Final, TypeVar, cast
 
 from rayka.actors.background import BackgroundTasks
 from rayka.actors.channel.link import Done
+from rayka.actors.channel.requests import FetchParams
 from rayka.actors.remote.bandwidth import Bandwidth
 from rayka.actors.remote.slots import MOST_THREADS, Slots
 from rayka.actors.replica.remote_tier import IN_REMOTE_STORE
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.replica.partition import Partition
+from rayka.replica.purgatory import DelayedFetch
 from rayka.replica.replicas import Replicas
 from rayka.storage.files import RealFiles, storage_error
 from rayka.storage.remote.reader import NextChunk, ReaderLimits, RemoteLogReader, RemoteRead
@@ -90,34 +92,24 @@ class RemoteReads:
     # -- fetching -------------------------------------------------------------------------------
 
     def fetch(
-        self,
-        requests: Sequence[FetchPartition],
-        max_bytes: int,
-        isolation: IsolationLevel,
-        results: list[FetchResult],
-        done: Callable[[list[FetchResult]], None],
+        self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]
     ) -> None:
         """Fill in the results whose records are in the remote store, and call `done`."""
-        self._background.start("remote fetch", self._fetch(requests, max_bytes, isolation, results, done))
+        self._background.start("remote fetch", self._fetch(fetch, results, done))
 
     async def _fetch(
-        self,
-        requests: Sequence[FetchPartition],
-        max_bytes: int,
-        isolation: IsolationLevel,
-        results: list[FetchResult],
-        done: Callable[[list[FetchResult]], None],
+        self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]
     ) -> None:
-        left = max_bytes - sum(result.size for result in results)
+        left = fetch.max_bytes - sum(result.size for result in results)
         reads: dict[int, asyncio.Task[FetchResult]] = {}
-        for index, (request, result) in enumerate(zip(requests, results, strict=True)):
+        for index, (request, result) in enumerate(zip(fetch.partitions, results, strict=True)):
             if result.error == IN_REMOTE_STORE:
                 size = min(left, request.max_bytes)
                 if size > 0 or not reads:
-                    reads[index] = asyncio.ensure_future(self._read(request, result, size, isolation, not reads))
+                    reads[index] = asyncio.ensure_future(self._read(request, result, size, fetch.isolation, not reads))
                 left -= size
         await asyncio.wait(reads.values(), timeout=self._broker.config["remote.fetch.max.wait.ms"] / 1000)
-        done([_settled(result, reads.get(index), isolation) for index, result in enumerate(results)])
+        done([_settled(result, reads.get(index), fetch.isolation) for index, result in enumerate(results)])
 
     async def _read(
         self, request: FetchPartition, result: FetchResult, max_bytes: int, isolation: IsolationLevel, is_first: bool

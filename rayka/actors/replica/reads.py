@@ -101,4 +101,4 @@ class Reads:
         elif self.remote is None:
             done([unreachable(result) for result in results])
         else:
-            self.remote.fetch(fetch.partitions, fetch.max_bytes, fetch.isolation, results, done)
+            self.remote.fetch(fetch, results, done)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from rayka.actors.channel.link import Done
+from rayka.actors.channel.requests import FetchParams
 from rayka.errors import ErrorCode
 from rayka.replica.partition import Partition
+from rayka.replica.purgatory import DelayedFetch
 from rayka.storage.remote.remote_range import RemoteRange
 from rayka.types import (
     AbortedTransaction,
-    FetchPartition,
     FetchResult,
     FileSlice,
     IsolationLevel,
@@ -29,12 +30,7 @@ class RemoteTier(Protocol):
     """Reads what is in the remote store alone (KIP-405)."""
 
     def fetch(
-        self,
-        requests: Sequence[FetchPartition],
-        max_bytes: int,
-        isolation: IsolationLevel,
-        results: list[FetchResult],
-        done: Callable[[list[FetchResult]], None],
+        self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]
     ) -> None:
         """Complete the results of a fetch."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rayka.actors.channel.requests import PublishRange
+from rayka.actors.channel.requests import FetchParams, PublishRange
 from rayka.actors.remote.reads import RemoteReads
 from rayka.actors.remote.slots import Slots
 from rayka.actors.replica.published_ranges import PublishedRanges
@@ -86,10 +86,11 @@ class Reads:
         return self.tiered.remote
 
     async def fetch(self, *offsets: int, max_bytes: int = 10_000) -> list[FetchResult]:
-        requests = [FetchPartition(ORDERS, offset, max_bytes) for offset in offsets]
+        partitions = tuple(FetchPartition(ORDERS, offset, max_bytes) for offset in offsets)
+        params = FetchParams(partitions, 0.0, 1, max_bytes, UNCOMMITTED)
         found: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
-        results = self.replicas.fetch(requests, max_bytes, UNCOMMITTED)
-        self.reads.fetch(requests, max_bytes, UNCOMMITTED, results, found.set_result)
+        results = self.replicas.fetch(partitions, max_bytes, UNCOMMITTED)
+        self.reads.fetch(params, results, found.set_result)
         return await found
 
     async def list_offsets(self, timestamp: int) -> OffsetAnswer:
