@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
@@ -12,6 +14,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 import uvloop
 
 from rayka.errors import ErrorCode, RaykaError
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,17 +86,26 @@ class LoopThread:
             if self._closed:
                 return
             self._closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with contextlib.suppress(RuntimeError):  # it has just ended by itself
+            self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.is_current:
             self._thread.join()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._closed:
+                self._run_forever()
         finally:
             self._cancel_tasks()
             self._loop.close()
+
+    def _run_forever(self) -> None:
+        """Run until `close`, or until what a program gave to be called here wants to end the process: it must not."""
+        try:
+            self._loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            logger.error("%r in the thread of the client, which goes on", error)
 
     def _cancel_tasks(self) -> None:
         tasks = asyncio.all_tasks(self._loop)

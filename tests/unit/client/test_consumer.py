@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from pathlib import Path
@@ -72,6 +73,20 @@ def test_poll_is_bounded(cluster: Cluster) -> None:
         assert len(take(consumer, 1, max_records=3)) == 3
         assert len(take(consumer, 1, max_records=700)) == 700
         assert consumer.position(EVENTS) == 713
+
+
+def test_a_deserializer_that_exits_does_not_stop_the_consumer(cluster: Cluster) -> None:
+    fill(cluster, 1)
+    seen: list[bytes] = []
+
+    def deserialize(data: bytes) -> bytes:
+        seen.append(data)
+        return sys.exit(3) if len(seen) == 1 else data
+
+    with reader(cluster, value_deserializer=deserialize) as consumer:
+        with pytest.raises(SystemExit):
+            consumer.poll(30_000)
+        assert [record.value for record in take(consumer, 1)] == seen[:1]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "10"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -23,6 +24,18 @@ def test_results_and_errors_come_back() -> None:
     assert loop.submit(add(3, 4)).result(5) == 7
     with pytest.raises(KeyError, match="why"):
         loop.run(fail())
+    loop.close()
+
+
+def test_a_call_that_wants_to_end_the_process_ends_only_itself() -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    loop = LoopThread()
+    with pytest.raises(SystemExit):
+        loop.run(leave())
+    loop.call_soon(sys.exit, 4)
+    assert loop.submit(asyncio.sleep(0, "still here")).result(30) == "still here"
     loop.close()
 
 
