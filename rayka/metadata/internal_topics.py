@@ -85,14 +85,14 @@ def with_own_settings(topic: NewTopic, config: BrokerConfig, broker_count: int) 
     """
     if topic.name not in _TOPICS:
         return topic
-    own = _TOPICS[topic.name](config)
-    factor = max(1, min(own.replication_factor, broker_count))
-    configs = {**_with_min_isr(own.configs, factor), **topic.configs}
+    defaults = _TOPICS[topic.name](config)
+    factor = max(1, min(defaults.replication_factor, broker_count))
+    configs = {**_with_min_isr(defaults.configs, factor), **topic.configs}
     if topic.assignments:
         return replace(topic, configs=configs)
     return replace(
         topic,
-        num_partitions=own.num_partitions if topic.num_partitions == -1 else topic.num_partitions,
+        num_partitions=defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions,
         replication_factor=factor if topic.replication_factor == -1 else topic.replication_factor,
         configs=configs,
     )

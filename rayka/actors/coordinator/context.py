@@ -211,14 +211,14 @@ class CoordinatorContext(Generic[C]):
         """Topics were created, deleted or grew."""
         if self._error is None:
             topics = self._topics()
-            self._carry_out_own(self._attempt(topics, self._core.on_new_metadata_image, topics))
+            self._carry_out_unasked(self._attempt(topics, self._core.on_new_metadata_image, topics))
 
     def on_new_configs(self) -> None:
         """The configs of the broker or of groups have changed."""
         configs = self._configs()
         self._attempt(configs, self._core.on_new_configs, configs)
 
-    def _carry_out_own(self, result: Result[None] | RaykaError) -> None:
+    def _carry_out_unasked(self, result: Result[None] | RaykaError) -> None:
         """Carry out a result that belongs to no request."""
         if not isinstance(result, RaykaError):
             self._carry_out(result, None)
@@ -373,7 +373,7 @@ class CoordinatorContext(Generic[C]):
         """
         end_s = self._loop.time() + _TURN_S
         while self._error is None and (result := self._attempt(self, self._core.expire, _now())) is not None:
-            self._carry_out_own(result)
+            self._carry_out_unasked(result)
             if self._loop.time() >= end_s:
                 return
 

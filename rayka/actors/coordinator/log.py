@@ -138,7 +138,7 @@ class CoordinatorLog:
                 base_sequence=0,
                 is_transactional=True,
             )
-        return self._server.append_own(self.partition, memoryview(batch), now_ms, verification)
+        return self._server.append_as_coordinator(self.partition, memoryview(batch), now_ms, verification)
 
     def append_marker(self, marker: TxnMarker) -> None:
         """Append the end of a transaction. Raises RaykaError if it was not appended."""
@@ -178,7 +178,7 @@ class CoordinatorLog:
         if error is not ErrorCode.NONE:
             logger.error("%s: nothing is deleted yet, since the flush failed: %s", self._name, error.name)
         elif self._needed_from is not None:
-            self._server.delete_own(self.partition, self._needed_from)
+            self._server.delete_records_before(self.partition, self._needed_from)
             self._needed_from = None
 
 

@@ -57,23 +57,23 @@ class DirectoryAssignments:
     def may_open(self, topic: TopicImage, partition: PartitionImage) -> bool:
         """Whether the log of a replica of ours may be opened or created here."""
         name = TopicPartition(topic.name, partition.partition)
-        own = self._registration.directory_id
+        directory_id = self._registration.directory_id
         assigned = partition.directory_of(self._registration.broker_id)
-        if assigned == UNASSIGNED or (assigned in (own, LOST) and self._directory.has(name, topic.topic_id)):
+        if assigned == UNASSIGNED or (assigned in (directory_id, LOST) and self._directory.has(name, topic.topic_id)):
             return True
-        if assigned == own:
+        if assigned == directory_id:
             logger.error("%s is offline: its files are gone from %s", name, self._directory.path)
             self._add(topic, partition, LOST)
         elif assigned != LOST:
             logger.error("%s is offline: it is in log directory %s, but %s is %s",
-                         name, assigned, self._directory.path, own)  # fmt: skip
+                         name, assigned, self._directory.path, directory_id)  # fmt: skip
         return False
 
     def opened(self, topic: TopicImage, partition: PartitionImage) -> None:
         """The log of a replica of ours is open: report this directory if the image does not have it."""
-        own = self._registration.directory_id
-        if partition.directory_of(self._registration.broker_id) != own:
-            self._add(topic, partition, own)
+        directory_id = self._registration.directory_id
+        if partition.directory_of(self._registration.broker_id) != directory_id:
+            self._add(topic, partition, directory_id)
 
     def _add(self, topic: TopicImage, partition: PartitionImage, directory_id: uuid.UUID) -> None:
         self._pending[topic.topic_id, partition.partition] = directory_id

@@ -20,7 +20,7 @@ WriteMarker: TypeAlias = Callable[[int, TxnMarker, Callable[[ErrorCode], None]],
 class Server(Protocol):
     """What `MarkerAppends` needs of the replica server."""
 
-    def append_own(
+    def append_as_coordinator(
         self, partition: Partition, records: memoryview, now_ms: int, *, transaction_version: int
     ) -> int: ...
 
@@ -77,7 +77,9 @@ def write_marker(server: Server, partition: Partition, marker: TxnMarker) -> int
         coordinator_epoch=marker.coordinator_epoch,
         now_ms=now_ms,
     )
-    return server.append_own(partition, memoryview(batch), now_ms, transaction_version=marker.transaction_version)
+    return server.append_as_coordinator(
+        partition, memoryview(batch), now_ms, transaction_version=marker.transaction_version
+    )
 
 
 def _answer(finished: Callable[[int, int, ErrorCode], None], row: int, column: int) -> Callable[[ErrorCode], None]:

@@ -189,7 +189,7 @@ class ReplicaServer:
         logger.error("%s: %s", partition.topic_partition, error)
         self.release(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def append_own(
+    def append_as_coordinator(
         self,
         partition: Partition,
         records: memoryview,
@@ -222,7 +222,7 @@ class ReplicaServer:
             self._waiting_for_flush.add_produce(_delay(partition, offset, done))
             self._group_commit.flush((partition,))
 
-    def delete_own(self, partition: Partition, offset: int) -> None:
+    def delete_records_before(self, partition: Partition, offset: int) -> None:
         """Move the log start offset of a partition up and delete its old segments, in the background.
 
         What replaces the deleted records must be on the device: this reaches the device too.

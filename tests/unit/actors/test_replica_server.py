@@ -237,7 +237,7 @@ def test_a_fetch_waits_for_no_more_bytes_than_its_limit_lets_in(tmp_path: Path) 
         leader = Leader(tmp_path)
         partition = leader.replicas.get(PLAIN)
         for _ in range(4):
-            leader.server.append_own(partition, memoryview(batch(b"v" * 9000)), NOW_MS)
+            leader.server.append_as_coordinator(partition, memoryview(batch(b"v" * 9000)), NOW_MS)
         answers: list[list[FetchResult]] = []
 
         def done(results: object) -> None:
@@ -254,7 +254,7 @@ def test_a_fetch_waits_for_no_more_bytes_than_its_limit_lets_in(tmp_path: Path) 
         assert 18_000 < answers[0][0].size < 20_000
         assert not fetch(2)
         assert not fetch(4)
-        leader.server.append_own(partition, memoryview(batch(b"v" * 9000)), NOW_MS)
+        leader.server.append_as_coordinator(partition, memoryview(batch(b"v" * 9000)), NOW_MS)
         assert len(answers) == 2
         await leader.stop()
 

@@ -63,11 +63,11 @@ class ClassicChanges:
 
     def result(self, request_id: int = NO_REQUEST, step: object | None = None) -> Result[Any]:
         """The result for a request: its own response if there is one by now, else it waits."""
-        own = next((completion for completion in self.completions if completion.request_id == request_id), None)
-        response = Pending(request_id) if own is None else own.response
-        return self.respond(response if request_id != NO_REQUEST else None, step, own)
+        answered = next((completion for completion in self.completions if completion.request_id == request_id), None)
+        response = Pending(request_id) if answered is None else answered.response
+        return self.respond(response if request_id != NO_REQUEST else None, step, answered)
 
-    def respond(self, response: Any, step: object | None = None, own: Completion | None = None) -> Result[Any]:
-        """The result with a response of its own; `own` is that response among the completions."""
-        others = [completion for completion in self.completions if completion is not own]
+    def respond(self, response: Any, step: object | None = None, answered: Completion | None = None) -> Result[Any]:
+        """The result with a response of its own; `answered` is that response among the completions."""
+        others = [completion for completion in self.completions if completion is not answered]
         return Result(response, tuple(self.records), tuple(others), step or self.update_step())
