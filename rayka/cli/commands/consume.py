@@ -137,12 +137,16 @@ def _starts(cluster: KafkaCluster, wanted: ConsumeOptions) -> dict[TopicPartitio
     from rayka.types import IsolationLevel
 
     admin = KafkaAdmin(cluster)
-    places = [at for name in _names(cluster, wanted) for at in partitions_of(cluster, name, wanted.partitions)]
+    places = [
+        partition for name in _names(cluster, wanted) for partition in partitions_of(cluster, name, wanted.partitions)
+    ]
     logs = log_ranges(admin, places, IsolationLevel[wanted.isolation.upper()])
     offsets = starting_offsets(admin, logs, wanted.start)
     if wanted.start.isdigit():
         _warn(outside(offsets, logs))
-    return {at: (max(offset, logs[at].start), logs[at].end) for at, offset in offsets.items()}
+    return {
+        partition: (max(offset, logs[partition].start), logs[partition].end) for partition, offset in offsets.items()
+    }
 
 
 def _warn(lines: Iterable[str]) -> None:

@@ -117,7 +117,10 @@ def delete_offsets(target: Target, group: str, topic: tuple[str, ...], yes: bool
 
     with kafka(target) as cluster:
         outcomes = KafkaGroupAdmin(cluster).delete_offsets(group, topics)
-    rows = [(*at, _SUCCESSFUL if error is ErrorCode.NONE else f"Error: {error.name}") for at, error in outcomes.items()]
+    rows = [
+        (*partition, _SUCCESSFUL if error is ErrorCode.NONE else f"Error: {error.name}")
+        for partition, error in outcomes.items()
+    ]
     print(table(STATUS_COLUMNS, rows))
     return Exit.FAILED if any(outcomes.values()) else Exit.DONE
 
@@ -144,7 +147,9 @@ def import_offsets(target: Target, file: str, group: str | None, dry_run: bool, 
         if not dry_run:  # only now that nothing stands in the way of any of them
             new = {name: admin.set_offsets(name, offsets, dry_run=False) for name, offsets in groups.items()}
     show(new, as_json=as_json)
-    moved = sum(offset != groups[name][at] for name, offsets in new.items() for at, offset in offsets.items())
+    moved = sum(
+        offset != groups[name][partition] for name, offsets in new.items() for partition, offset in offsets.items()
+    )
     if moved:
         print(f"rayka: {moved} offsets were beyond the ends of their logs", file=sys.stderr)
     return Exit.DONE

@@ -109,7 +109,7 @@ class ResetOptions:
 
 def show(groups: Mapping[str, Mapping[TopicPartition, int]], *, as_json: bool) -> None:
     """Print the new offsets of groups."""
-    rows = [(group, *at, offset) for group, offsets in groups.items() for at, offset in offsets.items()]
+    rows = [(group, *partition, offset) for group, offsets in groups.items() for partition, offset in offsets.items()]
     if not as_json:
         print(table(NEW_COLUMNS, rows))
         return

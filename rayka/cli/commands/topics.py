@@ -263,11 +263,15 @@ def delete_records(
 
 
 def _start_lines(starts: Mapping[TopicPartition, int]) -> list[str]:
-    return [json.dumps({**at._asdict(), "log_start_offset": start}) for at, start in sorted(starts.items())]
+    return [
+        json.dumps({**partition._asdict(), "log_start_offset": start}) for partition, start in sorted(starts.items())
+    ]
 
 
 def _starts_text(starts: Mapping[TopicPartition, int]) -> str:
-    return table(("TOPIC", "PARTITION", "LOG-START-OFFSET"), [(*at, start) for at, start in sorted(starts.items())])
+    return table(
+        ("TOPIC", "PARTITION", "LOG-START-OFFSET"), [(*partition, start) for partition, start in sorted(starts.items())]
+    )
 
 
 def _noun(topics: Sequence[str]) -> str:

@@ -74,7 +74,8 @@ def share_group_fields(
         "group_epoch": group.group_epoch,
         "assignment_epoch": group.assignment_epoch,
         "members": [
-            member._asdict() | {"assignment": [list(at) for at in member.assignment]} for member in group.members
+            member._asdict() | {"assignment": [list(partition) for partition in member.assignment]}
+            for member in group.members
         ],
         "offsets": [_flat(one) for one in offsets],
         "batches": [_flat(one) for one in batches],

@@ -54,7 +54,7 @@ def producers_text(producers: Iterable[ProducerDescription]) -> str:
 
 def description_fields(one: TransactionDescription) -> dict[str, Any]:
     """For JSON."""
-    return one._asdict() | {"partitions": [list(at) for at in one.partitions]}
+    return one._asdict() | {"partitions": [list(partition) for partition in one.partitions]}
 
 
 def producer_fields(one: ProducerDescription) -> dict[str, Any]:

@@ -94,9 +94,9 @@ def offsets_of(
         for topic_partition in member.assignment:
             owners.setdefault(topic_partition, []).append(member)
     return tuple(
-        GroupOffset(at, committed.get(at), ends.get(at), owner, epochs.get(at))
-        for at in sorted({*committed, *owners})
-        for owner in owners.get(at) or (None,)
+        GroupOffset(partition, committed.get(partition), ends.get(partition), owner, epochs.get(partition))
+        for partition in sorted({*committed, *owners})
+        for owner in owners.get(partition) or (None,)
     )
 
 

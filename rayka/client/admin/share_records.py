@@ -28,11 +28,11 @@ async def share_records(broker: Broker, group_id: str) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for topic in await ShareGroups(broker).describe_offsets(group_id):
         for offset in topic.partitions:
-            at = TopicPartition(topic.topic_name, offset.partition)
-            found = await broker.share_leaders.records(group_id, at)
+            partition = TopicPartition(topic.topic_name, offset.partition)
+            found = await broker.share_leaders.records(group_id, partition)
             if found is None:
                 found = await _stored(broker, group_id, topic.topic_id, offset)
-            rows += [_row(at, one) for one in found]
+            rows += [_row(partition, one) for one in found]
     return rows
 
 
@@ -52,10 +52,10 @@ async def _stored(
     )
 
 
-def _row(at: TopicPartition, one: InFlightRecords) -> tuple[Any, ...]:
+def _row(partition: TopicPartition, one: InFlightRecords) -> tuple[Any, ...]:
     state = RecordState(one.state).name
     return (
-        *at, one.first_offset, one.last_offset, state, one.delivery_count, one.member_id or None,
+        *partition, one.first_offset, one.last_offset, state, one.delivery_count, one.member_id or None,
         one.remaining_ms or None,
     )  # fmt: skip
 

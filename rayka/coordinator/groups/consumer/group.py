@@ -295,7 +295,9 @@ class ConsumerGroup:
 
     def validate_state(self) -> None:
         """Check what must always hold: one owner for each partition, and counts that agree. Raises AssertionError."""
-        owners = [(at, member.member_id) for member in self.members.values() for at in _owned_partitions(member)]
+        owners = [
+            (partition, member.member_id) for member in self.members.values() for partition in _owned_partitions(member)
+        ]
         assert len(owners) == len(dict(owners)), "a partition has two owners"
         assert dict(owners) == self.owners
         instances = {m.instance_id: m.member_id for m in self.members.values() if m.instance_id is not None}
