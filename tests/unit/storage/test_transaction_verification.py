@@ -15,7 +15,8 @@ from rayka.storage.producers.state import ProducerState
 from rayka.storage.producers.verification import Verification
 from tests.support.logs import NOW_MS, batch, open_log
 
-PRODUCER = 9
+PRODUCER = 0
+"""The first id that a cluster gives."""
 
 
 def begin(log: Log, epoch: int = 0, sequence: int = 0) -> Verification:
@@ -74,6 +75,65 @@ def test_no_later_batch_takes_the_place_of_a_producers_first(tmp_path: Path) -> 
     begin(log, sequence=0)
     assert refusal(log, begin(log, sequence=5), sequence=5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     send(log, begin(log, sequence=0))
+
+
+def test_a_batch_that_overtakes_the_first_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    early = begin(log, sequence=5)
+    first = begin(log, sequence=0)
+    assert refusal(log, early, sequence=5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(log, first)
+
+
+def test_each_epoch_has_a_first_batch_of_its_own(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    begin(log, sequence=0)
+    early = begin(log, epoch=1, sequence=4)
+    begin(log, epoch=0, sequence=2)
+    first = begin(log, epoch=1, sequence=3)
+    assert refusal(log, early, epoch=1, sequence=4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(log, first, epoch=1, sequence=3)
+
+
+def test_a_transaction_at_the_first_offset_is_open(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, begin(log))
+    with pytest.raises(RaykaError) as refused:
+        mark(log, epoch=0, version=2)
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(RaykaError) as refused:
+        log.append_as_leader(batch(b"v", producer_id=PRODUCER, producer_epoch=0, base_sequence=1), 0, NOW_MS)
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    assert (
+        log.append_as_leader(
+            batch(b"v", producer_id=PRODUCER, producer_epoch=0, base_sequence=0, is_transactional=True), 0, NOW_MS
+        ).base_offset
+        == 0
+    ), "a repeat of the first batch"
+    assert log.log_end_offset == 1
+
+
+def test_a_coordinator_writes_only_to_the_open_transaction_of_the_present_epoch(tmp_path: Path) -> None:
+    """Its batches, such as offsets in a transaction, have no sequence."""
+    log = open_log(tmp_path)
+    stale = begin(log)
+    mark(log, epoch=1, version=2)
+    for verification in (stale, None):
+        with pytest.raises(RaykaError) as refused:
+            send_own(log, verification, epoch=0)
+        assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(RaykaError) as refused:
+        send_own(log, stale, epoch=1)
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    send_own(log, begin(log, epoch=1), epoch=1)
+    send_own(log, None, epoch=1)
+    assert log.last_stable_offset == 1
+
+
+def send_own(log: Log, verification: Verification | None, epoch: int) -> None:
+    data = batch(b"v", producer_id=PRODUCER, producer_epoch=epoch, base_sequence=0, is_transactional=True)
+    log.append_as_leader(data, 0, NOW_MS, origin_is_client=False, verification=verification)
+    log.update_high_watermark(log.log_end_offset)
 
 
 def test_a_delayed_marker_does_not_end_the_next_transaction(tmp_path: Path) -> None:
