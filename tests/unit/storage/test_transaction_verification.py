@@ -182,6 +182,27 @@ def test_a_producer_of_which_nothing_comes_is_forgotten(tmp_path: Path) -> None:
     assert refusal(log, refused) is ErrorCode.INVALID_TXN_STATE
 
 
+def test_a_producer_with_an_open_transaction_never_expires(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, begin(log))
+    log.remove_expired_producers(NOW_MS + 365 * 86_400_000)
+    assert log.last_stable_offset == 0
+    mark(log, epoch=1, version=2)
+    assert log.last_stable_offset == 2
+
+
+def test_records_are_stable_when_the_marker_is_replicated(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, begin(log))
+    marker = build_end_transaction_marker(
+        ControlType.COMMIT, producer_id=PRODUCER, producer_epoch=1, coordinator_epoch=0, now_ms=NOW_MS
+    )
+    log.append_as_leader(marker, 0, NOW_MS, origin_is_client=False, transaction_version=2)
+    assert log.last_stable_offset == 0
+    send(log, begin(log, epoch=1), epoch=1)
+    assert log.last_stable_offset == 2
+
+
 def test_many_open_transactions_do_not_slow_down_readers(tmp_path: Path) -> None:
     """Each fetch asks for the last stable offset, also one of uncommitted records."""
     state = ProducerState(RealFiles(), str(tmp_path))
