@@ -44,8 +44,7 @@ _CLOSED = "The producer is closed"
 class AsyncProducer(AsyncClosing):
     """Sends records to topics; to be awaited in any event loop.
 
-    It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
-    Settings: see `ProducerConfig`. Raises INVALID_CONFIG for one that is unknown or has a bad value.
+    It lives in the loop of `broker`: `home`, or the running one. Settings: `ProducerConfig`. Raises INVALID_CONFIG.
     """
 
     def __init__(
