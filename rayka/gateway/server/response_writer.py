@@ -154,7 +154,7 @@ class ResponseWriter:
         if isinstance(first, SegmentPart):
             if self._may_send(first):
                 return self._send_file(first)
-        elif len(self._queue) == 1 or len(first) >= PIECE_BYTES or self._may_send(self._queue[1]):
+        elif len(self._queue) == 1 or len(first) >= PIECE_BYTES or self._is_large(self._queue[1]):
             self._queue.popleft()
             self._transport.write(first)
             return len(first)
@@ -171,11 +171,13 @@ class ResponseWriter:
                 self._context.piece = bytearray(PIECE_BYTES)  # the transport goes on using the old one
         return size
 
-    def _may_send(self, part: Part) -> bool:
+    def _is_large(self, part: Part) -> bool:
+        """Whether a part is worth to be sent from its file, if the page cache has it."""
+        return isinstance(part, SegmentPart) and part.size >= _SENDFILE_BYTES and self._endpoint >= 0
+
+    def _may_send(self, part: SegmentPart) -> bool:
         return (
-            isinstance(part, SegmentPart)
-            and part.size >= _SENDFILE_BYTES
-            and self._endpoint >= 0
+            self._is_large(part)
             and not self._transport.get_write_buffer_size()
             and not self._transport.is_closing()
             and part.file.is_cached(part.position, min(part.size, _TURN_BYTES))
