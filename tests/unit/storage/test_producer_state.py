@@ -56,7 +56,8 @@ def test_the_last_five_batches_are_known_again(tmp_path: Path) -> None:
     for again, first in zip(range(4, 14, 2), sent[2:], strict=True):
         info = send(log, again, b"a", b"b")
         assert (info.is_duplicate, info.base_offset, info.last_offset) == (True, first.base_offset, first.last_offset)
-    assert refusal(log, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for forgotten in (0, 2):
+        assert refusal(log, forgotten) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert len(read_values(log)) == 14
 
 
@@ -65,6 +66,7 @@ def test_gaps_and_partial_repeats_are_refused(tmp_path: Path) -> None:
     send(log, 0, b"a", b"b")
     assert refusal(log, 3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(log, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, 0) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(log, 2).base_offset == 2
 
 
@@ -76,6 +78,7 @@ def test_sequences_wrap_to_zero(tmp_path: Path) -> None:
     assert send(log, 1).base_offset == 3
     other = open_log(tmp_path / "other")
     send(other, MAX_SEQUENCE)
+    assert refusal(other, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(other, 0).base_offset == 1
 
 
