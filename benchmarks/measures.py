@@ -12,13 +12,14 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks import compacted_topic, groups, load, many_groups
 from benchmarks.brokers import Broker
+from benchmarks.transactions import EARLY_COMMITS, ENDS
 from rayka.testing import cpu_s, memory_bytes
 
 Figures = dict[str, float]
 IDLE_SECONDS = 10.0
 RECOVERY_RECORD_BYTES = 1000
 TRANSACTIONS = "benchmarks.transactions"
-PER_S, COMMIT_COST = ("transactions/s",), ("p99",)
+PER_S, COMMIT_COST = ("transactions/s",), ("p99", EARLY_COMMITS, ENDS)
 LEVEL = 0.05
 MOST_WARM_UPS = 12
 WARM_UP_SECONDS = 2.0
