@@ -28,7 +28,7 @@ from tests.clients.test_transactions import read, send_plain
 from tests.faults.load import create_topic
 from tests.faults.proxy import Proxy
 from tests.faults.test_transactions import CALL_S, SETTINGS, Outcome
-from tests.support.scale import rounds
+from tests.support.scale import IS_LONG, rounds
 
 INPUTS, OUTPUTS, COPIERS = 4, 3, 3
 RECORDS = 2
@@ -338,3 +338,29 @@ def test_requests_that_come_again_late_decide_nothing(tmp_path: Path) -> None:
         wait_until(lambda: proxy.repeated[END_TXN] > 40 and proxy.repeated[PRODUCE] > 40, 30, "requests came again")
         assert min(proxy.repeated_versions[END_TXN]) >= FIRST_WITH_EPOCH_BUMP
         assert sorted(read(broker.bootstrap, "out", 3)) == sorted(values)
+
+
+@pytest.mark.skipif(not IS_LONG, reason="starts a JVM for each change")
+def test_the_version_of_transactions_changes_while_they_go_on(tmp_path: Path) -> None:
+    """A client learns of the level of the feature between two transactions; one that is open ends as it began."""
+    copier = require(tools.franz_go)
+    require(tools.kafka_tools)
+    with BrokerProcess(tmp_path / "data", SETTINGS) as broker:
+        create_topic(broker.bootstrap, "in", 1)
+        create_topic(broker.bootstrap, "out", 3)
+        values = [b"%d" % number for number in range(3000)]
+        command = [str(copier), broker.bootstrap, "in", "out", str(len(values))]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as copying:
+            for number, change in enumerate(("downgrade=1", "upgrade=2", "downgrade=0", "upgrade=2", "downgrade=1")):
+                send_plain(broker.bootstrap, "in", values[number * 600 : (number + 1) * 600])
+                set_transaction_version(broker.bootstrap, *change.split("="))
+            assert copying.wait(90) == 0, copying.stderr and copying.stderr.read()[-2000:]
+        assert sorted(read(broker.bootstrap, "out", 3)) == sorted(values)
+
+
+def set_transaction_version(bootstrap: str, change: str, level: str) -> None:
+    name = "org.apache.kafka.tools.FeatureCommand"
+    feature = f"transaction.version={level}"
+    command = tools.java("-Xmx256m", name, "--bootstrap-server", bootstrap, change, "--feature", feature)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr[-2000:]
