@@ -75,7 +75,8 @@ class ResponseWriter:
         self._endpoint = plain_descriptor(transport)
         self._is_full = False
         self._awaited = -1  # a second descriptor of a socket that was full: the loop keeps the first for the transport
-        transport.set_write_buffer_limits(high=1)  # the limit 0 stops transports of TLS from the beginning
+        # One byte that the transport keeps is one that the client has not taken. TLS counts from the limit on.
+        transport.set_write_buffer_limits(high=0 if self._endpoint >= 0 else 1)
 
     @property
     def is_blocked(self) -> bool:

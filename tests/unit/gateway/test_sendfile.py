@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -20,6 +21,7 @@ import pytest
 from rayka.gateway.server import segment_files
 from rayka.gateway.server.connection import ClientConnection
 from rayka.gateway.server.listener import Listener
+from rayka.gateway.server.response_writer import plain_descriptor
 from rayka.gateway.server.segment_files import SegmentFile, SegmentGone
 from rayka.gateway.wire.schema import ApiKey
 from rayka.metadata.commands import NewTopic
@@ -256,6 +258,25 @@ def test_responses_of_nothing_but_empty_parts_are_passed_over(tmp_path: Path) ->
     run(tmp_path, check)
 
 
+def test_a_single_byte_that_a_client_has_not_taken_is_waited_for(tmp_path: Path) -> None:
+    """Else the connection might be given to another process without it."""
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        client = await connect_silently(listener.port)
+        await until(lambda: listener.connections == 1)
+        assert listener._context is not None
+        (connection,) = listener._context.connections
+        while not connection._transport.get_write_buffer_size():
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(plain_descriptor(connection._transport), bytes(1 << 16))
+            connection._writer.write([b"x"])
+        assert connection._writer.is_blocked
+        client.close()
+
+    run(tmp_path, check)
+
+
 def test_records_are_not_sent_past_an_encrypted_connection(tmp_path: Path) -> None:
     async def check(listener: Listener, broker: LocalBroker) -> None:
         fill(broker, 5, RECORD_BYTES)
@@ -289,6 +310,7 @@ def test_waiting_for_a_slow_client_is_progress_while_it_takes_something_and_cost
 ) -> None:
     async def check(listener: Listener, broker: LocalBroker) -> None:
         fill(broker, 20, RECORD_BYTES)
+        gc.collect()  # what earlier tests have left open is not closed meanwhile
         before = open_sockets()
         client = await connect_silently(listener.port)
         client.sendall(large_fetch() + AFTER)
