@@ -62,14 +62,33 @@ class Batch(NamedTuple):
     offsets: Any
 
     def require_same(self, offsets: Any, place: object) -> None:
-        """Raises INVALID_REQUEST if a place has the batch with other offsets."""
-        if offsets != self.offsets:
+        """Raises INVALID_REQUEST if a place has the batch with other offsets, unless records were lost since then."""
+        if not _contains(offsets, self.offsets):
             raise RaykaError(
                 ErrorCode.INVALID_REQUEST,
                 f"{place} has batch {self.batch_id} of stream {self.stream_id} with the offsets {json.dumps(offsets)},"
                 f" but the checkpoint has it with {json.dumps(self.offsets)}: it was copied or restored. Use the"
                 " checkpoint with which the stream went on, or a new one and another place",
             )
+
+
+def _contains(written: Any, planned: Any) -> bool:
+    """Whether a batch was written with these offsets, or with more: it is planned again without those that are lost."""
+    if not isinstance(written, dict) or not isinstance(planned, dict):
+        return bool(written == planned)
+    return all(
+        _is_left(written.get(topic, {}).get(partition), offsets)
+        for topic, partitions in planned.items()
+        for partition, offsets in partitions.items()
+    )
+
+
+def _is_left(written: list[int] | None, planned: list[int]) -> bool:
+    """Whether this is what retention has left of a partition's offsets. It takes the first ones, so the start moves."""
+    if written is None or written == planned:
+        return written is not None
+    (written_start, written_end), (start, end) = written, planned
+    return start != written_start and (start == end or written_start < start < end <= written_end)
 
 
 def batch_of(df: DataFrame, batch_id: int) -> Batch | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -226,7 +226,8 @@ class TopicSink:
         for attempt in range(1, _ATTEMPTS + 1):
             transactions.init()
             offsets = _offsets(running, batch_id)
-            if was_committed(transactions.committed(group, offsets), offsets, group, batch_id):
+            empty = {each.topic_partition for each in running.ranges if not len(each)}
+            if was_committed(transactions.committed(group, offsets), offsets, group, batch_id, empty):
                 return
             try:
                 transactions.write(rows, offsets, group)
@@ -255,8 +256,12 @@ class TopicSink:
         return f"rayka-stream-{stream_id}-{self._topic}"
 
 
-def was_committed(committed: Committed, offsets: Committed, group: str, batch_id: int) -> bool:
+def was_committed(
+    committed: Committed, offsets: Committed, group: str, batch_id: int, empty: Container[TopicPartition] = ()
+) -> bool:
     """Whether a batch was committed with its offsets: one transaction commits those of all partitions.
+
+    Of an `empty` partition it reads nothing: if it ends beyond what was committed, retention has taken that since then.
 
     Raises INVALID_REQUEST if it was committed with other ones, or a later batch was, so that the checkpoint is a copy.
     Or if nobody can know, because other programs have committed offsets of the group.
@@ -264,7 +269,11 @@ def was_committed(committed: Committed, offsets: Committed, group: str, batch_id
     numbers = {partition: _batch_id(one.metadata) for partition, one in committed.items()}
     last = max((number for number in numbers.values() if number is not None), default=-1)
     if last >= batch_id:
-        written = {partition: one.offset for partition, one in committed.items() if numbers[partition] == last}
+        written = {
+            partition: one.offset
+            for partition, one in committed.items()
+            if numbers[partition] == last and not (partition in empty and one.offset < offsets[partition].offset)
+        }
         planned = {partition: one.offset for partition, one in offsets.items() if partition in written}
         if last > batch_id or written != planned:
             raise RaykaError(

@@ -33,3 +33,38 @@ def test_a_batch_that_comes_again_with_other_offsets_is_refused() -> None:
     with pytest.raises(RaykaError, match=both) as refused:
         batch.require_same({"clicks": {"0": [5, 8], "1": [0, 0]}, "pages": {"0": [1, 4]}}, "/data/t")
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        (OffsetRange("clicks", 0, 7, 9), OffsetRange("clicks", 1, 3, 4)),
+        (OffsetRange("clicks", 0, 12, 12), OffsetRange("clicks", 1, 2, 4)),
+        (OffsetRange("clicks", 0, 0, 0), OffsetRange("clicks", 1, 2, 4)),
+        (OffsetRange("clicks", 1, 2, 4),),
+    ],
+    ids=["retention has taken some", "retention has taken all", "the topic was created again", "it was deleted"],
+)
+def test_a_batch_of_which_records_were_lost_since_it_was_written_is_the_same(left: tuple[OffsetRange, ...]) -> None:
+    """With `on_data_loss="skip"` it comes again without them."""
+    with run_batch(RunningBatch("s", left, {})):
+        batch_of(None, 7).require_same({"clicks": {"0": [5, 9], "1": [2, 4]}}, "/data/t")
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        (OffsetRange("clicks", 0, 7, 12),),
+        (OffsetRange("clicks", 0, 4, 9),),
+        (OffsetRange("clicks", 0, 0, 3),),
+        (OffsetRange("clicks", 0, 5, 5),),
+        (OffsetRange("clicks", 0, 5, 9), OffsetRange("clicks", 1, 0, 1)),
+        (OffsetRange("clicks", 0, 5, 9), OffsetRange("pages", 0, 0, 1)),
+    ],
+)
+def test_a_batch_with_records_that_were_not_written_is_never_passed_over(left: tuple[OffsetRange, ...]) -> None:
+    with run_batch(RunningBatch("s", left, {})):
+        batch = batch_of(None, 7)
+    for written in ({"clicks": {"0": [5, 9]}}, {}, None, [{"clicks": {"0": 9}}]):
+        with pytest.raises(RaykaError, match="copied or restored"):
+            batch.require_same(written, "/data/t")

@@ -39,6 +39,14 @@ def test_a_batch_of_a_checkpoint_that_was_copied_or_restored_is_refused(planned)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
+def test_a_batch_of_which_retention_has_taken_a_partition_since_its_commit_is_the_same() -> None:
+    """With `on_data_loss="skip"` it comes again with nothing of that partition, from where its log now begins."""
+    assert was_committed(BATCH_4, offsets(4, 12), "g", 4, empty={FIRST})
+    for planned, empty in ((offsets(4, 12, 8), {FIRST}), (offsets(4, 5), {FIRST}), (offsets(4, 12), {SECOND})):
+        with pytest.raises(RaykaError, match="copied or restored"):
+            was_committed(BATCH_4, planned, "g", 4, empty)
+
+
 @pytest.mark.parametrize("metadata", ["", "text", "{}", "[]", "null"])
 def test_offsets_that_others_have_committed_are_no_answer(metadata: str) -> None:
     """Without the number nobody knows whether the batch is there: neither is it passed over nor written twice."""
