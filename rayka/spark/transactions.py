@@ -263,7 +263,8 @@ def was_committed(
 
     Of an `empty` partition it reads nothing: if it ends beyond what was committed, retention has taken that since then.
 
-    Raises INVALID_REQUEST if it was committed with other ones, or a later batch was, so that the checkpoint is a copy.
+    Raises INVALID_REQUEST if it was committed with other ones, or without a partition that it reads, or a later batch
+    was, so that the checkpoint is a copy.
     Or if nobody can know, because other programs have committed offsets of the group.
     """
     numbers = {partition: _batch_id(one.metadata) for partition, one in committed.items()}
@@ -274,7 +275,11 @@ def was_committed(
             for partition, one in committed.items()
             if numbers[partition] == last and not (partition in empty and one.offset < offsets[partition].offset)
         }
-        planned = {partition: one.offset for partition, one in offsets.items() if partition in written}
+        planned = {
+            partition: one.offset
+            for partition, one in offsets.items()
+            if partition in written or not (partition in empty or numbers.get(partition, last) is None)
+        }
         if last > batch_id or written != planned:
             raise RaykaError(
                 ErrorCode.INVALID_REQUEST,

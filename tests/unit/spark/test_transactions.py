@@ -24,7 +24,7 @@ BATCH_4 = offsets(4, 10)
 
 def test_a_batch_is_recognised_by_the_number_in_its_offsets() -> None:
     assert was_committed(BATCH_4, BATCH_4, "g", 4)
-    assert was_committed({FIRST: BATCH_4[FIRST]}, BATCH_4, "g", 4)
+    assert was_committed({FIRST: BATCH_4[FIRST]}, BATCH_4, "g", 4, empty={SECOND})
     assert not was_committed(BATCH_4, offsets(5, 20), "g", 5)
     assert not was_committed({}, offsets(0, 3), "g", 0)
 
@@ -37,6 +37,12 @@ def test_a_batch_of_a_checkpoint_that_was_copied_or_restored_is_refused(planned)
     with pytest.raises(RaykaError, match=both) as refused:
         was_committed(BATCH_4, planned, "g", number)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_records_of_a_partition_that_the_batch_did_not_have_are_never_passed_over() -> None:
+    """A checkpoint that was restored has planned its number again, now that there is one more partition."""
+    with pytest.raises(RaykaError, match="copied or restored"):
+        was_committed({FIRST: BATCH_4[FIRST]}, BATCH_4, "g", 4)
 
 
 def test_a_batch_of_which_retention_has_taken_a_partition_since_its_commit_is_the_same() -> None:
