@@ -102,16 +102,16 @@ def test_a_ray_task_and_an_async_actor_are_programs_on_the_cluster(cluster: Clus
 
 
 def test_a_share_consumer_is_awaited_in_any_event_loop(cluster: Cluster) -> None:
-    cluster.admin().create_topic("jobs")
-    group = ConfigResource(ResourceType.GROUP, "jobs")
+    cluster.admin().create_topic("parcels")
+    group = ConfigResource(ResourceType.GROUP, "parcels")
     cluster.admin().alter_configs(group, {"share.auto.offset.reset": "earliest"})
     with cluster.producer() as producer:
-        producer.send_many("jobs", [b"%d" % number for number in range(3)])
+        producer.send_many("parcels", [b"%d" % number for number in range(3)])
 
     async def take(count: int) -> list[tuple[bytes | None, int]]:
         """The next records and how often each was delivered; number 1 is released at its first delivery."""
         taken: list[tuple[bytes | None, int]] = []
-        async with cluster.async_share_consumer("jobs", ["jobs"], acknowledgement_mode="explicit") as consumer:
+        async with cluster.async_share_consumer("parcels", ["parcels"], acknowledgement_mode="explicit") as consumer:
             while len(taken) < count:
                 for record in await consumer.poll(timeout_ms=500):
                     taken.append((record.value, record.delivery_count))
