@@ -17,6 +17,8 @@ _DEFAULT_QUEUED_BYTES = 512 * 1024 * 1024
 _PEER_POLL_S = 0.01
 _LINES_PER_WINDOW = 20
 _WINDOW_MS = 1000
+_DESCRIPTORS = 2
+"""Of one connection at most: it has a second one while its client takes a response slowly."""
 
 
 class Limits(NamedTuple):
@@ -43,7 +45,7 @@ class Limits(NamedTuple):
             max_connections_per_ip=config["max.connections.per.ip"],
             max_connections_per_ip_overrides=_overrides(config["max.connections.per.ip.overrides"]),
             idle_ms=config["connections.max.idle.ms"],
-            process_connections=client_descriptors(),
+            process_connections=affordable_connections(),
         )
 
 
@@ -175,10 +177,10 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def client_descriptors() -> int:
-    """How many descriptors connections may use; the others are for logs."""
+def affordable_connections() -> int:
+    """How many connections may use half of the descriptors; the others are for logs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft // 2 if soft != resource.RLIM_INFINITY else INT_MAX
+    return soft // 2 // _DESCRIPTORS if soft != resource.RLIM_INFINITY else INT_MAX
 
 
 class Complaints:

@@ -70,7 +70,7 @@ def test_listens_on_loopback_and_shares_its_port(tmp_path: Path) -> None:
 
 
 def test_the_limit_of_file_descriptors_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that clients and logs have as many as the system allows this process."""
+    """Clients may have half of what the system allows this process, and two for each connection."""
     limits: list[tuple[int, int]] = [(1024, 4096)]
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda which, new: limits.append(new))
@@ -78,7 +78,7 @@ def test_the_limit_of_file_descriptors_is_raised(tmp_path: Path, monkeypatch: py
     async def check(listener: Listener, broker: LocalBroker) -> None:
         assert limits[-1] == (4096, 4096)
         assert listener._context is not None
-        assert listener._context.limits.process_connections == 2048
+        assert listener._context.limits.process_connections == 1024
 
     run(tmp_path, check)
 
