@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import struct
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,8 @@ def fit_of(wanted: pa.DataType) -> Fit:
         return _whole
     if types.is_float32(wanted):
         return _float
+    if types.is_string(wanted):
+        return _text
     if types.is_date(wanted):
         return _date
     return _timestamp if types.is_timestamp(wanted) else _as_it_is
@@ -67,6 +70,11 @@ def _map(fit_key: Fit, fit: Fit) -> Fit:
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _text(value: Any) -> Any:
+    """UUIDs are texts to Spark."""
+    return str(value) if isinstance(value, uuid.UUID) else value
 
 
 def _whole(value: Any) -> Any:

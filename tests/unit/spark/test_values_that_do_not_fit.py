@@ -6,6 +6,7 @@ import datetime
 import decimal
 import io
 import json
+import uuid
 
 import pyarrow as pa
 import pytest
@@ -58,6 +59,7 @@ FITTING_IN_AVRO = {
     "a timestamp": (MILLIS, NOON, TimestampType(), NOON),
     "a date": ({"type": "int", "logicalType": "date"}, NOON.date(), DateType(), NOON.date()),
     "bytes of UTF-8": ("bytes", "ä".encode(), StringType(), "ä"),
+    "a UUID": ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=7), StringType(), str(uuid.UUID(int=7))),
     "nothing": (["null", "double"], None, LongType(), None),
 }
 
