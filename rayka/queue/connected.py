@@ -23,6 +23,7 @@ _BUFFER_BYTES: Final = 256 << 20
 _EXIT_TIMEOUT_S: Final = 5.0
 _producers: dict[RayCluster, Producer] = {}
 CONNECTING = threading.RLock()
+"""Held while a handle connects, so that two threads do not connect it twice."""
 
 
 class Connected:
@@ -43,7 +44,7 @@ class Connected:
 
 
 _all: WeakSet[Connected] = WeakSet()
-OWN: dict[str, Connected] = {}
+UNNAMED: dict[str, Connected] = {}
 """The queues without a name that this process made."""
 
 
@@ -80,6 +81,6 @@ def _leave() -> None:
         with contextlib.suppress(RaykaError):
             producer.flush(timeout_ms=_EXIT_TIMEOUT_S * 1000)
     ends = [each.loop.submit(each.reader.end(is_exit=True)) for each in list(_all) if not each.loop.is_closed]
-    ends += [each.loop.submit(each.topic.delete()) for each in OWN.values() if not each.loop.is_closed]
+    ends += [each.loop.submit(each.topic.delete()) for each in UNNAMED.values() if not each.loop.is_closed]
     concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)
     leave()  # Ray, which ends next, aborts the process if another thread still waits for an actor.

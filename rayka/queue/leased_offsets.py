@@ -1,4 +1,4 @@
-"""Offsets of a queue's items under leases, and what is said of them: as ranges, and as the protocol has them."""
+"""Offsets of a queue's items under leases, and their acknowledgements: as ranges, and as the protocol has them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class LeasedOffsets(NamedTuple):
         return [part for part in (below, above) if part.length > 0]
 
 
-class Acknowledged(NamedTuple):
-    """What is said of all items in a range."""
+class RangeAcknowledgement(NamedTuple):
+    """One acknowledgement for all items in a range of offsets."""
 
     place: LeasedOffsets
     acknowledgement: RecordAcknowledgement
@@ -58,24 +58,28 @@ def ranges_of(places: Iterable[LeasedOffsets]) -> dict[int, list[tuple[int, int]
     return dict(found)
 
 
-def acknowledgement_batches(said: Iterable[Acknowledged]) -> dict[int, tuple[AcknowledgementBatch, ...]]:
+def acknowledgement_batches(
+    acknowledgements: Iterable[RangeAcknowledgement],
+) -> dict[int, tuple[AcknowledgementBatch, ...]]:
     """Acknowledgements as the protocol has them, by partition: in order, neighbours of one kind together."""
     found: dict[int, list[AcknowledgementBatch]] = defaultdict(list)
-    for place, (number, delay_ms, headers) in sorted(said, key=lambda each: each.place):
+    for place, (kind, delay_ms, headers) in sorted(acknowledgements, key=lambda each: each.place):
         batches = found[place.partition]
         first_offset = place.first_offset
-        if batches and batches[-1][1:] == (first_offset - 1, (number,), delay_ms, headers):
+        if batches and batches[-1][1:] == (first_offset - 1, (kind,), delay_ms, headers):
             first_offset = batches.pop().first_offset
-        batches.append(AcknowledgementBatch(first_offset, place.last_offset, (number,), delay_ms, headers))
+        batches.append(AcknowledgementBatch(first_offset, place.last_offset, (kind,), delay_ms, headers))
     return {partition: tuple(batches) for partition, batches in found.items()}
 
 
-def halves_of(said: Sequence[Acknowledged]) -> tuple[list[Acknowledged], list[Acknowledged]]:
+def halves_of(
+    acknowledgements: Sequence[RangeAcknowledgement],
+) -> tuple[list[RangeAcknowledgement], list[RangeAcknowledgement]]:
     """The first and the second half of acknowledgements of more than one item."""
-    if len(said) > 1:
-        middle = len(said) // 2
-        return list(said[:middle]), list(said[middle:])
-    ((place, acknowledgement),) = said
+    if len(acknowledgements) > 1:
+        middle = len(acknowledgements) // 2
+        return list(acknowledgements[:middle]), list(acknowledgements[middle:])
+    ((place, acknowledgement),) = acknowledgements
     lower = place._replace(last_offset=place.first_offset + place.length // 2 - 1)
     (upper,) = place.without(lower)
-    return [Acknowledged(lower, acknowledgement)], [Acknowledged(upper, acknowledgement)]
+    return [RangeAcknowledgement(lower, acknowledgement)], [RangeAcknowledgement(upper, acknowledgement)]

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.queue.leased_offsets import Acknowledged, LeasedOffsets, ranges_of
+from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, ranges_of
 from rayka.queue.settings import MOST_AHEAD, Lease
 from rayka.share.record_state import AcknowledgeType
 
@@ -90,8 +90,8 @@ class Leases:
         self._prefetch = prefetch
         self._ready: deque[ReadyRun] = deque()
         self._taken = 0  # of the first run
-        self._held: dict[Hashable, deque[LeasedOffsets]] = defaultdict(deque)
-        self._said: list[Acknowledged] = []
+        self._delivered: dict[Hashable, deque[LeasedOffsets]] = defaultdict(deque)
+        self._acknowledgements: list[RangeAcknowledgement] = []
         self._renewing: list[LeasedOffsets] = []
         self._lost: set[tuple[int, int]] = set()
         self.ready_count = 0
@@ -105,8 +105,8 @@ class Leases:
     @property
     def count(self) -> int:
         """Items whose leases have not ended, as far as is known here."""
-        held = sum(last - first + 1 for ranges in self.held().values() for first, last in ranges)
-        return self.ready_count + held + sum(place.length for place, _ in self._said)
+        delivered = sum(last - first + 1 for ranges in self.delivered().values() for first, last in ranges)
+        return self.ready_count + delivered + sum(place.length for place, _ in self._acknowledgements)
 
     @property
     def is_quick(self) -> bool:
@@ -114,14 +114,14 @@ class Leases:
         return self._window > 1
 
     @property
-    def has_said(self) -> bool:
+    def has_acknowledgements(self) -> bool:
         """Whether there are acknowledgements to send."""
-        return bool(self._said)
+        return bool(self._acknowledgements)
 
     @property
     def is_settled(self) -> bool:
         """Whether there is nothing to send and nothing to give back."""
-        return not (self._ready or self._said)
+        return not (self._ready or self._acknowledgements)
 
     def wanted(self, waiting_count: int) -> int:
         """How many items to fetch now; `waiting_count` holders wait for one."""
@@ -137,7 +137,7 @@ class Leases:
             self._ready.append(ReadyRun(run, now_ms if since_ms is None else since_ms))
             self.ready_count += len(run.values)
             self._ready_bytes += run.size
-            self._find(run.place)
+            self._clear_renewal(run.place)
         if not runs:
             return
         if now_ms - self._fetched_ms < _QUICK_MS:
@@ -152,7 +152,7 @@ class Leases:
         taken = self._taken
         offset, value = first_offset + taken, values[taken]
         self._took(1, len(values), len(value))
-        self._hold(holder, LeasedOffsets(partition, offset, offset))
+        self._add_delivered(holder, LeasedOffsets(partition, offset, offset))
         self._taken_ms = now_ms
         return Item(partition, offset, value, delivery_count)
 
@@ -165,7 +165,7 @@ class Leases:
             run = self._take_run(count)
             runs.append(run)
             count -= len(run.values)
-            self._hold(holder, run.place)
+            self._add_delivered(holder, run.place)
         self._taken_ms = now_ms
         return runs
 
@@ -186,79 +186,83 @@ class Leases:
         self.ready_count -= count
         self._ready_bytes -= size
 
-    def _hold(self, holder: Hashable, place: LeasedOffsets) -> None:
-        held = self._held[self._key(holder)]
-        if held and held[-1].partition == place.partition and held[-1].last_offset + 1 == place.first_offset:
-            held[-1] = LeasedOffsets(place.partition, held[-1].first_offset, place.last_offset)
+    def _add_delivered(self, holder: Hashable, place: LeasedOffsets) -> None:
+        delivered = self._delivered[self._key(holder)]
+        if (
+            delivered
+            and delivered[-1].partition == place.partition
+            and delivered[-1].last_offset + 1 == place.first_offset
+        ):
+            delivered[-1] = LeasedOffsets(place.partition, delivered[-1].first_offset, place.last_offset)
         else:
-            held.append(place)
+            delivered.append(place)
 
     def next_get(self, holder: Hashable) -> None:
         """The holder asks for an item: its last ones are done, if their lease ends so."""
-        if self._lease is Lease.NEXT_GET and (held := self._held.pop(holder, None)):
-            self._acknowledge(held, ACCEPT)
+        if self._lease is Lease.NEXT_GET and (delivered := self._delivered.pop(holder, None)):
+            self._acknowledge(delivered, ACCEPT)
 
     def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement) -> bool:
         """Acknowledge the oldest item that the holder has, else the oldest of those that have ended.
 
         False if there is none.
         """
-        held = self._held.get(self._key(holder)) or self._held.get(_ENDED)
-        if not held:
+        delivered = self._delivered.get(self._key(holder)) or self._delivered.get(_ENDED)
+        if not delivered:
             return False
-        oldest = held.popleft()
+        oldest = delivered.popleft()
         if oldest.length > 1:
-            held.appendleft(oldest._replace(first_offset=oldest.first_offset + 1))
+            delivered.appendleft(oldest._replace(first_offset=oldest.first_offset + 1))
         self._acknowledge([oldest._replace(last_offset=oldest.first_offset)], acknowledgement)
         return True
 
     def settle_item(self, holder: Hashable, item: Item, acknowledgement: RecordAcknowledgement) -> None:
         """Acknowledge this item, if the holder has it still."""
         place = LeasedOffsets(item.partition, item.offset, item.offset)
-        held = self._held.get(self._key(holder), deque())
-        for index, each in enumerate(held):
+        delivered = self._delivered.get(self._key(holder), deque())
+        for index, each in enumerate(delivered):
             if each.overlaps(place):
-                del held[index]
+                del delivered[index]
                 for part in reversed(each.without(place)):
-                    held.insert(index, part)
+                    delivered.insert(index, part)
                 self._acknowledge([place], acknowledgement)
                 return
 
     def end_holders(self, is_alive: Callable[[Hashable], bool]) -> None:
-        """A thread or task that has ended asks for no other item: its items are done, unless it had to say so."""
-        for holder in [one for one in self._held if one is not _ENDED and not is_alive(one)]:
-            held = self._held.pop(holder)
+        """A thread or task that has ended gets no more: its items are done, unless only `task_done` ends leases."""
+        for holder in [one for one in self._delivered if one is not _ENDED and not is_alive(one)]:
+            delivered = self._delivered.pop(holder)
             if self._lease is Lease.NEXT_GET:
-                self._acknowledge(held, ACCEPT)
+                self._acknowledge(delivered, ACCEPT)
             else:
-                self._held[_ENDED].extend(held)
+                self._delivered[_ENDED].extend(delivered)
 
     def end(self, *, is_exit: bool = False) -> None:
-        """The program ends, or has let go of the queue: what was delivered is done, unless it had to say so.
+        """The program ends, or has let go of the queue: items are done, unless only `task_done` ends leases.
 
         The rest goes back with the session, as if it had not been delivered. At the exit of a program it counts as
         delivered: an item that ends every program must come to its limit.
         """
         if self._lease is not Lease.TASK_DONE or is_exit:
-            for held in self._held.values():
-                self._acknowledge(held, RELEASE if self._lease is Lease.TASK_DONE else ACCEPT)
-        self._held.clear()
+            for delivered in self._delivered.values():
+                self._acknowledge(delivered, RELEASE if self._lease is Lease.TASK_DONE else ACCEPT)
+        self._delivered.clear()
         self._lost.clear()
         self.forget_ready()
 
-    def take_said(self) -> Sequence[Acknowledged]:
+    def take_acknowledgements(self) -> Sequence[RangeAcknowledgement]:
         """The acknowledgements to send now."""
-        said, self._said = self._said, []
-        return said
+        acknowledgements, self._acknowledgements = self._acknowledgements, []
+        return acknowledgements
 
-    def say_again(self, said: Iterable[Acknowledged]) -> None:
+    def send_again(self, acknowledgements: Iterable[RangeAcknowledgement]) -> None:
         """Acknowledgements could not be sent, and are sent again, without those for which there are newer ones."""
-        newer = [place for place, _ in self._said]
-        for place, acknowledgement in said:
+        newer = [place for place, _ in self._acknowledgements]
+        for place, acknowledgement in acknowledgements:
             parts = [place]
             for each in newer:
                 parts = [rest for part in parts for rest in part.without(each)]
-            self._said += [Acknowledged(part, acknowledgement) for part in parts]
+            self._acknowledgements += [RangeAcknowledgement(part, acknowledgement) for part in parts]
 
     def take_idle(self, now_ms: int) -> dict[int, list[tuple[int, int]]]:
         """What nobody has taken for a while, to be given back: first and last offsets by partition."""
@@ -276,9 +280,9 @@ class Leases:
         self._window = 1
         return ranges_of(ready)
 
-    def held(self) -> dict[int, list[tuple[int, int]]]:
+    def delivered(self) -> dict[int, list[tuple[int, int]]]:
         """What is delivered and not acknowledged, as `take_idle`."""
-        places = [place for held in self._held.values() for place in held]
+        places = [place for delivered in self._delivered.values() for place in delivered]
         for partition, offset in self._lost:
             lost = LeasedOffsets(partition, offset, offset)
             places = [rest for place in places for rest in place.without(lost)]
@@ -287,7 +291,7 @@ class Leases:
     def begin_renewal(self) -> list[LeasedOffsets]:
         """The leases to renew now: of what is delivered and not acknowledged."""
         self._renewing = [
-            LeasedOffsets(partition, *offsets) for partition, ranges in self.held().items() for offsets in ranges
+            LeasedOffsets(partition, *offsets) for partition, ranges in self.delivered().items() for offsets in ranges
         ]
         return self._renewing
 
@@ -330,7 +334,7 @@ class Leases:
 
     def validate_state(self) -> None:
         """Raise AssertionError if an item is ready twice, or what is counted is not what is here."""
-        delivered = [place for held in self._held.values() for place in held]
+        delivered = [place for delivered in self._delivered.values() for place in delivered]
         ready = self._ready_places()
         assert all(place.length > 0 for place in (*ready, *delivered)), "an empty range"
         assert not any(one.overlaps(other) for one, other in pairwise(sorted(ready))), "an item is ready twice"
@@ -346,11 +350,11 @@ class Leases:
 
     def _acknowledge(self, places: Iterable[LeasedOffsets], acknowledgement: RecordAcknowledgement) -> None:
         for place in places:
-            self._said.append(Acknowledged(place, acknowledgement))
-            self._find(place)
+            self._acknowledgements.append(RangeAcknowledgement(place, acknowledgement))
+            self._clear_renewal(place)
 
-    def _find(self, place: LeasedOffsets) -> None:
-        """The items are got again, or done with, so there is nothing to know about leases that they had."""
+    def _clear_renewal(self, place: LeasedOffsets) -> None:
+        """The items were fetched again or acknowledged: how the renewal of an earlier lease ended no longer matters."""
         if self._lost:
             self._lost -= {one for one in self._lost if place.overlaps(LeasedOffsets(*one, one[1]))}
         if self._renewing:

@@ -11,7 +11,7 @@ from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode
 from rayka.gateway.ports import Broker
 from rayka.queue.fetched_items import acquired_items
-from rayka.queue.leased_offsets import Acknowledged, LeasedOffsets, acknowledgement_batches, halves_of
+from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement, acknowledgement_batches, halves_of
 from rayka.queue.leases import ItemRun
 from rayka.queue.topic import GONE, QueueTopic
 from rayka.share.config import AcquireMode
@@ -36,11 +36,11 @@ class QueueMember:
         broker: Broker,
         topic: QueueTopic,
         lease_s: float,
-        unsent: Callable[[Sequence[Acknowledged]], None],
+        unsent: Callable[[Sequence[RangeAcknowledgement]], None],
         lost: Callable[[LeasedOffsets], None],
     ) -> None:
         self.lease_s = lease_s
-        """How long a lease lasts, as the leaders last said."""
+        """How long a lease lasts, as the last answer of a leader has it."""
         self._broker = broker
         self._topic = topic
         self._segments = SegmentReader()
@@ -49,7 +49,12 @@ class QueueMember:
         self._lost = lost
 
     async def fetch(
-        self, count: int, wait_s: float, at_least: int, said: Sequence[Acknowledged], gather_s: float
+        self,
+        count: int,
+        wait_s: float,
+        at_least: int,
+        acknowledgements: Sequence[RangeAcknowledgement],
+        gather_s: float,
     ) -> dict[TopicPartition, ShareFetchResult]:
         """Acknowledge, and fetch up to so many items from all partitions."""
         params = ShareFetchParams(
@@ -64,7 +69,7 @@ class QueueMember:
             min_records=at_least,
             gather_s=gather_s,
         )
-        return await self._ask(params, self._topic.partitions(), said)
+        return await self._ask(params, self._topic.partitions(), acknowledgements)
 
     def items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[ItemRun]:
         """The items that a fetch has brought. Offsets without an item are acknowledged as gaps."""
@@ -77,24 +82,24 @@ class QueueMember:
             missing = [LeasedOffsets(number, first, last) for first, last, _ in result.acquired]
             for run in runs:
                 missing = [rest for one in missing for rest in one.without(run.place)]
-            self._unsent([Acknowledged(one, _GAP) for one in missing])
+            self._unsent([RangeAcknowledgement(one, _GAP) for one in missing])
         return runs
 
-    async def acknowledge(self, said: Sequence[Acknowledged]) -> None:
+    async def acknowledge(self, acknowledgements: Sequence[RangeAcknowledgement]) -> None:
         """Send acknowledgements alone."""
-        await self._ask(self._acknowledging(renews=False), (), said)
+        await self._ask(self._acknowledging(renews=False), (), acknowledgements)
 
     async def renew(self, places: Iterable[LeasedOffsets]) -> None:
         """Renew leases."""
-        said = [Acknowledged(place, _RENEW) for place in places]
-        await self._ask(self._acknowledging(renews=True), (), said)
+        acknowledgements = [RangeAcknowledgement(place, _RENEW) for place in places]
+        await self._ask(self._acknowledging(renews=True), (), acknowledgements)
 
     async def give_back(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> None:
         """Give back items, by partition, that were not delivered."""
         topic = self._topic
         for number, offsets in ranges.items():
-            at = TopicPartition(topic.name, number)
-            await self._broker.share_leaders.give_back(topic.name, self._member_id, at, topic.topic_id, offsets)
+            partition = TopicPartition(topic.name, number)
+            await self._broker.share_leaders.give_back(topic.name, self._member_id, partition, topic.topic_id, offsets)
 
     async def leave(self, numbers: Iterable[int]) -> None:
         """End the session in these partitions."""
@@ -105,25 +110,30 @@ class QueueMember:
         return ShareFetchParams(self._topic.name, self._member_id, is_renew_ack=renews)
 
     async def _ask(
-        self, params: ShareFetchParams, fetched: Sequence[TopicPartition], said: Sequence[Acknowledged]
+        self,
+        params: ShareFetchParams,
+        fetched: Sequence[TopicPartition],
+        acknowledgements: Sequence[RangeAcknowledgement],
     ) -> dict[TopicPartition, ShareFetchResult]:
-        requests = self._requests(fetched, said)
+        requests = self._requests(fetched, acknowledgements)
         try:
             lock_duration_ms, results = await self._broker.share_leaders.fetch(params, requests)
         except BaseException:
-            self._send_again(said, renews=params.is_renew_ack)
+            self._send_again(acknowledgements, renews=params.is_renew_ack)
             raise
         if lock_duration_ms > 0:
             self.lease_s = lock_duration_ms / 1000
         for request, result in zip(requests, results, strict=True):
             if result.acknowledge_error and result.acknowledge_error not in GONE:
                 number = request.topic_partition.partition
-                refused = [one for one in said if one.place.partition == number]
+                refused = [one for one in acknowledgements if one.place.partition == number]
                 await self._refused(result.acknowledge_error, refused, renews=params.is_renew_ack)
         return {request.topic_partition: result for request, result in zip(requests, results, strict=True)}
 
-    def _requests(self, fetched: Sequence[TopicPartition], said: Sequence[Acknowledged]) -> list[ShareFetchPartition]:
-        batches = acknowledgement_batches(said)
+    def _requests(
+        self, fetched: Sequence[TopicPartition], acknowledgements: Sequence[RangeAcknowledgement]
+    ) -> list[ShareFetchPartition]:
+        batches = acknowledgement_batches(acknowledgements)
         wanted = dict.fromkeys(fetched, True)
         for number in batches:
             wanted.setdefault(TopicPartition(self._topic.name, number), False)
@@ -132,19 +142,19 @@ class QueueMember:
             for one, is_fetched in wanted.items()
         ]
 
-    async def _refused(self, error: int, said: Sequence[Acknowledged], *, renews: bool) -> None:
+    async def _refused(self, error: int, acknowledgements: Sequence[RangeAcknowledgement], *, renews: bool) -> None:
         """A leader refuses acknowledgements as a whole if the lease of one item has ended; then halves are sent."""
         if error not in _REFUSED:
-            self._send_again(said, renews=renews)
-        elif sum(one.place.length for one in said) == 1:
-            self._lease_ended(said[0].place, renews=renews)
+            self._send_again(acknowledgements, renews=renews)
+        elif sum(one.place.length for one in acknowledgements) == 1:
+            self._lease_ended(acknowledgements[0].place, renews=renews)
         else:
-            for half in halves_of(said):
+            for half in halves_of(acknowledgements):
                 await self._ask(self._acknowledging(renews=renews), (), half)
 
-    def _send_again(self, said: Sequence[Acknowledged], *, renews: bool) -> None:
+    def _send_again(self, acknowledgements: Sequence[RangeAcknowledgement], *, renews: bool) -> None:
         if not renews:
-            self._unsent(said)
+            self._unsent(acknowledgements)
 
     def _lease_ended(self, place: LeasedOffsets, *, renews: bool) -> None:
         partition, offset, _ = place

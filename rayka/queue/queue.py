@@ -17,7 +17,7 @@ from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.client.joined import RayCluster
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
-from rayka.queue.connected import CONNECTING, OWN, Connected, connect, end_later
+from rayka.queue.connected import CONNECTING, UNNAMED, Connected, connect, end_later
 from rayka.queue.holders import current_holder
 from rayka.queue.items import all_unpickled, pickled, unpickled
 from rayka.queue.leases import ACCEPT, Item
@@ -91,7 +91,7 @@ class Queue:
         here = self._here
         self._topic_id = here.loop.run(here.topic.open(settings))
         if name is None:
-            OWN[self.name] = here
+            UNNAMED[self.name] = here
 
     @classmethod
     def find(cls, name: str, namespace: str = DEFAULT_NAMESPACE) -> Self | None:
@@ -380,7 +380,7 @@ class Queue:
         del force, grace_period_s
         here = self._here
         here.loop.run(here.reader.end())
-        OWN.pop(self.name, None)
+        UNNAMED.pop(self.name, None)
         here.loop.run(here.topic.delete())
 
 

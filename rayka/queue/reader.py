@@ -21,7 +21,7 @@ from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.holders import is_alive
-from rayka.queue.leased_offsets import Acknowledged, LeasedOffsets
+from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement
 from rayka.queue.leases import Item, ItemRun, Leases
 from rayka.queue.member import MAX_BYTES, QueueMember
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
@@ -60,7 +60,7 @@ class QueueReader:
         self._broker = broker
         self._loop = loop
         self._topic = topic
-        self._member = QueueMember(broker, topic, settings.lease_s or SHORTEST_LEASE_S, self._say_again, self._lose)
+        self._member = QueueMember(broker, topic, settings.lease_s or SHORTEST_LEASE_S, self._send_again, self._lose)
         self._leases = Leases(settings.lease, settings.prefetch)
         self._lock = threading.Lock()
         self._waiters = Waiters()
@@ -143,7 +143,7 @@ class QueueReader:
 
     def _forget_old(self) -> None:
         """Leases that are not delivered and can't be relied on: a leader was replaced, or this process stood still."""
-        self._leases.forget_older(_now_ms() - int(self._member.lease_s * 500))
+        self._leases.forget_older(_now_ms() - int(self._member.lease_s * 1000 / 2))  # Without a pause items go before.
         if self._broker.image is not self._image:
             self._forget_lost()
 
@@ -164,7 +164,7 @@ class QueueReader:
     def _start_pumping(self) -> None:
         if self._pumping is None and not self._is_closed:
             self._pumping = self._loop.loop.create_task(self._pump())
-        elif self._leases.has_said:  # The pump may wait long before its next fetch.
+        elif self._leases.has_acknowledgements:  # The pump may wait long before its next fetch.
             self._start_ticking()
 
     async def _pump(self) -> None:
@@ -235,10 +235,10 @@ class QueueReader:
             self._fetches[ended] = wait_s
         try:
             with self._lock:
-                said = self._leases.take_said()
+                acknowledgements = self._leases.take_acknowledgements()
             self._note_epochs()
             gather_s, since_ms = _GATHER_S if self._leases.is_quick else 0.0, _now_ms()
-            results = await self._member.fetch(count, wait_s, at_least, said, gather_s)
+            results = await self._member.fetch(count, wait_s, at_least, acknowledgements, gather_s)
         finally:
             del self._fetches[ended]
             ended.set_result(None)
@@ -298,9 +298,9 @@ class QueueReader:
         partitions = self._topic.image().partitions
         self._epochs = {number: partition.leader_epoch for number, partition in enumerate(partitions)}
 
-    def _say_again(self, said: Sequence[Acknowledged]) -> None:
+    def _send_again(self, acknowledgements: Sequence[RangeAcknowledgement]) -> None:
         with self._lock:
-            self._leases.say_again(said)
+            self._leases.send_again(acknowledgements)
 
     def _lose(self, place: LeasedOffsets) -> None:
         with self._lock:
@@ -324,9 +324,9 @@ class QueueReader:
         try:
             with self._lock:
                 self._leases.end_holders(is_alive)
-                said = self._leases.take_said()
-            if said:
-                await self._member.acknowledge(said)
+                acknowledgements = self._leases.take_acknowledgements()
+            if acknowledgements:
+                await self._member.acknowledge(acknowledgements)
             if self._leases.is_idle(_now_ms()):
                 await self._give_back(self._take_idle)
         except Exception:
@@ -343,12 +343,12 @@ class QueueReader:
         self._renewing = None
         with self._lock:
             self._leases.end_holders(is_alive)
-            held = self._leases.begin_renewal()
-        if self._leases.has_said:  # of holders that have ended
+            delivered = self._leases.begin_renewal()
+        if self._leases.has_acknowledgements:  # of holders that have ended
             self._start_ticking()
-        if held:
+        if delivered:
             self._renew_later()
-            await self._member.renew(held)
+            await self._member.renew(delivered)
 
     async def give_back(self) -> None:
         """Give back all that is here and not delivered."""
@@ -372,7 +372,7 @@ class QueueReader:
     # Ending.
 
     async def end(self, *, is_exit: bool = False) -> None:
-        """Nobody gets items here any more: say what is left to say, and give back the rest. Safe to repeat.
+        """Nobody gets items here any more: send the last acknowledgements, and give back the rest. Safe to repeat.
 
         `is_exit`: the program ends, and what it has not finished counts as delivered.
         """
@@ -388,9 +388,9 @@ class QueueReader:
             await asyncio.wait([self._pumping])
         with self._lock:
             self._leases.end(is_exit=is_exit)
-            said = self._leases.take_said()
-        if said:
-            await self._member.acknowledge(said)
+            acknowledgements = self._leases.take_acknowledgements()
+        if acknowledgements:
+            await self._member.acknowledge(acknowledgements)
         if self._epochs:
             await self._member.leave(self._epochs)
 

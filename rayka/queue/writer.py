@@ -24,17 +24,17 @@ class QueueWriter:
         self._ahead_count = 0
 
     def put(self, data: bytes) -> None:
-        """Return when the item is in the log, or few enough before it are not. Raises the error of any of them."""
+        """Return when at most `put_ahead` items are not in the log. Raises the error of this item or an earlier one."""
         self._wait(self._producer.send(self._topic, data), 1)
 
     def put_all(self, values: Sequence[bytes]) -> None:
         """As `put`, for several items."""
         futures = self._producer.send_batch(self._topic, None, values)
-        for number, future in enumerate(futures, 1):
+        for number, future in enumerate(futures, 1):  # The last batch counts for all: those before it are older.
             self._wait(future, len(values) if number == len(futures) else 0)
 
     def _wait(self, future: ProduceFuture[Any], count: int) -> None:
-        """Wait for this future of `count` items, or for so many before it that no more than allowed are ahead."""
+        """Wait for this future of `count` items; with `put_ahead` only for the oldest ones beyond that number."""
         if self._put_ahead == 0:
             future.get()
             return

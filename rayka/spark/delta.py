@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.running import Batch, Sink, batch_of, running_batch
+from rayka.spark.running import BatchIdentity, Sink, batch_of, running_batch
 
 _PACKAGES: Mapping[str, str] = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",
@@ -112,7 +112,7 @@ class DeltaSink:
             )
             raise RaykaError(ErrorCode.INVALID_REQUEST, message)
 
-    def _committed_offsets(self, spark: SparkSession, batch: Batch) -> Any:
+    def _committed_offsets(self, spark: SparkSession, batch: BatchIdentity) -> Any:
         """What the commit of a batch says that it has read: it is one of the last, or has to be looked for."""
         for limit in (f"LIMIT {_LAST_COMMITS}", ""):
             history = spark.sql(f"DESCRIBE HISTORY {table_at(self._path)} {limit}").select("userMetadata").collect()
@@ -144,7 +144,7 @@ class DeltaSink:
             deleted.withColumn(_DELETED, F.lit(True)), allowMissingColumns=True
         )
 
-    def _merge(self, rows: DataFrame, batch: Batch) -> None:
+    def _merge(self, rows: DataFrame, batch: BatchIdentity) -> None:
         """The settings of the commit are those of a session that nobody else has."""
         view = f"rayka_batch_{uuid.uuid4().hex}"
         spark: Any = rows.sparkSession
@@ -177,7 +177,7 @@ class DeltaSink:
         self._owner = stream_id
 
 
-def options_of(batch: Batch) -> dict[str, str]:
+def options_of(batch: BatchIdentity) -> dict[str, str]:
     """How a commit knows its batch, for the writer of a DataFrame; `DESCRIBE HISTORY` shows the metadata."""
     return {
         "txnAppId": batch.stream_id,
@@ -186,7 +186,7 @@ def options_of(batch: Batch) -> dict[str, str]:
     }
 
 
-def settings_of(batch: Batch) -> dict[str, str]:
+def settings_of(batch: BatchIdentity) -> dict[str, str]:
     """The same for statements, which take it from their session."""
     names = {"txnAppId": "write", "txnVersion": "write", "userMetadata": "commitInfo"}
     return {f"spark.databricks.delta.{names[name]}.{name}": value for name, value in options_of(batch).items()}

@@ -50,7 +50,7 @@ def running_batch() -> RunningBatch | None:
     return _running.get()
 
 
-class Batch(NamedTuple):
+class BatchIdentity(NamedTuple):
     """How a sink recognises a batch that comes again: it stores this with the rows.
 
     `offsets` are those that the batch reads, for each partition where it starts and where it ends. A checkpoint that
@@ -91,11 +91,11 @@ def _is_left(written: list[int] | None, planned: list[int]) -> bool:
     return start != written_start and (start == end or written_start < start < end <= written_end)
 
 
-def batch_of(df: DataFrame, batch_id: int) -> Batch | None:
+def batch_of(df: DataFrame, batch_id: int) -> BatchIdentity | None:
     """The batch that a sink was given by `stream_topic` or by Structured Streaming, None outside of a stream."""
     running = running_batch()
     if running is not None:
-        return Batch(running.stream_id, batch_id, _offsets(running.ranges))
+        return BatchIdentity(running.stream_id, batch_id, _offsets(running.ranges))
     session: Any = df.sparkSession
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
@@ -103,7 +103,7 @@ def batch_of(df: DataFrame, batch_id: int) -> Batch | None:
     key = session._jvm.java.util.UUID.fromString(query_id)
     query = session._jsparkSession.sharedState().activeStreamingQueries().get(key)
     planned = query.offsetLog().get(batch_id).get().toString()
-    return Batch(query_id, batch_id, _read(planned))
+    return BatchIdentity(query_id, batch_id, _read(planned))
 
 
 def _offsets(ranges: tuple[OffsetRange, ...]) -> dict[str, dict[str, list[int]]]:
@@ -132,7 +132,7 @@ def stream_id() -> str | None:
 
 
 def batch_offsets() -> str | None:
-    """For a sink: the offsets that its batch reads, as JSON: `{"clicks": {"0": [500, 620]}}`. None outside of a stream.
+    """For a sink of `stream_topic`: the offsets that its batch reads, as `{"clicks": {"0": [500, 620]}}`; else None.
 
     A sink that recognises batches by their numbers should store them beside the number, and refuse a batch that comes
     again with others: its checkpoint was copied or restored.

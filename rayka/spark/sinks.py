@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.running import Batch, Sink, batch_of
+from rayka.spark.running import BatchIdentity, Sink, batch_of
 from rayka.storage.files import RealFiles
 
 _STREAM = "_stream.json"
@@ -71,7 +71,7 @@ class ParquetSink:
                 "use the checkpoint that belongs to the path, or another path",
             )
 
-    def _write(self, df: DataFrame, batch_id: int, target: Path, batch: Batch | None) -> None:
+    def _write(self, df: DataFrame, batch_id: int, target: Path, batch: BatchIdentity | None) -> None:
         attempt = self._directory / f"_attempt-{batch_id}-{uuid.uuid4().hex}"
         (df if self._transform is None else self._transform(df)).write.parquet(attempt.as_uri())
         for old in self._directory.glob("_attempt-*"):

@@ -247,8 +247,8 @@ class _Connections:
     def _look_up(self, settings: FetchSettings, offsets: OffsetRange, spec: OffsetSpec) -> int:
         from rayka.client.kafka.admin import KafkaAdmin
 
-        at = offsets.topic_partition
-        return KafkaAdmin(self._cluster(settings)).list_offsets([at], spec)[at]
+        partition = offsets.topic_partition
+        return KafkaAdmin(self._cluster(settings)).list_offsets([partition], spec)[partition]
 
 
 _connections = _Connections()

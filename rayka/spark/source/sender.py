@@ -94,23 +94,23 @@ class RowSender(AbstractContextManager["RowSender"]):
         encoder = RowEncoder(partitions, self._config, None)
         for part, chosen in rows_of_table(arrow_table(rows), partitions, self._config, now_ms):
             for batch in encoder.encode(part, chosen):
-                at = TopicPartition(topic, batch.partition)
-                self._retried(functools.partial(self._send, at, self._stamped(at, batch)))
+                partition = TopicPartition(topic, batch.partition)
+                self._retried(functools.partial(self._send, partition, self._stamped(partition, batch)))
         return int(rows.num_rows)
 
-    def _send(self, at: TopicPartition, records: bytes) -> None:
+    def _send(self, partition: TopicPartition, records: bytes) -> None:
         """Send one batch and wait. Raises RaykaError, or OSError if no answer came."""
-        response = self._leader(at).request(_request(at, records, self._timeout_s))
+        response = self._leader(partition).request(_request(partition, records, self._timeout_s))
         (answer,) = response.responses[0].partition_responses
         if answer.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            raise_for(answer.error_code, answer.error_message or f"{at} cannot be written")
+            raise_for(answer.error_code, answer.error_message or f"{partition} cannot be written")
 
-    def _stamped(self, at: TopicPartition, batch: EncodedBatch) -> bytes:
+    def _stamped(self, partition: TopicPartition, batch: EncodedBatch) -> bytes:
         """The batch with this producer's id and the next sequence of the partition."""
         if self._producer is None:
             self._producer = self._retried(self._new_producer)
-        sequence = self._sequences.get(at, 0)
-        self._sequences[at] = (sequence + batch.record_count) & _MAX_SEQUENCE
+        sequence = self._sequences.get(partition, 0)
+        self._sequences[partition] = (sequence + batch.record_count) & _MAX_SEQUENCE
         stamp_producer(batch.buffer, 0, *self._producer, sequence)
         return bytes(batch.buffer)
 
@@ -130,14 +130,14 @@ class RowSender(AbstractContextManager["RowSender"]):
             self._topics[topic] = TopicPartitioner(topic, count, limit)
         return self._topics[topic]
 
-    def _leader(self, at: TopicPartition) -> BrokerConnection:
-        if at not in self._leaders:
-            metadata = self._connected().metadata([at.topic])
-            partition = existing(metadata, at)
-            if partition.leader not in metadata.brokers:
-                raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{at} has no leader")
-            self._leaders[at] = self._connected().broker(metadata.brokers[partition.leader])
-        return self._leaders[at]
+    def _leader(self, partition: TopicPartition) -> BrokerConnection:
+        if partition not in self._leaders:
+            metadata = self._connected().metadata([partition.topic])
+            leader = existing(metadata, partition).leader
+            if leader not in metadata.brokers:
+                raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
+            self._leaders[partition] = self._connected().broker(metadata.brokers[leader])
+        return self._leaders[partition]
 
     def _connected(self) -> KafkaCluster:
         if self._cluster is None:
@@ -164,8 +164,8 @@ class RowSender(AbstractContextManager["RowSender"]):
             self._sleep(_RETRY_S)
 
 
-def _request(at: TopicPartition, records: bytes, timeout_s: float) -> Any:
+def _request(partition: TopicPartition, records: bytes, timeout_s: float) -> Any:
     from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
 
-    topic = entity(TopicProduceData, at.topic, (entity(PartitionProduceData, at.partition, records),))
+    topic = entity(TopicProduceData, partition.topic, (entity(PartitionProduceData, partition.partition, records),))
     return entity(ProduceRequest, None, _ACKS_ALL, timedelta(seconds=min(timeout_s, _MAX_WAIT_S)), (topic,))

@@ -32,9 +32,9 @@ def from_offset(offset: Mapping[str, Any]) -> list[OffsetRange]:
     """The ranges of a batch. Raises CORRUPT_MESSAGE if the checkpoint has something else there."""
     try:
         return [
-            OffsetRange(topic, int(partition), int(held["start"][partition]), int(end), uuid.UUID(held["id"]))
-            for topic, held in offset.items()
-            for partition, end in held["end"].items()
+            OffsetRange(topic, int(partition), int(written["start"][partition]), int(end), uuid.UUID(written["id"]))
+            for topic, written in offset.items()
+            for partition, end in written["end"].items()
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"the checkpoint is not one of the source rayka: {offset!r} ({error!r})"

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayka.client.share.records import RecordAcknowledgement
-from rayka.queue.leased_offsets import Acknowledged, LeasedOffsets, acknowledgement_batches, halves_of, ranges_of
+from rayka.queue.leased_offsets import (
+    LeasedOffsets,
+    RangeAcknowledgement,
+    acknowledgement_batches,
+    halves_of,
+    ranges_of,
+)
 from rayka.queue.leases import ACCEPT, Item, ItemRun, Leases
 from rayka.queue.settings import MOST_AHEAD, Lease
 from rayka.share.record_state import AcknowledgeType
@@ -32,18 +38,18 @@ def runs(*offsets: int, partition: int = 0) -> list[ItemRun]:
     return found
 
 
-def said(leases: Leases) -> dict[int, dict[int, RecordAcknowledgement]]:
+def acknowledgements(leases: Leases) -> dict[int, dict[int, RecordAcknowledgement]]:
     """What is to be sent now, by partition and offset."""
     found: dict[int, dict[int, RecordAcknowledgement]] = {}
-    for (partition, first, last), acknowledgement in leases.take_said():
+    for (partition, first, last), acknowledgement in leases.take_acknowledgements():
         of_partition = found.setdefault(partition, {})
         assert of_partition.keys().isdisjoint(range(first, last + 1))
         of_partition.update(dict.fromkeys(range(first, last + 1), acknowledgement))
     return found
 
 
-def held(leases: Leases, partition: int = 0) -> list[int]:
-    return [*offsets(leases.held(), partition)]
+def delivered(leases: Leases, partition: int = 0) -> list[int]:
+    return [*offsets(leases.delivered(), partition)]
 
 
 def holding(lease: Lease, *offsets: int) -> Leases:
@@ -60,34 +66,34 @@ def test_items_come_in_order_and_are_done_with_the_next_get_of_the_same_holder()
     leases.add(runs(1, 2, 3), 0)
     assert [leases.take(holder, 0) for holder in ("me", "you", "me", "you")] == [*items(1, 2, 3), None]
     leases.next_get("you")
-    assert said(leases) == {0: {2: ACCEPT}}
-    assert held(leases) == [1, 3]
+    assert acknowledgements(leases) == {0: {2: ACCEPT}}
+    assert delivered(leases) == [1, 3]
 
 
 def test_with_task_done_only_that_ends_a_lease_oldest_first() -> None:
     leases = holding(Lease.TASK_DONE, 1, 2)
     leases.next_get("me")
-    assert not leases.has_said
+    assert not leases.has_acknowledgements
     assert leases.settle("me", ACCEPT)
     assert leases.settle("me", RELEASE)
     assert not leases.settle("me", ACCEPT)
-    assert said(leases) == {0: {1: ACCEPT, 2: RELEASE}}
+    assert acknowledgements(leases) == {0: {1: ACCEPT, 2: RELEASE}}
 
 
 def test_with_program_items_are_done_when_the_program_ends_whoever_got_them() -> None:
     leases = holding(Lease.PROGRAM, 1, 2)
     leases.next_get("me")
     leases.end_holders(lambda holder: False)
-    assert not leases.has_said
+    assert not leases.has_acknowledgements
     leases.end()
-    assert said(leases) == {0: {1: ACCEPT, 2: ACCEPT}}
+    assert acknowledgements(leases) == {0: {1: ACCEPT, 2: ACCEPT}}
 
 
 def test_the_end_finishes_what_was_delivered_unless_the_program_had_to_say_so() -> None:
     for lease, expected in ((Lease.NEXT_GET, {0: {1: ACCEPT}}), (Lease.TASK_DONE, {})):
         leases = holding(lease, 1)
         leases.end()
-        assert said(leases) == expected
+        assert acknowledgements(leases) == expected
 
 
 def test_after_the_end_nobody_gets_what_goes_back() -> None:
@@ -100,9 +106,9 @@ def test_after_the_end_nobody_gets_what_goes_back() -> None:
 def test_a_holder_that_has_ended_gets_nothing_more_so_its_items_are_done() -> None:
     leases = holding(Lease.NEXT_GET, 1)
     leases.end_holders(lambda holder: True)
-    assert not leases.has_said
+    assert not leases.has_acknowledgements
     leases.end_holders(lambda holder: False)
-    assert said(leases) == {0: {1: ACCEPT}}
+    assert acknowledgements(leases) == {0: {1: ACCEPT}}
 
 
 def test_another_holder_may_finish_the_item_of_one_that_has_ended() -> None:
@@ -110,7 +116,7 @@ def test_another_holder_may_finish_the_item_of_one_that_has_ended() -> None:
     assert not leases.settle("you", ACCEPT)
     leases.end_holders(lambda holder: False)
     assert leases.settle("you", ACCEPT)
-    assert said(leases) == {0: {1: ACCEPT}}
+    assert acknowledgements(leases) == {0: {1: ACCEPT}}
 
 
 def test_only_a_program_that_takes_items_quickly_has_more_fetched_ahead() -> None:
@@ -137,7 +143,7 @@ def test_what_nobody_takes_goes_back_as_ranges_and_the_next_fetch_is_small() -> 
     assert leases.take_idle(50) == {}
     assert leases.take_idle(IDLE_MS) == {0: [(1, 4), (7, 8), (20, 20)], 1: [(5, 5)]}
     assert leases.wanted(1) == 1
-    assert held(leases) == [0]
+    assert delivered(leases) == [0]
 
 
 def test_many_items_are_taken_together_or_not_at_all() -> None:
@@ -146,7 +152,7 @@ def test_many_items_are_taken_together_or_not_at_all() -> None:
     assert leases.take_many("me", 3, 0) is None
     assert leases.take_many("me", 2, 0) == runs(1, 2)
     leases.next_get("me")
-    assert said(leases) == {0: {1: ACCEPT, 2: ACCEPT}}
+    assert acknowledgements(leases) == {0: {1: ACCEPT, 2: ACCEPT}}
 
 
 def test_items_of_a_replaced_leader_are_forgotten() -> None:
@@ -159,17 +165,19 @@ def test_items_of_a_replaced_leader_are_forgotten() -> None:
 def test_an_acknowledgement_that_failed_does_not_replace_a_newer_one() -> None:
     leases = holding(Lease.TASK_DONE, 1, 2)
     leases.settle("me", ACCEPT)
-    leases.say_again([Acknowledged(LeasedOffsets(0, 1, 2), RELEASE), Acknowledged(LeasedOffsets(1, 1, 1), RELEASE)])
-    assert said(leases) == {0: {1: ACCEPT, 2: RELEASE}, 1: {1: RELEASE}}
+    leases.send_again(
+        [RangeAcknowledgement(LeasedOffsets(0, 1, 2), RELEASE), RangeAcknowledgement(LeasedOffsets(1, 1, 1), RELEASE)]
+    )
+    assert acknowledgements(leases) == {0: {1: ACCEPT, 2: RELEASE}, 1: {1: RELEASE}}
 
 
 def test_a_lease_that_has_ended_is_not_renewed_until_the_item_is_got_again() -> None:
     leases = holding(Lease.NEXT_GET, 1, 2)
     assert leases.begin_renewal() == [LeasedOffsets(0, 1, 2)]
     leases.lose(0, 1)
-    assert held(leases) == [2]
+    assert delivered(leases) == [2]
     leases.add(runs(1), 0)
-    assert held(leases) == [1, 2]
+    assert delivered(leases) == [1, 2]
 
 
 def test_a_late_answer_about_a_lease_does_not_count_for_the_next_lease_of_its_item() -> None:
@@ -179,7 +187,7 @@ def test_a_late_answer_about_a_lease_does_not_count_for_the_next_lease_of_its_it
     leases.add(runs(1), 0)
     leases.take("me", 0)
     leases.lose(0, 1)
-    assert held(leases) == [1, 2]
+    assert delivered(leases) == [1, 2]
 
 
 def test_items_whose_fetch_began_too_long_ago_are_forgotten_and_newer_ones_are_not() -> None:
@@ -191,15 +199,15 @@ def test_items_whose_fetch_began_too_long_ago_are_forgotten_and_newer_ones_are_n
     assert leases.ready_count == 2
     leases.forget_older(5)
     assert leases.take_many("me", 1, 60) == runs(3)
-    assert held(leases) == [1, 3]
+    assert delivered(leases) == [1, 3]
     leases.validate_state()
 
 
 def test_one_item_is_rejected_and_those_around_it_are_not() -> None:
     leases = holding(Lease.PROGRAM, 1, 2, 3)
     leases.settle_item("you", items(2)[0], RELEASE)
-    assert said(leases) == {0: {2: RELEASE}}
-    assert held(leases) == [1, 3]
+    assert acknowledgements(leases) == {0: {2: RELEASE}}
+    assert delivered(leases) == [1, 3]
 
 
 def test_large_items_are_fetched_ahead_up_to_a_number_of_bytes() -> None:
@@ -218,19 +226,25 @@ def test_a_batch_of_several_runs_comes_in_order_and_leaves_the_rest() -> None:
     assert leases.take("me", 0) == items(1)[0]
     assert leases.take_many("me", 3, 0) == runs(2, 7, 8)
     assert leases.take_ready() == {0: [(9, 9)]}
-    assert held(leases) == [1, 2, 7, 8]
+    assert delivered(leases) == [1, 2, 7, 8]
 
 
 def test_acknowledgements_of_neighbours_are_one_on_the_wire() -> None:
-    done = [Acknowledged(LeasedOffsets(0, *each), ACCEPT) for each in ((5, 5), (1, 3), (4, 4), (7, 7))]
-    failed = [Acknowledged(LeasedOffsets(1, 4, 4), RELEASE), Acknowledged(LeasedOffsets(1, 5, 5), ACCEPT)]
+    done = [RangeAcknowledgement(LeasedOffsets(0, *each), ACCEPT) for each in ((5, 5), (1, 3), (4, 4), (7, 7))]
+    failed = [
+        RangeAcknowledgement(LeasedOffsets(1, 4, 4), RELEASE),
+        RangeAcknowledgement(LeasedOffsets(1, 5, 5), ACCEPT),
+    ]
     batches = acknowledgement_batches([*done, *failed])
     assert [batch[:3] for batch in batches[0]] == [(1, 5, (1,)), (7, 7, (1,))]
     assert [batch[:3] for batch in batches[1]] == [(4, 4, (2,)), (5, 5, (1,))]
 
 
 def test_refused_acknowledgements_are_halved_down_to_single_items() -> None:
-    left, single = [[Acknowledged(LeasedOffsets(0, 1, 5), ACCEPT), Acknowledged(LeasedOffsets(0, 9, 9), RELEASE)]], []
+    left, single = (
+        [[RangeAcknowledgement(LeasedOffsets(0, 1, 5), ACCEPT), RangeAcknowledgement(LeasedOffsets(0, 9, 9), RELEASE)]],
+        [],
+    )
     while left:
         part = left.pop()
         if sum(one.place.length for one in part) == 1:
@@ -262,8 +276,8 @@ def test_every_item_ends_in_exactly_one_way(lease: Lease, steps: list[tuple[str,
         elif step == "get batch":
             leases.take_many(holder, 2, now_ms)
         elif step == "reject":
-            if offsets_held := held(leases):
-                leases.settle_item(holder, Item(0, offsets_held[len(offsets_held) // 2], b""), RELEASE)
+            if offsets_delivered := delivered(leases):
+                leases.settle_item(holder, Item(0, offsets_delivered[len(offsets_delivered) // 2], b""), RELEASE)
         elif step == "done":
             leases.settle(holder, ACCEPT)
         elif step == "ended":
@@ -278,8 +292,8 @@ def test_every_item_ends_in_exactly_one_way(lease: Lease, steps: list[tuple[str,
                 leases.forget_older(now_ms - 3)
             lost += before - set(offsets(ranges_of(leases._ready_places())))
         leases.validate_state()
-        acknowledged += said(leases).get(0, {})
-    kept = held(leases)
+        acknowledged += acknowledgements(leases).get(0, {})
+    kept = delivered(leases)
     back += offsets(leases.take_ready())
     assert sorted([*acknowledged, *back, *lost, *kept]) == [*range(fetched)]
 

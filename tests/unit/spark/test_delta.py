@@ -12,9 +12,9 @@ import pyspark
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.delta import create_statement, delta_settings, delta_sink, merge_statement, options_of, settings_of
-from rayka.spark.running import Batch
+from rayka.spark.running import BatchIdentity
 
-BATCH = Batch("s", 7, {"clicks": {"0": [5, 9]}})
+BATCH = BatchIdentity("s", 7, {"clicks": {"0": [5, 9]}})
 
 
 def test_statements_and_writers_are_told_the_same_of_a_batch() -> None:
