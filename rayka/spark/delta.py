@@ -91,7 +91,8 @@ class DeltaSink:
         batch = batch_of(df, batch_id)
         if batch is None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, 'delta_sink is for streams: write a batch with format("delta")')
-        self._require_alone()
+        if (running := running_batch()) is not None:
+            running.require_alone(self, "delta_sink", self._path)
         rows = self._transformed(df) if self._key is None else self._upserts(df, self._key)
         self._require_owner(rows, batch.stream_id)
         if self._key is None:
@@ -102,15 +103,6 @@ class DeltaSink:
 
     def release(self, stream_id: str) -> None:
         """Nothing is kept for a stream."""
-
-    def _require_alone(self) -> None:
-        """Delta would skip what a second sink writes in the same batch. Raises INVALID_REQUEST."""
-        running = running_batch()
-        if running is not None and running.sinks.setdefault(f"delta:{self._path}", self) is not self:
-            message = (
-                f"A stream has one delta_sink for {self._path}: the second takes the batch of the first for its own"
-            )
-            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
 
     def _committed_offsets(self, spark: SparkSession, batch: BatchIdentity) -> Any:
         """What the commit of a batch says that it has read: it is one of the last, or has to be looked for."""

@@ -31,6 +31,15 @@ class RunningBatch(NamedTuple):
     ranges: tuple[OffsetRange, ...]
     sinks: dict[str, KeepingSink]
 
+    def require_alone(self, sink: KeepingSink, kind: str, target: str) -> None:
+        """Raises INVALID_REQUEST for the second sink of a kind that writes the batch to a topic or table.
+
+        It would find the batch there, which the first one has written, and leave its own rows out.
+        """
+        if self.sinks.setdefault(f"{kind}:{target}", sink) is not sink:
+            message = f"A stream has one {kind} for {target}: the second takes the batch of the first for its own"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+
 
 _running: ContextVar[RunningBatch | None] = ContextVar("running", default=None)
 

@@ -215,11 +215,7 @@ class TopicSink:
         running = running_batch()
         if running is None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "topic_sink is for streams: use write_topic")
-        if running.sinks.setdefault(self._topic, self) is not self:
-            raise RaykaError(
-                ErrorCode.INVALID_REQUEST,
-                f"A stream has one topic_sink for {self._topic}: the second takes the batch of the first for its own",
-            )
+        running.require_alone(self, "topic_sink", self._topic)
         rows = records_of(df if self._transform is None else self._transform(df), **self._columns)
         transactions = self._transactions_of(df, running)
         group = self._group(running.stream_id)

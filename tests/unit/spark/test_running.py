@@ -17,6 +17,13 @@ RANGES = (OffsetRange("clicks", 0, 5, 9), OffsetRange("clicks", 1, 0, 0), Offset
 OFFSETS = {"clicks": {"0": [5, 9], "1": [0, 0]}, "pages": {"0": [1, 4]}}
 
 
+class Keeping:
+    """A sink that keeps nothing."""
+
+    def release(self, stream_id: str) -> None:
+        """There is nothing to close."""
+
+
 def test_a_sink_knows_what_its_batch_reads() -> None:
     with run_batch(RunningBatch("s", RANGES, {})):
         assert stream_id() == "s"
@@ -68,3 +75,12 @@ def test_a_batch_with_records_that_were_not_written_is_never_passed_over(left: t
     for written in ({"clicks": {"0": [5, 9]}}, {}, None, [{"clicks": {"0": 9}}]):
         with pytest.raises(RaykaError, match="copied or restored"):
             batch.require_same(written, "/data/t")
+
+
+def test_a_second_sink_for_the_same_topic_is_refused_before_it_leaves_its_rows_out() -> None:
+    batch, first, second = RunningBatch("s", RANGES, {}), Keeping(), Keeping()
+    batch.require_alone(first, "topic_sink", "pages")
+    batch.require_alone(first, "topic_sink", "pages")
+    batch.require_alone(second, "delta_sink", "pages")
+    with pytest.raises(RaykaError, match="one topic_sink for pages"):
+        batch.require_alone(second, "topic_sink", "pages")
