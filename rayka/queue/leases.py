@@ -2,8 +2,9 @@
 
 A holder is a thread or an asyncio task of the program. Items are fetched ahead only while the program takes them
 quickly: the window grows when it has taken the items of a fetch within `_QUICK_MS`, and is one item again after items
-had to be given back. Nothing more is fetched ahead while `_MOST_BYTES` are here. An item that is fetched ahead and not
-delivered within `_IDLE_MS` goes back to the queue, for others.
+had to be given back. Nothing more is fetched ahead while `_MOST_BYTES` are here. What is fetched ahead goes back to the
+queue, for others, when the program has taken nothing for `_IDLE_MS`, or has not got to it within `_LONGEST_AHEAD_MS`:
+a lease that ends here counts as a delivery, so an item could come to its limit without ever being delivered.
 
 Items that follow each other in a partition are one object, here and on their way: a batch costs little more than an
 item.
@@ -30,6 +31,8 @@ ACCEPT = RecordAcknowledgement(AcknowledgeType.ACCEPT)
 RELEASE = RecordAcknowledgement(AcknowledgeType.RELEASE)
 _QUICK_MS = 100
 _IDLE_MS = 100
+_LONGEST_AHEAD_MS = 4000
+"""With the wait of its fetch this is less than half of the shortest lease, from when on a lease is not relied on."""
 _GROWTH = 4
 _MOST_BYTES = 32 << 20
 _ENDED = None
@@ -75,10 +78,11 @@ class ItemRun(NamedTuple):
 
 
 class ReadyRun(NamedTuple):
-    """Items that are not delivered; the fetch that brought them began at `since_ms`."""
+    """Items that are not delivered; the fetch that brought them began at `since_ms` and ended at `added_ms`."""
 
     run: ItemRun
     since_ms: int
+    added_ms: int
 
 
 class Leases:
@@ -134,7 +138,7 @@ class Leases:
         """Items were fetched, maybe none, from `since_ms` on. `is_dry`: there are no more now."""
         self._is_dry = is_dry or not runs
         for run in runs:
-            self._ready.append(ReadyRun(run, now_ms if since_ms is None else since_ms))
+            self._ready.append(ReadyRun(run, now_ms if since_ms is None else since_ms, now_ms))
             self.ready_count += len(run.values)
             self._ready_bytes += run.size
             self._clear_renewal(run.place)
@@ -265,12 +269,14 @@ class Leases:
             self._acknowledgements += [RangeAcknowledgement(part, acknowledgement) for part in parts]
 
     def take_idle(self, now_ms: int) -> dict[int, list[tuple[int, int]]]:
-        """What nobody has taken for a while, to be given back: first and last offsets by partition."""
+        """What is here if it is due to be given back: first and last offsets by partition."""
         return self.take_ready() if self.is_idle(now_ms) else {}
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether nobody has taken for a while what is here."""
-        return bool(self._ready) and now_ms - self._taken_ms >= _IDLE_MS
+        """Whether nobody takes what is here, or only so slowly that it has been here for long."""
+        if not self._ready:
+            return False
+        return now_ms - self._taken_ms >= _IDLE_MS or now_ms - self._ready[0].added_ms >= _LONGEST_AHEAD_MS
 
     def take_ready(self) -> dict[int, list[tuple[int, int]]]:
         """All that is not delivered, to be given back as `take_idle`."""

@@ -16,11 +16,12 @@ from rayka.queue.leased_offsets import (
     ranges_of,
 )
 from rayka.queue.leases import ACCEPT, Item, ItemRun, Leases
-from rayka.queue.settings import MOST_AHEAD, Lease
+from rayka.queue.settings import MOST_AHEAD, SHORTEST_LEASE_S, Lease
 from rayka.share.record_state import AcknowledgeType
 
 RELEASE = RecordAcknowledgement(AcknowledgeType.RELEASE)
 IDLE_MS = 1000
+LONGEST_FETCH_MS = 2000
 
 
 def items(*offsets: int, partition: int = 0) -> list[Item]:
@@ -201,6 +202,20 @@ def test_items_whose_fetch_began_too_long_ago_are_forgotten_and_newer_ones_are_n
     assert leases.take_many("me", 1, 60) == runs(3)
     assert delivered(leases) == [1, 3]
     leases.validate_state()
+
+
+def test_what_a_slow_program_has_not_got_to_goes_back_while_its_lease_can_be_relied_on() -> None:
+    leases = Leases(Lease.NEXT_GET)
+    leases.add(runs(*range(MOST_AHEAD)), LONGEST_FETCH_MS, since_ms=0)
+    now_ms = LONGEST_FETCH_MS
+    while not leases.is_idle(now_ms):
+        leases.take("me", now_ms)
+        now_ms += 90
+        assert now_ms < SHORTEST_LEASE_S * 1000 / 2
+    first_left = MOST_AHEAD - leases.ready_count
+    assert first_left > 10
+    assert leases.take_idle(now_ms) == {0: [(first_left, MOST_AHEAD - 1)]}
+    assert leases.wanted(1) == 1
 
 
 def test_one_item_is_rejected_and_those_around_it_are_not() -> None:
