@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rayka.client.producer.blocking import Producer
@@ -25,29 +25,35 @@ class QueueWriter:
 
     def put(self, data: bytes) -> None:
         """Return when at most `put_ahead` items are not in the log. Raises the error of this item or an earlier one."""
-        self._wait(self._producer.send(self._topic, data), 1)
+        self._wait([(self._producer.send(self._topic, data), 1)])
 
     def put_all(self, values: Sequence[bytes]) -> None:
         """As `put`, for several items."""
         futures = self._producer.send_batch(self._topic, None, values)
-        for number, future in enumerate(futures, 1):  # The last batch counts for all: those before it are older.
-            self._wait(future, len(values) if number == len(futures) else 0)
+        # The last batch counts for all: those before it are older.
+        self._wait([(future, len(values) if future is futures[-1] else 0) for future in futures])
 
-    def _wait(self, future: ProduceFuture[Any], count: int) -> None:
-        """Wait for this future of `count` items; with `put_ahead` only for the oldest ones beyond that number."""
+    def _wait(self, sent: Sequence[tuple[ProduceFuture[Any], int]]) -> None:
+        """Wait for these futures, each of so many items; with `put_ahead` only for the oldest ones beyond that number.
+
+        Behind one that failed the others are still waited for: now, or by the next call.
+        """
         if self._put_ahead == 0:
-            future.get()
+            _get_all(sent)
             return
-        due = []
         with self._lock:
-            self._ahead.append((future, count))
-            self._ahead_count += count
-            while self._ahead_count > self._put_ahead:
-                oldest, its_count = self._ahead.popleft()
-                self._ahead_count -= its_count
-                due.append(oldest)
-        for each in due:
-            each.get()
+            self._ahead.extend(sent)
+            self._ahead_count += sum(count for _, count in sent)
+        while (oldest := self._take_due()) is not None:
+            oldest.get()
+
+    def _take_due(self) -> ProduceFuture[Any] | None:
+        with self._lock:
+            if self._ahead_count <= self._put_ahead:
+                return None
+            future, count = self._ahead.popleft()
+            self._ahead_count -= count
+            return future
 
     async def put_async(self, data: bytes) -> None:
         """Return when the item is in the log."""
@@ -57,11 +63,16 @@ class QueueWriter:
         """Return when all items are in the log. Raises the first error."""
         with self._lock:
             futures, self._ahead, self._ahead_count = self._ahead, deque(), 0
-        first: RaykaError | None = None
-        for future, _ in futures:
-            try:
-                future.get()
-            except RaykaError as error:
-                first = first or error
-        if first is not None:
-            raise first
+        _get_all(futures)
+
+
+def _get_all(sent: Iterable[tuple[ProduceFuture[Any], int]]) -> None:
+    """Wait for all of them. Raises the first error."""
+    first: RaykaError | None = None
+    for future, _ in sent:
+        try:
+            future.get()
+        except RaykaError as error:
+            first = first or error
+    if first is not None:
+        raise first
