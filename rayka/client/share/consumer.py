@@ -340,13 +340,15 @@ class AsyncShareConsumer(AsyncClosing):
         if self._is_closed:
             return
         self._is_closed = True
-        await asyncio.gather(*(task for task in self._commits if task is not None), return_exceptions=True)
-        await self._acknowledge(self._take_acknowledgements())
         member = self._member
-        await self._broker.share_leaders.end_session(
-            member.group_id, member.member_id, tuple(self._topic_ids), is_lost=False
-        )
-        await member.leave()
+        try:
+            await asyncio.gather(*(task for task in self._commits if task is not None), return_exceptions=True)
+            await self._acknowledge(self._take_acknowledgements())
+            await self._broker.share_leaders.end_session(
+                member.group_id, member.member_id, tuple(self._topic_ids), is_lost=False
+            )
+        finally:
+            await member.leave()
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

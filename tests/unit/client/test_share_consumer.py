@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -15,6 +17,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.record_state import AcknowledgeType
+from rayka.testing import wait_until
 from rayka.types import TopicPartition
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -250,6 +253,25 @@ def test_records_must_be_acknowledged_before_the_next_poll_and_only_once(cluster
         consumer.acknowledge(record)
         with pytest.raises(RaykaError, match="acknowledged already"):
             consumer.acknowledge(record)
+
+
+def test_a_consumer_whose_close_is_interrupted_has_left_its_group(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second `close` does nothing, and it would be a member until the end of the process."""
+    consumer = cluster.share_consumer("workers", ["tasks"])
+    wait_until(lambda: cluster.admin().list_groups(["Stable"], ["share"]), 20, "it is a member")
+    is_closing = threading.Event()
+
+    async def end_session(*_: object, **__: object) -> None:
+        is_closing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(cluster._connection.broker.share_leaders, "end_session", end_session)
+    closing = consumer._loop.submit(consumer._core.close())
+    assert is_closing.wait(20)
+    closing.cancel()
+    wait_until(lambda: cluster.admin().list_groups(["Empty"], ["share"]), 20, "it has left")
 
 
 def test_an_unknown_mode_is_refused(cluster: Cluster) -> None:
