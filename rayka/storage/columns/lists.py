@@ -20,7 +20,8 @@ from rayka.storage.columns.decode import Bytes, Longs
 _WORD = 8
 _FIRST_ADDRESS = _WORD
 """Where the arrays that stand for all memory begin; the address 0 would be no array."""
-_LAST_ADDRESS = 2**47
+_LAST_ADDRESS = 2**56
+"""No processor has a process's memory behind this: x86-64 has up to 2^47 or 2^56, ARM 2^48 or 2^52."""
 _TYPE = 1
 _SIZE = object.__basicsize__ // _WORD
 _LIST_ITEMS = _SIZE + 1
