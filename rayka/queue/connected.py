@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
-import contextlib
+import logging
 import threading
 from typing import Final
 from weakref import WeakSet
@@ -19,8 +19,12 @@ from rayka.queue.settings import QueueSettings
 from rayka.queue.topic import QueueTopic
 from rayka.queue.writer import QueueWriter
 
+logger = logging.getLogger(__name__)
+
 _BUFFER_BYTES: Final = 256 << 20
 _EXIT_TIMEOUT_S: Final = 5.0
+_FLUSH_TIMEOUT_MS: Final = 10_000
+"""As when a cluster is closed."""
 _producers: dict[RayCluster, Producer] = {}
 CONNECTING = threading.RLock()
 """Held while a handle connects, so that two threads do not connect it twice."""
@@ -72,14 +76,20 @@ def end_later(connected: Connected) -> None:
         connected.loop.submit(connected.reader.end())
 
 
+def _flush() -> None:
+    for producer in _producers.values():
+        try:
+            producer.flush(timeout_ms=_FLUSH_TIMEOUT_MS)
+        except RaykaError as error:
+            logger.error("items that were put ahead may not be in their queues: %s", error)
+
+
 @atexit.register
 def _leave() -> None:
     """The program ends: write its items, end its leases, and delete the queues without a name that it made."""
     if not ray.is_initialized():
         return
-    for producer in _producers.values():
-        with contextlib.suppress(RaykaError):
-            producer.flush(timeout_ms=_EXIT_TIMEOUT_S * 1000)
+    _flush()
     ends = [each.loop.submit(each.reader.end(is_exit=True)) for each in list(_all) if not each.loop.is_closed]
     ends += [each.loop.submit(each.topic.delete()) for each in UNNAMED.values() if not each.loop.is_closed]
     concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)

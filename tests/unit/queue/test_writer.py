@@ -9,6 +9,7 @@ import pytest
 from rayka.client.producer.batch import BatchFuture, ProducerBatch
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.queue import connected
 from rayka.queue.writer import QueueWriter
 from rayka.types import TopicPartition
 
@@ -38,3 +39,15 @@ def test_behind_an_item_that_failed_the_errors_of_others_are_raised_too(put_ahea
     with pytest.raises(RaykaError, match="refused"):
         writer.flush()
     writer.flush()
+
+
+def test_a_program_that_ends_before_its_items_are_in_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class UnreachableProducer:
+        def flush(self, *, timeout_ms: float) -> None:
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"7 bytes are not sent after {timeout_ms} ms")
+
+    monkeypatch.setattr(connected, "_producers", {"cluster": UnreachableProducer()})
+    connected._flush()
+    assert "7 bytes are not sent" in caplog.text
