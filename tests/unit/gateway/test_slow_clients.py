@@ -191,7 +191,7 @@ def test_a_wait_for_records_is_capped(tmp_path: Path) -> None:
 def test_connections_leave_half_of_the_file_descriptors_to_the_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (40, 40))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (80, 80))  # two of each connection
 
     async def check(listener: Listener, broker: LocalBroker) -> None:
         clients = [await WireClient.connect(listener.port) for _ in range(20)]
