@@ -21,12 +21,12 @@ from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.queue.holders import is_alive
+from rayka.queue.item_waiters import ItemWaiters
 from rayka.queue.leased_offsets import LeasedOffsets, RangeAcknowledgement
 from rayka.queue.leases import Item, ItemRun, Leases
 from rayka.queue.member import MAX_BYTES, QueueMember
 from rayka.queue.settings import SHORTEST_LEASE_S, QueueSettings
 from rayka.queue.topic import GONE, QueueTopic
-from rayka.queue.waiters import Waiters
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class QueueReader:
         self._member = QueueMember(broker, topic, settings.lease_s or SHORTEST_LEASE_S, self._send_again, self._lose)
         self._leases = Leases(settings.lease, settings.prefetch)
         self._lock = threading.Lock()
-        self._waiters = Waiters()
+        self._waiters = ItemWaiters()
         self._background = BackgroundTasks(f"queue {topic.name}")
         self._epochs: dict[int, int] = {}
         self._image: object = None
@@ -117,7 +117,7 @@ class QueueReader:
             if self._error is not None:
                 raise self._error
             if self._leases.ready_count:
-                return Waiters.woken()
+                return ItemWaiters.woken()
             waiter = self._waiters.add()
         self._loop.call_soon(self._start_pumping)
         return waiter

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from rayka.errors import RaykaError
 
 
-class Waiters:
+class ItemWaiters:
     """Wakes the one that has waited longest first."""
 
     def __init__(self) -> None:
