@@ -143,7 +143,7 @@ class QueueReader:
 
     def _forget_old(self) -> None:
         """Leases that are not delivered and can't be relied on: a leader was replaced, or this process stood still."""
-        self._leases.forget_older(_now_ms() - int(self._member.lease_s * 1000 / 2))  # else given back long before
+        self._leases.forget_older(_now_ms() - int(self._member.lease_s * 1000 / 2))  # a pause: else they went back
         if self._broker.image is not self._image:
             self._forget_lost()
 
