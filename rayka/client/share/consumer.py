@@ -48,6 +48,7 @@ Acknowledgements = Mapping[TopicPartition, Mapping[int, RecordAcknowledgement]]
 """Acknowledgements by partition and offset."""
 _ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
+_RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, GROUP_BACKOFF)
 _RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 
 
@@ -95,6 +96,7 @@ class AsyncShareConsumer(AsyncClosing):
         self.home = asyncio.get_running_loop()
         self._reader = SegmentReader()
         self._unacknowledged: set[tuple[TopicPartition, int]] = set()
+        self._given: set[tuple[TopicPartition, int]] = set()
         self._acknowledgements: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._commits: set[asyncio.Task[Any] | None] = set()
@@ -108,7 +110,9 @@ class AsyncShareConsumer(AsyncClosing):
         `close`; what ended the membership; and an error of a partition that will not pass by itself.
         """
         self._end_last_poll()
-        return await self.poll_more(timeout_ms, self._max_poll_records)
+        records = await self.poll_more(timeout_ms, self._max_poll_records)
+        self._given |= {(record.topic_partition, record.offset) for record in records}
+        return records
 
     @at_home
     async def poll_more(self, timeout_ms: float, max_records: int) -> list[ShareRecord]:
@@ -133,12 +137,16 @@ class AsyncShareConsumer(AsyncClosing):
         return bool(self._member.assignment)
 
     def _end_last_poll(self) -> None:
-        if self._unacknowledged and not self._is_implicit:
-            reason = f"Acknowledge each record before the next poll: {len(self._unacknowledged)} are not acknowledged"
+        """Accept what the program was given, and release what came when its poll had been cancelled."""
+        given, unacknowledged = self._given, list(self._unacknowledged)  # the other loop may add to it meanwhile
+        if not self._is_implicit and (count := len(given.intersection(unacknowledged))):
+            reason = f"Acknowledge each record before the next poll: {count} are not acknowledged"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        for topic_partition, offset in self._unacknowledged:
-            self._acknowledgements[topic_partition][offset] = _ACCEPTED
-        self._unacknowledged.clear()
+        for place in unacknowledged:
+            topic_partition, offset = place
+            self._acknowledgements[topic_partition][offset] = _ACCEPTED if place in given else _RELEASED
+        self._unacknowledged.difference_update(unacknowledged)
+        self._given = set()
 
     async def _fetch(self, wait_s: float, max_records: int) -> list[ShareRecord]:
         assignment = self._member.assignment

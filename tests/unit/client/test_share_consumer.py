@@ -76,6 +76,28 @@ def test_records_are_accepted_with_the_next_poll(cluster: Cluster) -> None:
         assert consumer.poll(timeout_ms=1500) == []
 
 
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_records_that_came_when_their_poll_was_cancelled_are_delivered_again(cluster: Cluster, mode: str) -> None:
+    values = write(cluster, 3)
+
+    async def main() -> set[bytes | None]:
+        async with cluster.async_share_consumer("workers", ["tasks"], acknowledgement_mode=mode) as consumer:
+            cancelled = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
+            await asyncio.sleep(0)
+            wait_until(lambda: consumer._unacknowledged, 30, "records have come")  # and this loop has not heard of it
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            found: set[bytes | None] = set()
+            while len(found) < len(values):
+                for record in await consumer.poll(timeout_ms=500):
+                    found.add(record.value)
+                    consumer.accept(record)
+            return found
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == set(values)
+
+
 def test_a_topic_that_does_not_exist_is_logged_with_its_name(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
