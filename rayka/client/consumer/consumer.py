@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from rayka.client.consumer.fetcher import Fetcher
 from rayka.client.consumer.offsets import look_up
-from rayka.client.consumer.pending import PendingRecords
+from rayka.client.consumer.pending import PendingRecords, Polled
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -83,7 +83,6 @@ class AsyncConsumer(AsyncClosing):
         """The partitions that are read."""
         return set(self._fetcher.partitions)
 
-    @at_home
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, ConsumerRecords]:
@@ -92,15 +91,15 @@ class AsyncConsumer(AsyncClosing):
         Raises the error of a partition that can't be read: OFFSET_OUT_OF_RANGE without a reset, CORRUPT_MESSAGE,
         INVALID_RECORD if a deserializer failed. Reading goes on at the same position at the next call.
         """
-        limit = self._limit(max_records)
-        self._return_pending()
-        return await self._wait(lambda: self._fetcher.take(limit), timeout_ms)
+        records = await self._take(partial(self._fetcher.take, self._limit(max_records)), timeout_ms)
+        self.pending.end_delivery()
+        return records
 
-    @at_home
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """All record batches that were read ahead, not decoded; errors as `poll`."""
-        self._return_pending()
-        return await self._wait(self._fetcher.take_batches, timeout_ms)
+        batches = await self._take(self._fetcher.take_batches, timeout_ms)
+        self.pending.end_delivery()
+        return batches
 
     async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """All records that were read ahead as a table, without a Python object for any of them; it may be empty.
@@ -112,7 +111,7 @@ class AsyncConsumer(AsyncClosing):
         polled = await self.poll_batches(timeout_ms)
         try:
             return await asyncio.to_thread(tables_module().table_of, polled, columns, self.config.check_crcs)
-        except RaykaError:
+        except (RaykaError, asyncio.CancelledError):
             for partition, position in unread(polled):
                 await self.seek(partition, position)
             raise
@@ -256,6 +255,11 @@ class AsyncConsumer(AsyncClosing):
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
 
+    @at_home
+    async def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+        self._return_pending()
+        return self.pending.begin_delivery(await self._wait(take, timeout_ms))
+
     async def _wait(self, take: Callable[[], Taken], timeout_ms: float | None) -> Taken:
         """What `take` gives as soon as that is not empty, or at the end of the time."""
         self._require_open()
@@ -281,6 +285,7 @@ class AsyncConsumer(AsyncClosing):
 
     def _take_some(self) -> dict[TopicPartition, ConsumerRecords]:
         """For iteration: `max_poll_records`, and more as long as the program is quick to take them."""
+        self._return(self.pending.polled)
         taken = self._fetcher.take(self._fill_limit)
         if taken:
             now_s, least = time.monotonic(), self.config.max_poll_records
@@ -290,8 +295,11 @@ class AsyncConsumer(AsyncClosing):
         return taken
 
     def _return_pending(self) -> None:
-        """Un-read what iteration has not given out."""
-        for partition, offset in self.pending.first_offsets().items():
+        """Un-read what has not reached the program."""
+        self._return(self.pending.first_offsets())
+
+    def _return(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in [*offsets.items()]:
             state = self._state(partition)
             self._reposition(state, partial(state.seek, offset))
 

@@ -1,22 +1,33 @@
-"""What iteration has taken from the fetches and not yet given out."""
+"""What was taken from the fetches and has not reached the program yet."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords, MadeRecords
 from rayka.errors import RaykaError
 from rayka.types import TopicPartition
 
+Polled = TypeVar(
+    "Polled", bound=Mapping[TopicPartition, ConsumerRecords] | Mapping[TopicPartition, list[RecordBatches]]
+)
+
 
 class PendingRecords:
-    """Records in the order in which they are given out. `made` are the next of them, all of one partition."""
+    """Records in the order in which iteration gives them out. `made` are the next of them, all of one partition.
+
+    What a poll takes in the client's loop is pending until its caller has it: in another loop, that may have cancelled
+    the poll meanwhile.
+    """
 
     def __init__(self) -> None:
         self.made: deque[ConsumerRecord] = deque()
         self._waiting: deque[tuple[TopicPartition, ConsumerRecords]] = deque()
+        self.polled: dict[TopicPartition, int] = {}
+        """Where the records begin that a poll took and whose caller does not have them yet."""
 
     def __bool__(self) -> bool:
         return bool(self.made or self._waiting)
@@ -24,6 +35,18 @@ class PendingRecords:
     def add(self, taken: Mapping[TopicPartition, ConsumerRecords]) -> None:
         """Append what a fetcher gave, partition by partition."""
         self._waiting.extend((partition, records) for partition, records in taken.items() if records)
+
+    def begin_delivery(self, polled: Polled) -> Polled:
+        """A poll has taken this; it is pending until `end_delivery`."""
+        for partition, records in polled.items():
+            self.polled[partition] = (
+                records.first_offset if isinstance(records, ConsumerRecords) else records[0].position
+            )
+        return polled
+
+    def end_delivery(self) -> None:
+        """The caller of the poll has what it took. May be called in the caller's thread."""
+        self.polled.clear()
 
     def popleft(self) -> ConsumerRecord:
         """The next record. Raises IndexError."""
@@ -69,7 +92,7 @@ class PendingRecords:
         offsets = {partition: records.first_offset for partition, records in reversed(self._waiting)}
         if self.made:
             offsets[self.made[0].topic_partition] = self.made[0].offset
-        return offsets
+        return offsets | self.polled
 
     def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop the records of all other partitions."""
@@ -78,8 +101,11 @@ class PendingRecords:
         kept = [(partition, records) for partition, records in self._waiting if is_wanted(partition)]
         self._waiting.clear()
         self._waiting.extend(kept)
+        for partition in [partition for partition in self.polled if not is_wanted(partition)]:
+            self.polled.pop(partition, None)
 
     def clear(self) -> None:
         """Drop all records."""
         self.made.clear()
         self._waiting.clear()
+        self.polled.clear()

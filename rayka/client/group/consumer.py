@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from rayka.client.consumer.pending import PendingRecords
+from rayka.client.consumer.pending import PendingRecords, Polled
 from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.commits import Commits
@@ -141,11 +141,11 @@ class AsyncGroupConsumer(CommittingConsumer):
 
         Raises also what the coordinator refuses for good, such as UNRELEASED_INSTANCE_ID; the next poll tries again.
         """
-        return await self._poll_events(self.taking(max_records), deadline_after(timeout_ms)) or {}
+        return await self._poll(self.taking(max_records), timeout_ms) or {}
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """As `AsyncConsumer.poll_batches`."""
-        return await self._poll_events(self.taking_batches, deadline_after(timeout_ms)) or {}
+        return await self._poll(self.taking_batches, timeout_ms) or {}
 
     async def fill(self) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
@@ -276,6 +276,11 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     def _forget_pending(self) -> None:
         self.pending.keep(self._fetcher.partitions.__contains__)
+
+    async def _poll(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
+        polled = await self._poll_events(lambda: self.pending.begin_delivery(take()), deadline_after(timeout_ms))
+        self.pending.end_delivery()
+        return polled
 
     async def _poll_events(self, take: Callable[[], T], deadline_s: float | None) -> T | None:
         while isinstance(event := await self.next_event(take, deadline_s), RebalanceCallback):

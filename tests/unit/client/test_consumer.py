@@ -18,6 +18,7 @@ from rayka.client.consumer.records import ConsumerRecord
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import iter_headers, seal
 from rayka.storage.format.records import read_batch
+from rayka.testing import wait_until
 from rayka.types import FetchPartition, IsolationLevel, TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import FaultyPartitions
@@ -64,6 +65,46 @@ def test_records_come_in_order_with_their_offsets(cluster: Cluster) -> None:
     assert [record.offset for record in records] == [*range(1000)]
     assert records[7].timestamp == 1_000_007
     assert records[7].topic_partition == EVENTS
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+@pytest.mark.parametrize("call", ["poll", "poll_batches", "poll_table"])
+def test_records_that_came_when_their_poll_was_cancelled_come_again(
+    cluster: Cluster, call: str, group: str | None
+) -> None:
+    fill(cluster, 3)
+
+    async def main() -> list[ConsumerRecord]:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+            cancelled = asyncio.ensure_future(getattr(consumer, call)(timeout_ms=30_000))
+            await asyncio.sleep(0)
+            state = consumer._fetcher.partitions[EVENTS]
+            wait_until(lambda: state.position == 3, 30, "records have come")  # and this loop has not heard of it
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            assert await consumer.position(EVENTS) == 0
+            return [record for records in (await consumer.poll(30_000)).values() for record in records]
+
+    assert numbers(asyncio.run(asyncio.wait_for(main(), 60))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+def test_iteration_goes_on_with_the_records_of_a_poll_that_was_cancelled(cluster: Cluster, group: str | None) -> None:
+    fill(cluster, 3)
+
+    async def main() -> list[ConsumerRecord]:
+        async with cluster.async_consumer(group, auto_offset_reset="earliest", consumer_timeout_ms=2000) as consumer:
+            await consumer.assign([EVENTS])
+            cancelled = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
+            await asyncio.sleep(0)
+            state = consumer._fetcher.partitions[EVENTS]
+            wait_until(lambda: state.position == 3, 30, "records have come")
+            cancelled.cancel()
+            return [record async for record in consumer]
+
+    assert numbers(asyncio.run(asyncio.wait_for(main(), 60))) == [0, 1, 2]
 
 
 def test_poll_is_bounded(cluster: Cluster) -> None:
