@@ -30,6 +30,7 @@ import psutil
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 READY = "rayka is ready on "
+FIND_TIMEOUT_S = 10.0
 POLL_S = 0.01
 _PORTS = range(20_000, 30_000)
 _next_port = itertools.count(random.randrange(len(_PORTS)))
@@ -233,13 +234,23 @@ class BrokerProcess(ServerProcess):
         return any(line.startswith(READY) for line in self.log)
 
     def leader(self, topic: str, partition: int) -> psutil.Process:
-        """The actor that leads a partition: the process that has its segment open. Raises LookupError if none has."""
-        part = f"/{topic}-{partition}/"
+        """The actor that leads a partition: the process that has its segment open. Raises LookupError if none has.
+
+        One look may miss it, since Ray rewrites the titles of processes, and files come and go while they are listed.
+        """
+        deadline_s = time.monotonic() + FIND_TIMEOUT_S
+        while (actor := self._holder(f"/{topic}-{partition}/")) is None:
+            if time.monotonic() > deadline_s:
+                raise LookupError(f"no partition actor has {topic}-{partition} open")
+            time.sleep(POLL_S)
+        return actor
+
+    def _holder(self, part: str) -> psutil.Process | None:
         for actor in self.find("ray::Partition"):
             with contextlib.suppress(psutil.Error):
                 if any(part in file.path for file in actor.open_files()):
                     return actor
-        raise LookupError(f"no partition actor has {topic}-{partition} open")
+        return None
 
 
 def title(process: psutil.Process) -> str:
