@@ -101,8 +101,9 @@ class PendingRecords:
         kept = [(partition, records) for partition, records in self._waiting if is_wanted(partition)]
         self._waiting.clear()
         self._waiting.extend(kept)
-        for partition in [partition for partition in self.polled if not is_wanted(partition)]:
-            self.polled.pop(partition, None)
+        for partition in [*self.polled]:  # the caller's thread may clear it meanwhile
+            if not is_wanted(partition):
+                self.polled.pop(partition, None)
 
     def clear(self) -> None:
         """Drop all records."""
