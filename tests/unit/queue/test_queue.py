@@ -19,6 +19,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.loop import LoopThread
 from rayka.errors import ErrorCode
 from rayka.queue import Empty, Full, Queue
+from rayka.queue.reader import QueueReader
 from rayka.testing import wait_until
 from tests.support.faulty_partitions import Fault
 
@@ -400,14 +401,20 @@ def test_leases_are_renewed_though_a_renewal_found_none_while_acknowledgements_w
     queue.shutdown()
 
 
-def test_items_of_a_replaced_leader_are_forgotten_though_a_fetch_asks_the_new_one(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rayka.queue.leases._IDLE_MS", 60_000)
-    monkeypatch.setattr("rayka.queue.leases._QUICK_MS", 60_000)
+def fetch_ahead(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> QueueReader:
+    """Let the queue's reader have items that were not delivered, and that do not go back for a while."""
+    monkeypatch.setattr("rayka.queue.leases._IDLE_MS", 600_000)
+    monkeypatch.setattr("rayka.queue.leases._QUICK_MS", 600_000)
     queue.put_nowait_batch(range(300))
     reader = queue._here.reader
     wait_until(lambda: queue.get() < 300 and reader.ready_count > 1, ENOUGH_S, "items are fetched ahead")
+    return reader
+
+
+def test_items_of_a_replaced_leader_are_forgotten_though_a_fetch_asks_the_new_one(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = fetch_ahead(queue, monkeypatch)
 
     async def fetch_after_an_election() -> int:
         reader._epochs = {0: -1}
@@ -631,11 +638,7 @@ def test_an_item_that_ends_every_program_is_delivered_as_often_as_allowed(cluste
 def test_nothing_goes_back_while_a_fetch_that_began_meanwhile_is_under_way(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayka.queue.leases._IDLE_MS", 600_000)
-    monkeypatch.setattr("rayka.queue.leases._QUICK_MS", 600_000)
-    queue.put_nowait_batch(range(300))
-    reader = queue._here.reader
-    wait_until(lambda: queue.get() < 300 and reader.ready_count > 1, ENOUGH_S, "items are fetched ahead")
+    reader = fetch_ahead(queue, monkeypatch)
 
     async def settle_while_a_fetch_begins() -> bool:
         reader._ticking = True
