@@ -27,7 +27,8 @@ CLIENTS: dict[str, Callable[[str], Any]] = {
 }
 
 
-# Groups that notice soon who is gone. Give a broker of RAYKA_TEST_BOOTSTRAP the same.
+# Groups that notice soon who is gone, and a broker that deletes no records by age, since tests write old timestamps.
+# Give a broker of RAYKA_TEST_BOOTSTRAP the same.
 GROUP_SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.min.session.timeout.ms=1000",
@@ -40,6 +41,7 @@ GROUP_SETTINGS = (
     "group.share.min.record.lock.duration.ms=1000",
     "offsets.topic.num.partitions=4",
     "share.coordinator.state.topic.num.partitions=4",
+    "log.retention.check.interval.ms=86400000",
 )
 
 

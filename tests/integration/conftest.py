@@ -31,7 +31,11 @@ EMBEDDED = {
     "group.share.heartbeat.interval.ms": "200",
     "errors.deadletterqueue.auto.create.topics.enable": "true",
 }
-COMMANDED = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0")
+COMMANDED = (
+    "offsets.topic.num.partitions=4",
+    "group.initial.rebalance.delay.ms=0",
+    "log.retention.check.interval.ms=86400000",
+)
 
 
 class OneAtATime:

@@ -16,6 +16,8 @@ from rayka.client.cluster import Cluster
 from rayka.testing import free_port
 
 STORE_BYTES = 256 * 1024 * 1024
+# Tests write records with old timestamps, which the next check of retention would delete.
+CONFIGS = {"log.retention.check.interval.ms": "86400000"}
 
 
 @contextlib.contextmanager
@@ -36,7 +38,7 @@ def embedded(
         _temp_dir=ray_dir,
     )
     try:
-        with rayka.start(os.fspath(data_dir), f"127.0.0.1:{free_port()}", configs) as cluster:
+        with rayka.start(os.fspath(data_dir), f"127.0.0.1:{free_port()}", {**CONFIGS, **(configs or {})}) as cluster:
             yield cluster
     finally:
         ray.shutdown()
