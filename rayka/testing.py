@@ -178,10 +178,10 @@ class ServerProcess(ABC):
         if self.is_running:
             self.signal(signal.SIGTERM)
         if left := await_ended(family, timeout_s):
-            told = [title(each)[:60] for each in left]
+            titles = [title(each)[:60] for each in left]
             self.kill()
             await_ended(kill_all(left), timeout_s)
-            raise TimeoutError(f"{self.name} did not stop in {timeout_s} s; still there: {told}")
+            raise TimeoutError(f"{self.name} did not stop in {timeout_s} s; still there: {titles}")
         self._reap(timeout_s)
 
     def kill(self, timeout_s: float = STOP_TIMEOUT_S) -> None:

@@ -5,7 +5,8 @@ replays them, and calls `commit(step, now)`; if the append failed it calls `roll
 the other comes before the next command. Responses leave when the records are durable.
 
 A request that has to wait (a join until all members have joined, a sync until the leader has assigned) is answered
-with `Pending`; its response comes as a `Completion` of a later result. The response `Again` has it carried out anew.
+with `Pending`; its response comes as a `Completion` of a later result. If that response is `Retry`, the request is
+carried out again.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Completion(NamedTuple):
     response: Any
 
 
-class Again(NamedTuple):
-    """Instead of a response: what the request waited for has come, so it is carried out now."""
+class Retry(NamedTuple):
+    """Instead of a response: what the request waited for has happened, so it is carried out now."""
 
     request: Any
 

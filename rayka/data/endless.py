@@ -17,7 +17,7 @@ from rayka.client.joined import RayCluster
 from rayka.client.loop import Closing
 from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
-from rayka.ranges.plan import OffsetRange, Places
+from rayka.ranges.plan import OffsetRange, Positions
 from rayka.storage.columns.read import SCHEMA
 from rayka.storage.files import RealFiles
 
@@ -32,7 +32,7 @@ def iter_topic(
     *,
     checkpoint: str | os.PathLike[str],
     pattern: str | None = None,
-    starting: Places = "earliest",
+    starting: Positions = "earliest",
     columns: Sequence[str] = COLUMNS,
     max_offsets_per_block: int = _BLOCK_OFFSETS,
     max_bytes_per_block: int = _BLOCK_BYTES,

@@ -20,7 +20,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.consumer.range_reader import COLUMNS
 from rayka.client.consumer.topic_offsets import TopicOffsets, isolation_of
 from rayka.client.joined import RayCluster, node_ids
-from rayka.ranges.plan import OffsetRange, Places, plan_ranges, split
+from rayka.ranges.plan import OffsetRange, Positions, plan_ranges, split
 from rayka.types import IsolationLevel
 
 _CHEAPEST_COLUMN = "partition"
@@ -39,8 +39,8 @@ def read_topic(
     topics: str | Iterable[str] | None = None,
     *,
     pattern: str | None = None,
-    starting: Places = "earliest",
-    ending: Places = "latest",
+    starting: Positions = "earliest",
+    ending: Positions = "latest",
     columns: Sequence[str] = COLUMNS,
     min_splits: int | None = None,
     read_committed: bool = True,

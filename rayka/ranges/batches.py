@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.losses import Bounds, DataLoss, logged, lost_beginnings, survivors
-from rayka.ranges.plan import OffsetRange, Places, TopicIds, log_bounds, plan_ranges
+from rayka.ranges.plan import OffsetRange, Positions, TopicIds, log_bounds, plan_ranges
 from rayka.types import TopicPartition
 
 OnDataLoss: TypeAlias = Literal["fail", "skip"]
@@ -41,7 +41,7 @@ class StreamSettings:
     Raises INVALID_REQUEST for a bad value.
     """
 
-    starting: Places = "earliest"
+    starting: Positions = "earliest"
     max_offsets: int | None = None
     on_data_loss: OnDataLoss = "fail"
 

@@ -1,7 +1,7 @@
 """What a bounded read reads: a range of offsets for each partition, cut into as many splits as are wanted.
 
-A place to start or to end is `"earliest"`, `"latest"`, a point in time (an aware `datetime`, or milliseconds since the
-epoch as `Timestamp`), or a mapping that gives each partition its own: `{topic: {partition: offset or place}}`.
+A position to start or to end is `"earliest"`, `"latest"`, a point in time (an aware `datetime`, or milliseconds since
+the epoch as `Timestamp`), or a mapping that gives each partition its own: `{topic: {partition: offset or position}}`.
 The offsets are looked up once, when the ranges are planned: whoever reads them again reads the same records.
 """
 
@@ -30,8 +30,8 @@ class Timestamp:
     required: bool = False
 
 
-Place: TypeAlias = str | int | datetime | Timestamp
-Places: TypeAlias = Place | Mapping[str, Mapping[int, Place]]
+Position: TypeAlias = str | int | datetime | Timestamp
+Positions: TypeAlias = Position | Mapping[str, Mapping[int, Position]]
 
 TopicIds: TypeAlias = Mapping[TopicPartition, uuid.UUID]
 """Partitions, each with the id of its topic."""
@@ -82,14 +82,14 @@ class OffsetRange:
 def plan_ranges(
     topic_ids: TopicIds,
     list_offsets: ListOffsets,
-    starting: Places = "earliest",
-    ending: Places = "latest",
+    starting: Positions = "earliest",
+    ending: Positions = "latest",
     *,
     nearest: bool = False,
 ) -> list[OffsetRange]:
     """One range for each partition, empty ones included, with offsets that do not change any more.
 
-    A time after the last record means the end. Raises INVALID_REQUEST for places that do not fit the partitions, and
+    A time after the last record means the end. Raises INVALID_REQUEST for positions that do not fit the partitions, and
     OFFSET_OUT_OF_RANGE for offsets that the log does not have; with `nearest` the nearest that it has is taken.
     """
     bounds = log_bounds(topic_ids, list_offsets)
@@ -123,12 +123,12 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def _resolve(
-    bounds: Mapping[TopicPartition, OffsetRange], places: Places, list_offsets: ListOffsets, nearest: bool
+    bounds: Mapping[TopicPartition, OffsetRange], positions: Positions, list_offsets: ListOffsets, nearest: bool
 ) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
     times: dict[TopicPartition, Timestamp] = {}
     for each, bound in bounds.items():
-        match _place(places, each):
+        match _position(positions, each):
             case "earliest" | OffsetSpec.EARLIEST:
                 offsets[each] = bound.start_offset
             case "latest" | OffsetSpec.LATEST:
@@ -162,12 +162,12 @@ def _offsets_at(
     return offsets
 
 
-def _place(places: Places, partition: TopicPartition) -> Any:
-    if isinstance(places, Mapping):
+def _position(positions: Positions, partition: TopicPartition) -> Any:
+    if isinstance(positions, Mapping):
         try:
-            return places[partition.topic][partition.partition]
+            return positions[partition.topic][partition.partition]
         except KeyError:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"no place is given for {partition}") from None
-    if isinstance(places, int):
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"no position is given for {partition}") from None
+    if isinstance(positions, int):
         raise RaykaError(ErrorCode.INVALID_REQUEST, "an offset needs its partition: {topic: {partition: offset}}")
-    return places
+    return positions

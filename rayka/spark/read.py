@@ -33,7 +33,7 @@ from rayka.client.joined import node_hosts
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import OnDataLoss
 from rayka.ranges.filters import Condition, narrow
-from rayka.ranges.plan import OffsetRange, Places, plan_ranges, split
+from rayka.ranges.plan import OffsetRange, Positions, plan_ranges, split
 from rayka.spark.executor import SPLIT, SplitReader
 from rayka.spark.sessions import ray_cluster_of
 from rayka.spark.values.decoding import Decoding
@@ -70,8 +70,8 @@ def read_topic(
     topics: str | Iterable[str] | None = None,
     *,
     pattern: str | None = None,
-    starting: Places = "earliest",
-    ending: Places = "latest",
+    starting: Positions = "earliest",
+    ending: Positions = "latest",
     columns: Sequence[str] = COLUMNS,
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,

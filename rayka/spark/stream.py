@@ -25,7 +25,7 @@ from rayka.client.loop import Closing
 from rayka.ranges.batches import MicroBatches, OnDataLoss, StreamSettings, behind
 from rayka.ranges.checkpoint import Checkpoint, PlannedBatch
 from rayka.ranges.losses import Bounds, DataLoss
-from rayka.ranges.plan import OffsetRange, Places, split
+from rayka.ranges.plan import OffsetRange, Positions, split
 from rayka.spark.read import read_splits
 from rayka.spark.running import KeepingSink, RunningBatch, Sink, run_batch
 from rayka.spark.sessions import ray_cluster_of
@@ -151,7 +151,7 @@ def stream_topic(
     checkpoint: str | os.PathLike[str],
     sink: Sink,
     pattern: str | None = None,
-    starting: Places = "earliest",
+    starting: Positions = "earliest",
     columns: Sequence[str] = COLUMNS,
     values: Decoding | None = None,
     max_offsets_per_trigger: int | None = None,

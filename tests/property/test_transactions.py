@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.result import Again, Completion, Pending, Result
+from rayka.coordinator.result import Completion, Pending, Result, Retry
 from rayka.coordinator.transactions.coordinator import TransactionCoordinator
 from rayka.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata
 from rayka.coordinator.transactions.records import TransactionRecord, decode, encode
@@ -161,7 +161,7 @@ class Transactions(RuleBasedStateMachine):
         self.take_effects()
         for request_id, response in (*result.completions, *done):
             answer = self.waiting.pop(request_id)
-            if isinstance(response, Again):
+            if isinstance(response, Retry):
                 self.ask(response.request, answer)
             else:
                 answer(response)

@@ -128,7 +128,7 @@ def test_an_empty_topic_has_no_rows(spark, cluster, topic):
     ("options", "words"),
     [
         ({"subscribe": "no-such-topic"}, "UNKNOWN_TOPIC_OR_PARTITION|does not exist"),
-        ({"startingOffsets": '{"T": {"0": 5}}'}, "no place is given for"),
+        ({"startingOffsets": '{"T": {"0": 5}}'}, "no position is given for"),
         ({"startingOffsets": '{"T": {"0": 5, "1": 0, "2": 99999}}'}, "has no offset 99999"),
         ({"startingOffsets": "latest"}, "can't be the latest in a batch query"),
         ({"kafka.ssl.keystore.location": "x"}, "kafka.ssl.keystore.location is not supported"),

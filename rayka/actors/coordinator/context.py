@@ -21,7 +21,7 @@ from rayka.actors.coordinator.log import CoordinatorLog, Entry, Marker
 from rayka.actors.coordinator.outside import OnceOnly, Outside
 from rayka.coordinator.clock import Now
 from rayka.coordinator.request import Request, TransactionalRequest
-from rayka.coordinator.result import Again, Completion, Pending, Result, append_error
+from rayka.coordinator.result import Completion, Pending, Result, Retry, append_error
 from rayka.coordinator.spec import C, CoordinatorConfigs, CoordinatorSpec
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
@@ -353,7 +353,7 @@ class CoordinatorContext(Generic[C]):
             respond = self._waiting.pop(request_id, None)
             if respond is None:
                 continue
-            if isinstance(response, Again):
+            if isinstance(response, Retry):
                 self._execute(response.request, respond)
             else:
                 respond(response)

@@ -13,7 +13,7 @@ from rayka.actors.replica.remote_tier import IN_REMOTE_STORE, RemoteTier
 from rayka.actors.share.batches import SlicedBatches
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.remote_records import RemoteRecords
-from rayka.actors.share.waiters import Place
+from rayka.actors.share.waiters import GroupPartition
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.share.acknowledge import AcknowledgementBatch, acknowledgements_of
@@ -84,7 +84,7 @@ class LeadSharePartition:
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
-        self.place = Place(group_id, partition.topic_partition)
+        self.group_partition = GroupPartition(group_id, partition.topic_partition)
         self.pace = WakePace()
         self._key = SharePartitionKey(group_id, partition.topic_id, partition.topic_partition.partition)
         self._persister = persister

@@ -28,7 +28,7 @@ from rayka.actors.replica.remote_tier import RemoteTier
 from rayka.actors.share.dead_letters import DeadLetterQueue
 from rayka.actors.share.fetched_partitions import FetchedPartitions, Found
 from rayka.actors.share.leader import LeadSharePartition
-from rayka.actors.share.waiters import Place, Waiters
+from rayka.actors.share.waiters import GroupPartition, Waiters
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.replicas import Replicas
 from rayka.share.config import ShareGroupConfig
@@ -47,10 +47,10 @@ _NOT_YET = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_REQ
 not initialized the state yet."""
 
 
-class Seen(NamedTuple):
-    """When a member last asked for something, by the loop's clock, and in which session."""
+class LastFetch(NamedTuple):
+    """When a member last fetched, by the loop's clock, and in which session."""
 
-    at: float
+    time_s: float
     session_id: str
 
 
@@ -70,8 +70,8 @@ class SharePartitions:
         self._persister = persister
         self._group_config = group_config
         self._dead_letters = dead_letters
-        self._leaders: dict[Place, LeadSharePartition] = {}
-        self._members: dict[str, dict[str, Seen]] = {}
+        self._leaders: dict[GroupPartition, LeadSharePartition] = {}
+        self._members: dict[str, dict[str, LastFetch]] = {}
         self._waiters = Waiters()
         self._background = BackgroundTasks("share-partitions")
         self._loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class SharePartitions:
                 self._background.start("share-partition", self._ask_one(request, done))
 
     def _describe(self, request: DescribeShareRecords) -> DescribedShareRecords | RaykaError:
-        leader = self._leaders.get(Place(request.group_id, request.topic_partition))
+        leader = self._leaders.get(GroupPartition(request.group_id, request.topic_partition))
         if leader is None or not leader.is_loaded:
             return DescribedShareRecords(is_loaded=False)
         try:
@@ -102,29 +102,29 @@ class SharePartitions:
             return error
 
     def more_bytes(self, topic_partition: TopicPartition) -> None:
-        """There is more to read."""
-        for place in self._waiters.places(topic_partition):
-            leader = self._leaders.get(place)
-            longest_s = self._waiters.gather_s(place)
+        """Wake a fetch of each group that waits for records of the partition; records may gather for a while first."""
+        for key in self._waiters.keys(topic_partition):
+            leader = self._leaders.get(key)
+            longest_s = self._waiters.gather_s(key)
             gather_s = leader.pace.came(self._loop.time(), longest_s) if leader is not None and longest_s else 0.0
             if leader is not None and gather_s:
-                self._loop.call_later(gather_s, self._gathered, place, leader)
+                self._loop.call_later(gather_s, self._gathered, key, leader)
             elif gather_s is not None:
-                self._wake(place)
+                self._wake(key)
 
-    def _gathered(self, place: Place, leader: LeadSharePartition) -> None:
+    def _gathered(self, key: GroupPartition, leader: LeadSharePartition) -> None:
         leader.pace.gathered(self._loop.time())
-        self._wake(place)
+        self._wake(key)
 
-    def _wake(self, place: Place) -> None:
+    def _wake(self, key: GroupPartition) -> None:
         """Records may have become available, or room for more: wake a fetch that waits, if it can have some."""
-        leader = self._leaders.get(place)
-        if self._waiters.is_waited_at(place) and (leader is None or leader.has_more):
-            self._waiters.wake(place)
+        leader = self._leaders.get(key)
+        if self._waiters.has_waiters(key) and (leader is None or leader.has_more):
+            self._waiters.wake(key)
 
     def released(self, topic_partition: TopicPartition) -> None:
         """The partition changed its role, left or failed: forget what its groups have in flight."""
-        for key in [key for key in self._leaders if key[1] == topic_partition]:
+        for key in [key for key in self._leaders if key.topic_partition == topic_partition]:
             self._leaders.pop(key).close()
         self._waiters.wake_all(topic_partition)
 
@@ -142,8 +142,8 @@ class SharePartitions:
         try:
             found = await self._find(request)
             if any(one.leader is not None for one in found):
-                seen = Seen(self._loop.time(), params.session_id)
-                self._members.setdefault(params.group_id, {})[params.member_id] = seen
+                last_fetch = LastFetch(self._loop.time(), params.session_id)
+                self._members.setdefault(params.group_id, {})[params.member_id] = last_fetch
             acknowledged = [self._acknowledge(request, one) for one in found]
             results, is_superseded = await self._read(request, found)
             answers = [
@@ -203,7 +203,7 @@ class SharePartitions:
         return found._replace(error=found.error or RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, reason))
 
     def _open(self, group_id: str, request: ShareFetchPartition) -> Found:
-        key = Place(group_id, request.topic_partition)
+        key = GroupPartition(group_id, request.topic_partition)
         try:
             partition = self._replicas.get(request.topic_partition)
             if partition.leader_epoch == NO_LEADER_EPOCH:
@@ -228,9 +228,9 @@ class SharePartitions:
             leader.when_loaded(partial(self._loop.call_later, _KEPT_S, self._forget_unused, key, leader))
         return Found(request, leader)
 
-    def _forget_unused(self, key: Place, leader: LeadSharePartition) -> None:
+    def _forget_unused(self, key: GroupPartition, leader: LeadSharePartition) -> None:
         """A fetch that does not wait may begin to load the state for any group, also one that does not exist."""
-        is_unused = leader.load_error is not None or key[0] not in self._members
+        is_unused = leader.load_error is not None or key.group_id not in self._members
         if is_unused and leader.is_idle and self._leaders.get(key) is leader:
             self._forget(key)
 
@@ -243,19 +243,19 @@ class SharePartitions:
         if error is None:
             return found._replace(leader=None)
         logger.warning("cannot load %s of group %s: %s", found.request.topic_partition, group_id, error)
-        place = Place(group_id, found.request.topic_partition)
-        if self._leaders.get(place) is leader:
-            self._forget(place)
+        key = GroupPartition(group_id, found.request.topic_partition)
+        if self._leaders.get(key) is leader:
+            self._forget(key)
         return found._replace(leader=None, error=None if error.code in _NOT_YET else persister_error(error))
 
-    def _changed(self, key: Place) -> None:
+    def _changed(self, key: GroupPartition) -> None:
         """Wake who waits for records. What was kept for its dead letters alone is forgotten when they are written."""
         self._wake(key)
         leader = self._leaders.get(key)
-        if key[0] not in self._members and leader is not None and leader.is_idle:
+        if key.group_id not in self._members and leader is not None and leader.is_idle:
             self._forget(key)
 
-    def _forget(self, key: Place) -> None:
+    def _forget(self, key: GroupPartition) -> None:
         leader = self._leaders.pop(key, None)
         if leader is not None:
             leader.close()
@@ -265,7 +265,7 @@ class SharePartitions:
         params = request.params
         until = self._loop.time() + params.max_wait_s
         member = params.group_id, params.member_id
-        places = [Place(params.group_id, one.request.topic_partition) for one in found if one.is_fetched]
+        keys = [GroupPartition(params.group_id, one.request.topic_partition) for one in found if one.is_fetched]
         is_last = not params.has_room or not any(one.request.is_fetched for one in found)
         partitions = FetchedPartitions(request, found)
         was_woken = False
@@ -278,7 +278,7 @@ class SharePartitions:
                 return results, False
             if request.is_wait and partitions.has_enough():
                 return results, False
-            if not await self._waiters.wait(member, places, until, params.gather_s):
+            if not await self._waiters.wait(member, keys, until, params.gather_s):
                 self._pass_on(found, results)
                 return results, True
             was_woken = True
@@ -288,12 +288,12 @@ class SharePartitions:
         for one, result in zip(found, results, strict=True):
             if one.leader is None or not one.is_fetched:
                 continue
-            place = one.leader.place
-            if self._waiters.is_waited_at(place) and one.leader.has_more:
+            key = one.leader.group_partition
+            if self._waiters.has_waiters(key) and one.leader.has_more:
                 if result.acquired:
-                    self._waiters.wake(place)
+                    self._waiters.wake(key)
                 else:
-                    self._waiters.pass_on(place)
+                    self._waiters.pass_on(key)
 
     # Acknowledging.
 
@@ -330,18 +330,18 @@ class SharePartitions:
 
         A gateway may notice late that a connection is lost, when the member is back at another one.
         """
-        seen = self._members.get(request.group_id, {}).get(request.member_id)
-        if seen is not None and seen.session_id != request.session_id:
+        last_fetch = self._members.get(request.group_id, {}).get(request.member_id)
+        if last_fetch is not None and last_fetch.session_id != request.session_id:
             done(0)
             return
         self._waiters.supersede((request.group_id, request.member_id))
-        keys = [key for key in self._leaders if key[0] == request.group_id]
+        keys = [key for key in self._leaders if key.group_id == request.group_id]
         releases = [await_ for key in keys if (await_ := self._release(key, request)) is not None]
         await asyncio.gather(*releases, return_exceptions=True)
         self._left(request.group_id, request.member_id)
         done(len(releases))
 
-    def _release(self, key: Place, request: EndShareSession) -> asyncio.Future[None] | None:
+    def _release(self, key: GroupPartition, request: EndShareSession) -> asyncio.Future[None] | None:
         try:
             return self._leaders[key].release(request.member_id, were_delivered=request.is_lost)
         except RaykaError:
@@ -353,16 +353,14 @@ class SharePartitions:
 
     def _forget_absent(self, group_id: str) -> None:
         """Forget members that have not come back for long; with the last one the group's share-partitions go."""
-        before = self._loop.time() - _FORGOTTEN_AFTER_S
+        oldest_s = self._loop.time() - _FORGOTTEN_AFTER_S
         members = self._members.pop(group_id, {})
-        present = {member_id: seen for member_id, seen in members.items() if seen.at > before}
+        present = {member_id: last_fetch for member_id, last_fetch in members.items() if last_fetch.time_s > oldest_s}
         if present:
             self._members[group_id] = present
             return
-        for place in [
-            place for place, leader in self._leaders.items() if place.group_id == group_id and leader.is_idle
-        ]:
-            self._forget(place)
+        for key in [key for key, leader in self._leaders.items() if key.group_id == group_id and leader.is_idle]:
+            self._forget(key)
 
     def _sweep(self) -> None:
         """Remove members that were killed or whose topic was deleted: they never leave by themselves."""

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 _PAUSE_S = 0.5
 
 
-class Wanted(NamedTuple):
-    """Which records. What was read for one isolation level does not tell what is aborted for the other."""
+class RemoteRead(NamedTuple):
+    """Which records are read. Those of one isolation level don't say what is aborted for the other."""
 
     offset: int
     isolation: IsolationLevel
@@ -36,28 +36,28 @@ class RemoteRecords:
         self._partition = partition
         self._background = background
         self._changed = changed
-        self._under_way: Wanted | None = None
-        self._held: tuple[Wanted, FetchResult] | None = None
+        self._under_way: RemoteRead | None = None
+        self._cached: tuple[RemoteRead, FetchResult] | None = None
 
     def at(self, offset: int, max_bytes: int, isolation: IsolationLevel) -> FetchResult | None:
         """The records from `offset` on; None until they have been fetched."""
-        wanted = Wanted(offset, isolation)
-        if self._held is not None and self._held[0] == wanted and _is_there(self._held[1]):
-            return self._held[1]
-        if self._under_way != wanted:
-            self._under_way = wanted
-            self._background.start("remote records", self._fetch(wanted, max_bytes))
+        read = RemoteRead(offset, isolation)
+        if self._cached is not None and self._cached[0] == read and _is_there(self._cached[1]):
+            return self._cached[1]
+        if self._under_way != read:
+            self._under_way = read
+            self._background.start("remote records", self._fetch(read, max_bytes))
         return None
 
-    async def _fetch(self, wanted: Wanted, max_bytes: int) -> None:
+    async def _fetch(self, read: RemoteRead, max_bytes: int) -> None:
         try:
-            records, aborted = await self._reads.read(self._partition, wanted.offset, max_bytes, wanted.isolation)
-            self._held = wanted, FetchResult(0, records=records, aborted_transactions=aborted)
+            records, aborted = await self._reads.read(self._partition, read.offset, max_bytes, read.isolation)
+            self._cached = read, FetchResult(0, records=records, aborted_transactions=aborted)
         except RaykaError as error:
-            logger.warning("cannot read %s at %d: %s", self._partition.topic_partition, wanted.offset, error)
+            logger.warning("cannot read %s at %d: %s", self._partition.topic_partition, read.offset, error)
             await asyncio.sleep(_PAUSE_S)
         finally:
-            if self._under_way == wanted:
+            if self._under_way == read:
                 self._under_way = None
         self._changed()
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from rayka.types import TopicPartition
 
 
-class Place(NamedTuple):
-    """A partition and group that a fetch waits for."""
+class GroupPartition(NamedTuple):
+    """A partition as one share group sees it."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -27,8 +27,8 @@ class Waiter:
     It has looked after `seen` changes, and lets records gather for `gather_s`.
     """
 
-    def __init__(self, places: Sequence[Place], seen: int, gather_s: float) -> None:
-        self.places = places
+    def __init__(self, keys: Sequence[GroupPartition], seen: int, gather_s: float) -> None:
+        self.keys = keys
         self.seen = seen
         self.gather_s = gather_s
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,19 +49,19 @@ class Waiters:
         self._changes = 0
         self._loop = asyncio.get_running_loop()
 
-    def places(self, topic_partition: TopicPartition) -> list[Place]:
-        """Where fetches wait for records of a partition."""
+    def keys(self, topic_partition: TopicPartition) -> list[GroupPartition]:
+        """The share-partitions of a partition for which fetches wait."""
         groups = self._by_partition.get(topic_partition)
-        return [Place(group_id, topic_partition) for group_id in groups] if groups else []
+        return [GroupPartition(group_id, topic_partition) for group_id in groups] if groups else []
 
-    def gather_s(self, place: Place) -> float:
-        """How long records may gather for the fetch there that has waited longest."""
-        waiters = self._by_partition.get(place.topic_partition, {}).get(place.group_id, ())
+    def gather_s(self, key: GroupPartition) -> float:
+        """How long records may gather for the fetch that has waited longest; 0 if none waits."""
+        waiters = self._by_partition.get(key.topic_partition, {}).get(key.group_id, ())
         return next((waiter.gather_s for waiter in waiters), 0.0)
 
-    def is_waited_at(self, place: Place) -> bool:
-        """Whether a fetch waits there."""
-        return place.group_id in self._by_partition.get(place.topic_partition, ())
+    def has_waiters(self, key: GroupPartition) -> bool:
+        """Whether a fetch waits for records of this share-partition."""
+        return key.group_id in self._by_partition.get(key.topic_partition, ())
 
     def wake_all(self, topic_partition: TopicPartition) -> None:
         """Wake all fetches that wait for a partition, because its leader has changed."""
@@ -69,14 +69,14 @@ class Waiters:
             for waiter in waiters:
                 waiter.wake()
 
-    def wake(self, place: Place) -> None:
+    def wake(self, key: GroupPartition) -> None:
         """Records have come, have become available again, or were taken and some are left: wake one fetch."""
         self._changes += 1
-        self.pass_on(place)
+        self.pass_on(key)
 
-    def pass_on(self, place: Place) -> None:
+    def pass_on(self, key: GroupPartition) -> None:
         """Wake one fetch that has not looked since the last change, unless one is about to look."""
-        waiters = self._by_partition.get(place.topic_partition, {}).get(place.group_id, ())
+        waiters = self._by_partition.get(key.topic_partition, {}).get(key.group_id, ())
         following = None
         for waiter in waiters:
             if waiter.woken.done():
@@ -93,14 +93,16 @@ class Waiters:
             waiter.superseded = True
             waiter.wake()
 
-    async def wait(self, member: tuple[str, str], places: Sequence[Place], until: float, gather_s: float = 0.0) -> bool:
-        """Wait for a change in one of the places, at most until a time of the loop's clock.
+    async def wait(
+        self, member: tuple[str, str], keys: Sequence[GroupPartition], until: float, gather_s: float = 0.0
+    ) -> bool:
+        """Wait for a change in one of the share-partitions, at most until a time of the loop's clock.
 
-        Tells whether it is worth looking again: not if the wait was superseded.
+        Returns whether it is worth looking again: not if the wait was superseded.
         """
         self.supersede(member)
-        waiter = self._by_member[member] = Waiter(places, self._changes, gather_s)
-        for group_id, topic_partition in places:
+        waiter = self._by_member[member] = Waiter(keys, self._changes, gather_s)
+        for group_id, topic_partition in keys:
             self._by_partition.setdefault(topic_partition, {}).setdefault(group_id, {})[waiter] = None
         timer = self._loop.call_at(until, waiter.wake)
         try:
@@ -113,7 +115,7 @@ class Waiters:
     def _forget(self, member: tuple[str, str], waiter: Waiter) -> None:
         if self._by_member.get(member) is waiter:
             del self._by_member[member]
-        for group_id, topic_partition in waiter.places:
+        for group_id, topic_partition in waiter.keys:
             groups = self._by_partition[topic_partition]
             del groups[group_id][waiter]
             if not groups[group_id]:

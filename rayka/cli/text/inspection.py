@@ -220,6 +220,6 @@ def check_snapshot(path: Path) -> tuple[list[tuple[int, ...]], list[Damage]]:
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     actual = crc32c(data[_SNAPSHOT_CRC_START:])
     if version != 1 or actual != crc or len(data) != _SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
-        told = f"version {version}, CRC {actual:#010x} where {crc:#010x} is written, {count} producers"
-        return [], [Damage(path, 0, f"{told} in {len(data)} bytes")]
+        found = f"version {version}, CRC {actual:#010x} where {crc:#010x} is written, {count} producers"
+        return [], [Damage(path, 0, f"{found} in {len(data)} bytes")]
     return list(SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])), []

@@ -61,12 +61,12 @@ def parse_zookeeper_export(lines: Iterable[str]) -> dict[str, dict[TopicPartitio
 
 
 def _put(offsets: dict[TopicPartition, int], number: int, topic: str, partition: int, offset: int) -> None:
-    at = TopicPartition(topic, partition)
+    topic_partition = TopicPartition(topic, partition)
     if partition > _MAX_PARTITION or offset > _MAX_OFFSET:
-        raise _wrong(number, "a number is too large")
-    if at in offsets:
+        raise _wrong(number, f"partition {partition} or offset {offset} is too large")
+    if topic_partition in offsets:
         raise _wrong(number, f"{topic} partition {partition} is there for the second time")
-    offsets[at] = offset
+    offsets[topic_partition] = offset
 
 
 def _not_empty(parsed: dict[K, V]) -> dict[K, V]:

@@ -27,7 +27,7 @@ _CALL_TIMEOUT_MS = 30_000
 _QUICK_S = 0.1
 
 T = TypeVar("T")
-Taken = TypeVar("Taken", bound=Mapping[TopicPartition, Any])
+Fetched = TypeVar("Fetched", bound=Mapping[TopicPartition, Any])
 
 
 class WakeupError(Exception):
@@ -260,7 +260,7 @@ class AsyncConsumer(AsyncClosing):
         self._return_pending()
         return self.pending.begin_delivery(await self._wait(take, timeout_ms))
 
-    async def _wait(self, take: Callable[[], Taken], timeout_ms: float | None) -> Taken:
+    async def _wait(self, take: Callable[[], Fetched], timeout_ms: float | None) -> Fetched:
         """What `take` gives as soon as that is not empty, or at the end of the time."""
         self._require_open()
         loop = asyncio.get_running_loop()

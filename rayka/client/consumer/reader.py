@@ -103,11 +103,11 @@ class AsyncReader(AsyncClosing):
         """
         if isinstance(max_num_offsets, bool) or not isinstance(max_num_offsets, int) or max_num_offsets < 1:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"max_num_offsets must be 1 or more, not {max_num_offsets!r}")
-        at = await self._offset(topic, partition, timestamp_ms, timeout_ms)
-        if at < 0:
-            at = await self._offset(topic, partition, OffsetSpec.LATEST, timeout_ms)
+        offset = await self._offset(topic, partition, timestamp_ms, timeout_ms)
+        if offset < 0:
+            offset = await self._offset(topic, partition, OffsetSpec.LATEST, timeout_ms)
         start = await self._offset(topic, partition, OffsetSpec.EARLIEST, timeout_ms)
-        return sorted({at, start}, reverse=True)[:max_num_offsets]
+        return sorted({offset, start}, reverse=True)[:max_num_offsets]
 
     @at_home
     async def close(self) -> None:

@@ -43,35 +43,47 @@ class Producer(Shell[AsyncProducer], Closing):
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
         if headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
-            route = self._quick_routes.get(topic)  # most records go into a batch that is there and has room
-            if route is not None and (key is None or (type(key) is bytes and self._takes_keys)):
-                queue = route.sticky_queue if key is None else route.queues[key_partition(key, route.partition_count)]
-                self._acquire()
-                try:
-                    batch = queue.filling
-                    if batch is not None:
-                        size = batch.size + len(value) + PLAIN_OVERHEAD
-                        if key is not None:
-                            size += len(key) + KEY_OVERHEAD
-                        if size <= batch.reserved:
-                            values = batch.values
-                            index = len(values)
-                            try:
-                                values.append(value)
-                                if key is not None:
-                                    put_at(batch.keys, index, key, None)
-                                batch.timestamps_ns.append(time_ns())
-                            except BaseException:
-                                batch.cut(index)
-                                raise
-                            batch.size = size
-                            return RecordFuture(batch, index)
-                finally:
-                    self._release()
+            quick = self._append_to_filling(topic, value, key)
+            if quick is not None:
+                return quick
         future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
         if future is None:
             future = self._loop.run(self._core.send(topic, value, key, headers, partition, timestamp_ms))
         return future
+
+    def _append_to_filling(self, topic: str, value: bytes, key: Any) -> RecordFuture | None:
+        """Append to the batch that is being filled; None if there is none, it is full, or the key must be serialized.
+
+        Most records take this path, and a call costs as much as an append, so `ProducerBatch.add` is repeated here.
+        """
+        route = self._quick_routes.get(topic)
+        if route is None or not (key is None or (type(key) is bytes and self._takes_keys)):
+            return None
+        queue = route.sticky_queue if key is None else route.queues[key_partition(key, route.partition_count)]
+        self._acquire()
+        try:
+            batch = queue.filling
+            if batch is None:
+                return None
+            size = batch.size + len(value) + PLAIN_OVERHEAD
+            if key is not None:
+                size += len(key) + KEY_OVERHEAD
+            if size > batch.reserved:
+                return None
+            values = batch.values
+            index = len(values)
+            try:
+                values.append(value)
+                if key is not None:
+                    put_at(batch.keys, index, key, None)
+                batch.timestamps_ns.append(time_ns())
+            except BaseException:
+                batch.cut(index)
+                raise
+            batch.size = size
+            return RecordFuture(batch, index)
+        finally:
+            self._release()
 
     def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
         """As `AsyncProducer.send_batch`."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.result import Again, Completion, Pending, Result, append_error
+from rayka.coordinator.result import Completion, Pending, Result, Retry, append_error
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.timers import TimerQueue
 from rayka.coordinator.topics import Topics
@@ -145,7 +145,7 @@ class TransactionCoordinator:
         waiting = self._waiting.pop(transactional_id, {})
         for request_id in waiting:
             self._timers.cancel(TransactionTimerKey(TransactionTimer.WAIT, transactional_id, request_id))
-        return tuple(Completion(wait.request_id, Again(wait.request)) for wait in waiting.values())
+        return tuple(Completion(wait.request_id, Retry(wait.request)) for wait in waiting.values())
 
     def rollback(self, step: Any, error: ErrorCode, now: Now) -> Result[Any] | None:
         """The records of the step could not be appended: the state stays as it was."""

@@ -12,7 +12,7 @@ from rayka.gateway.handlers.responses import NO_THROTTLE, message_of, millisecon
 from rayka.gateway.server.request import Call
 from rayka.metadata.commands import NewPartitions, NewTopic, TopicResult
 
-Asked = TypeVar("Asked")
+Requested = TypeVar("Requested")
 
 _FIRST_WITH_DELETION_DISABLED = 3
 
@@ -159,9 +159,9 @@ async def handle_create_partitions(call: Call) -> Any:
 
 
 async def _all_results(
-    asked: Sequence[Asked],
+    asked: Sequence[Requested],
     faults: Sequence[TopicResult | None],
-    run: Callable[[Sequence[Asked]], Awaitable[list[TopicResult]]],
+    run: Callable[[Sequence[Requested]], Awaitable[list[TopicResult]]],
 ) -> list[TopicResult]:
     """Results in the order of the request: faults found here, and what the controller says of the rest."""
     sound = [topic for topic, fault in zip(asked, faults, strict=True) if fault is None]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.ranges.plan import Place, Places, Timestamp
+from rayka.ranges.plan import Position, Positions, Timestamp
 from rayka.types import IsolationLevel, OffsetSpec
 
 Query = Literal["batch", "streaming"]
@@ -92,8 +92,8 @@ class SourceOptions:
     """
 
     choice: TopicChoice
-    starting: Places
-    ending: Places = "latest"
+    starting: Positions
+    ending: Positions = "latest"
     bootstrap_servers: str | None = None
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     fail_on_data_loss: bool = True
@@ -187,14 +187,14 @@ class _Given:
             raise invalid(f"Option {name}={text!r} is not valid: use milliseconds since 1970")
         return None if text is None else int(text)
 
-    def per_partition(self, name: str, place: Callable[[int], Place]) -> dict[str, dict[int, Place]] | None:
-        """JSON such as {"topicA": {"0": 23, "1": -1}}, each number made a place."""
+    def per_partition(self, name: str, parse: Callable[[int], Position]) -> dict[str, dict[int, Position]] | None:
+        """JSON such as {"topicA": {"0": 23, "1": -1}}, each number made a position."""
         text = self.text(name)
         if text is None:
             return None
         try:
             return {
-                topic: {int(partition): place(_whole(number)) for partition, number in numbers.items()}
+                topic: {int(partition): parse(_whole(number)) for partition, number in numbers.items()}
                 for topic, numbers in json.loads(text).items()
             }
         except (ValueError, AttributeError) as error:
@@ -252,7 +252,7 @@ def _trigger_limits(given: _Given) -> tuple[int, int | None]:
     return least, most
 
 
-def _starting(given: _Given, query: Query) -> Places:
+def _starting(given: _Given, query: Query) -> Positions:
     """startingTimestamp goes before startingOffsetsByTimestamp, and that before startingOffsets."""
     strategies = {"error": True, "latest": False}
     required = given.require("startingOffsetsByTimestampStrategy", strategies) is not False
@@ -265,15 +265,15 @@ def _starting(given: _Given, query: Query) -> Places:
     text = given.text("startingOffsets")
     if text is None:
         return "latest" if query == "streaming" else "earliest"
-    places: Places = text.lower()
-    if places not in ("earliest", "latest"):
-        places = given.per_partition("startingOffsets", _offset) or {}
-    if query == "batch" and _has(places, "latest", OffsetSpec.LATEST):
+    positions: Positions = text.lower()
+    if positions not in ("earliest", "latest"):
+        positions = given.per_partition("startingOffsets", _offset) or {}
+    if query == "batch" and _has(positions, "latest", OffsetSpec.LATEST):
         raise invalid("startingOffsets can't be the latest in a batch query: there is nothing after it")
-    return places
+    return positions
 
 
-def _ending(given: _Given) -> Places:
+def _ending(given: _Given) -> Positions:
     """endingTimestamp goes before endingOffsetsByTimestamp, and that before endingOffsets."""
     for_all = given.timestamp("endingTimestamp")
     if for_all is not None:
@@ -284,19 +284,21 @@ def _ending(given: _Given) -> Places:
     text = given.text("endingOffsets")
     if text is None or text.lower() == "latest":
         return "latest"
-    places: Places = "earliest" if text.lower() == "earliest" else given.per_partition("endingOffsets", _offset) or {}
-    if _has(places, "earliest", OffsetSpec.EARLIEST):
+    positions: Positions = "earliest"
+    if text.lower() != "earliest":
+        positions = given.per_partition("endingOffsets", _offset) or {}
+    if _has(positions, "earliest", OffsetSpec.EARLIEST):
         raise invalid("endingOffsets can't be the earliest: there is nothing before it")
-    return places
+    return positions
 
 
-def _offset(number: int) -> Place:
+def _offset(number: int) -> Position:
     if number < OffsetSpec.EARLIEST:
         raise ValueError(f"{number} is neither an offset nor -1 (latest) nor -2 (earliest)")
     return number
 
 
-def _has(places: Places, name: str, spec: OffsetSpec) -> bool:
-    if isinstance(places, Mapping):
-        return any(place == spec for topic in places.values() for place in topic.values())
-    return places == name
+def _has(positions: Positions, name: str, spec: OffsetSpec) -> bool:
+    if isinstance(positions, Mapping):
+        return any(position == spec for topic in positions.values() for position in topic.values())
+    return positions == name

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from rayka.actors.share.waiters import Place, Waiters
+from rayka.actors.share.waiters import GroupPartition, Waiters
 from rayka.types import TopicPartition
 
-HERE, THERE = (Place("group", TopicPartition("topic", number)) for number in range(2))
+HERE, THERE = (GroupPartition("group", TopicPartition("topic", number)) for number in range(2))
 OTHERS = HERE._replace(group_id="others")
 Woken = list[tuple[str, bool]]
 LATER_S = 60.0
@@ -22,13 +22,13 @@ class Scene:
         self.woken: Woken = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def wait(self, member: str, *places: Place, seconds: float = LATER_S) -> None:
-        self._tasks.append(asyncio.ensure_future(self._wait(member, places, seconds)))
+    async def wait(self, member: str, *keys: GroupPartition, seconds: float = LATER_S) -> None:
+        self._tasks.append(asyncio.ensure_future(self._wait(member, keys, seconds)))
         await asyncio.sleep(0)
 
-    async def _wait(self, member: str, places: Sequence[Place], seconds: float) -> None:
+    async def _wait(self, member: str, keys: Sequence[GroupPartition], seconds: float) -> None:
         until = asyncio.get_running_loop().time() + seconds
-        is_worth_looking = await self.waiters.wait((places[0].group_id, member), places, until)
+        is_worth_looking = await self.waiters.wait((keys[0].group_id, member), keys, until)
         self.woken.append((member, is_worth_looking))
 
     async def settle(self) -> list[str]:
@@ -54,14 +54,14 @@ def test_one_fetch_of_each_group_is_woken_the_one_that_waited_longest() -> None:
         await scene.wait("a", HERE)
         await scene.wait("b", HERE)
         await scene.wait("c", OTHERS)
-        assert scene.waiters.places(HERE.topic_partition) == [HERE, OTHERS]
+        assert scene.waiters.keys(HERE.topic_partition) == [HERE, OTHERS]
         scene.waiters.wake(HERE)
         scene.waiters.wake(HERE)
         assert await scene.settle() == ["a"]
         scene.waiters.wake(HERE)
         assert await scene.settle() == ["b"]
-        assert not scene.waiters.is_waited_at(HERE)
-        assert scene.waiters.is_waited_at(OTHERS)
+        assert not scene.waiters.has_waiters(HERE)
+        assert scene.waiters.has_waiters(OTHERS)
 
     play(scene)
 
@@ -112,6 +112,6 @@ def test_a_later_fetch_of_a_member_ends_the_wait_of_the_one_before() -> None:
         await scene.wait("a", HERE)
         await asyncio.sleep(0)
         assert scene.woken == [("a", False)]
-        assert scene.waiters.is_waited_at(HERE)
+        assert scene.waiters.has_waiters(HERE)
 
     play(scene)

@@ -41,7 +41,7 @@ def test_version_0_7_named_the_broker_too() -> None:
         (["/consumers/g/offsets/t/0"], "line 1: "),
         (["/consumers/g/offsets/t/0:1", "/consumers/g/offsets/t/0:1"], "line 2: t partition 0 is there for the second"),
         (["/consumers/g/offsets/t/1-0:1", "", "/consumers/g/offsets/t/2-0:5"], "line 3: t partition 0 is there"),
-        ([f"/consumers/g/offsets/t/0:{2**63}"], "line 1: a number is too large"),
+        ([f"/consumers/g/offsets/t/0:{2**63}"], f"line 1: partition 0 or offset {2**63} is too large"),
         (["", " "], "the file has no offsets"),
     ],
 )

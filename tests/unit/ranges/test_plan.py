@@ -34,8 +34,8 @@ def test_places_become_offsets():
     topic.times = {1_000: (40, -1)}
     at = datetime.datetime.fromtimestamp(1, datetime.UTC)
 
-    def plan(**places):
-        return bounds(plan_ranges(topic.topic_ids(), topic.list_offsets, **places))
+    def plan(**positions):
+        return bounds(plan_ranges(topic.topic_ids(), topic.list_offsets, **positions))
 
     assert plan() == [(0, 3, 100), (1, 0, 50)]
     assert plan(starting="latest") == [(0, 100, 100), (1, 50, 50)]
@@ -47,12 +47,12 @@ def test_places_become_offsets():
     ("starting", "code", "message"),
     [
         ({"t": {0: 2}}, ErrorCode.OFFSET_OUT_OF_RANGE, "t-0 has no offset 2: it has 3 to 100"),
-        ({"t": {}}, ErrorCode.INVALID_REQUEST, "no place is given for t-0"),
+        ({"t": {}}, ErrorCode.INVALID_REQUEST, "no position is given for t-0"),
         (5, ErrorCode.INVALID_REQUEST, "an offset needs its partition"),
         ("soon", ErrorCode.INVALID_REQUEST, "'soon' is not valid"),
     ],
 )
-def test_places_that_do_not_fit_are_refused(starting, code, message):
+def test_positions_that_do_not_fit_are_refused(starting, code, message):
     topic = Topic((3, 100))
     with pytest.raises(RaykaError, match=message) as refused:
         plan_ranges(topic.topic_ids(), topic.list_offsets, starting)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayka.coordinator.clock import Now
-from rayka.coordinator.result import Again, Completion, Pending
+from rayka.coordinator.result import Completion, Pending, Retry
 from rayka.coordinator.transactions.coordinator import TransactionCoordinator
 from rayka.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata
 from rayka.coordinator.transactions.records import TransactionRecord, decode, encode
@@ -63,7 +63,7 @@ class Shell:
             self.core.replay(record)
         done = self.core.commit(result.step, self.now) if result.step is not None else ()
         for request_id, response in (*result.completions, *done):
-            answer = self.run(response.request) if isinstance(response, Again) else response
+            answer = self.run(response.request) if isinstance(response, Retry) else response
             self.completions.append(Completion(request_id, answer))
 
     def pass_time(self, ms: int) -> None:
