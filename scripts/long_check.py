@@ -2,7 +2,8 @@
 
 python -m scripts.long_check [--only Spark] [--minutes 240] [--soak-minutes 60]
 
-The page keeps the last result of every part: one that is not run this time stays as it was.
+The page is written after each part, and keeps the last result of every part: one that is not run this time stays as it
+was. Ctrl-C or SIGTERM ends the part that runs; the page then says what it had shown by then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,31 +65,37 @@ NOT_RUN = "| {title} | not run yet | | | | | | |"
 class Outcome(NamedTuple):
     """What came of one part."""
 
-    tests: int
-    skipped: int
-    failures: list[str]
     took_s: float
+    tests: int = 0
+    skipped: int = 0
+    failures: Sequence[str] = ()
     remarks: str = ""
+    is_interrupted: bool = False
+    """Whether Ctrl-C or SIGTERM ended it: no more parts are run."""
 
 
 def run_part(part: Part, seed: str, minutes: float) -> Outcome:
     """Run pytest on one part in long mode; it is ended after so many minutes."""
-    began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         python = os.environ[part.python] if part.python else sys.executable
-        command = [python, "-m", "pytest", f"--hypothesis-seed={seed}", f"--junitxml={report}", *part.arguments]
-        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"RAYKA_CHECK": "long"})
-        remarks = ""
-        try:
-            process.wait(minutes * 60)
-        except subprocess.TimeoutExpired:
-            remarks = f"ended after {minutes:g} minutes"
-            end(process)
-        took_s = time.monotonic() - began
-        if not report.exists():
-            return Outcome(0, 0, ["pytest wrote no report"], took_s, remarks)
-        return outcome(report, took_s, remarks)
+        done = run(
+            [python, "-m", "pytest", f"--hypothesis-seed={seed}", f"--junitxml={report}", *part.arguments], minutes
+        )
+        return with_report(done, report) if report.exists() else done._replace(failures=["pytest wrote no report"])
+
+
+def run(command: Sequence[str], minutes: float) -> Outcome:
+    """Run a command in long mode, for at most so many minutes or until this program is to end."""
+    began = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"RAYKA_CHECK": "long"}, process_group=0)
+    try:
+        process.wait(minutes * 60)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as reason:
+        remarks = f"ended after {(time.monotonic() - began) / 60:.0f} minutes"
+        end(process)
+        return Outcome(time.monotonic() - began, remarks=remarks, is_interrupted=isinstance(reason, KeyboardInterrupt))
+    return Outcome(time.monotonic() - began)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -99,30 +107,30 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def outcome(report: Path, took_s: float, remarks: str) -> Outcome:
-    """What a report of pytest says."""
+def with_report(done: Outcome, report: Path) -> Outcome:
+    """The outcome with what pytest's report says."""
     (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
     failures = [
         f"{case.get('classname')}::{case.get('name')}"
         for case in suite.iter("testcase")
         if case.find("failure") is not None or case.find("error") is not None
     ]
-    return Outcome(int(suite.get("tests", 0)), int(suite.get("skipped", 0)), failures, took_s, remarks)
+    return done._replace(tests=int(suite.get("tests", 0)), skipped=int(suite.get("skipped", 0)), failures=failures)
 
 
 def soak(minutes: float) -> Outcome:
     """Load a broker for so long; the remarks are the figures of `benchmarks.soak`."""
-    began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "soak.json"
         command = [sys.executable, "-m", "benchmarks.soak", "--minutes", str(minutes), "--json", str(result)]
-        done = subprocess.run(command, cwd=ROOT, check=False, timeout=minutes * 60 + 2 * ENDING_S)
-        took_s = time.monotonic() - began
-        if done.returncode:
-            return Outcome(1, 0, ["benchmarks.soak"], took_s)
+        done = run(command, minutes + 2 * ENDING_S / 60)._replace(tests=1)
+        if not result.exists():
+            return done._replace(failures=["benchmarks.soak"])
         figures: dict[str, float] = json.loads(result.read_text())
-    remarks = "{records:,.0f} records, {MB/s:,.0f} MB/s; memory of all processes {MB/h:+,.0f} MB an hour"
-    return Outcome(1, 0, [], took_s, remarks.format(**figures))
+    remarks = (
+        "{minutes:g} minutes: {records:,.0f} records, {MB/s:,.0f} MB/s; memory of all processes {MB/h:+,.0f} MB an hour"
+    )
+    return done._replace(remarks=remarks.format(**figures))
 
 
 def row(title: str, done: Outcome, seed: str) -> str:
@@ -153,6 +161,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=240.0, help="end a part after so long; default: %(default)s")
     parser.add_argument("--soak-minutes", type=float, default=60.0, help="default: %(default)s")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = os.environ.get("RAYKA_SEED", "0")
     rows: dict[str, str] = {}
     failed = False
@@ -163,7 +173,9 @@ def main() -> int:
         done = soak(chosen.soak_minutes) if title == SOAK else run_part(PARTS[title], seed, chosen.minutes)
         rows[title] = row(title, done, seed)
         failed |= bool(done.failures)
-        write(rows)  # after each part, so that nothing is lost with the next one
+        write(rows)
+        if done.is_interrupted:
+            break
     print(PAGE.read_text())
     return 1 if failed else 0
 
