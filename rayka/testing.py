@@ -21,48 +21,84 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
+from weakref import WeakSet
 
 import psutil
 
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 120.0
 READY = "rayka is ready on "
-FIND_TIMEOUT_S = 10.0
+FIND_TIMEOUT_S = 60.0
+"""How long a process may take to be there, and to be gone when it was killed."""
 POLL_S = 0.01
 _PORTS = range(20_000, 30_000)
 _next_port = itertools.count(random.randrange(len(_PORTS)))
+_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
     """A free port below the range of outgoing connections, another one each time.
 
     In that range a client that tries to reach a stopped broker may connect to itself. Processes that look for ports at
-    the same time begin at different ones.
+    the same time begin at different ones. As long as this process lives, no other one gets the port from here, though
+    nobody listens on it yet, or nobody between two starts of a broker.
     """
     while True:
         port = _PORTS[next(_next_port) % len(_PORTS)]
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", port))
+            _reserve(port)
             return port
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> float:
-    """Wait for a condition and return the seconds it took. Raises AssertionError after `timeout_s`."""
+def _reserve(port: int) -> None:
+    """Take the port's name among those of Unix sockets without a file. Raises OSError if another process has it."""
+    if sys.platform != "linux":
+        return
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0rayka-port-{port}")
+    except OSError:
+        name.close()
+        raise
+    _reserved.append(name)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str | Callable[[], str]) -> float:
+    """Wait for a condition and return the seconds it took. Raises AssertionError after `timeout_s`.
+
+    Its message says `what` was waited for; a function tells what there is instead at that time.
+    """
     started = time.monotonic()
     while not condition():
         if time.monotonic() - started > timeout_s:
-            raise AssertionError(f"not within {timeout_s} s: {what}")
+            raise AssertionError(f"not within {timeout_s} s: {what if isinstance(what, str) else what()}")
         time.sleep(POLL_S)
     return time.monotonic() - started
+
+
+@contextlib.contextmanager
+def paused(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Stop processes with SIGSTOP; let those that still live go on afterwards, whatever happens meanwhile."""
+    try:
+        for process in processes:
+            process.suspend()
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 class ServerProcess(ABC):
     """A server that runs in the foreground, with its child processes. It can be started again after it has ended."""
 
     name = "the server"
+    launched: ClassVar[WeakSet[ServerProcess]] = WeakSet()
+    """Every one that this process has started and still holds: a test that fails shows their logs."""
 
     def __init__(self, output: Path, port: int | None = None) -> None:
         """`output` is the file for what it prints; a `port` of None picks a free one."""
@@ -84,6 +120,7 @@ class ServerProcess(ABC):
 
     def launch(self) -> None:
         """Start the process without waiting for it to be ready."""
+        self.launched.add(self)
         self._log_start = self.output.stat().st_size if self.output.exists() else 0
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(self.command(), stdout=output, stderr=output, stdin=subprocess.DEVNULL)
@@ -150,17 +187,29 @@ class ServerProcess(ABC):
         """
         return sorted((child for child in self.children() if part in title(child)), key=lambda child: child.pid)
 
-    def kill_one(self, part: str, index: int = 0) -> psutil.Process:
-        """Kill one of the processes that `find` returns, wait until it has ended, and return it.
+    def await_found(self, part: str) -> list[psutil.Process]:
+        """Wait until `find` returns a process: it may be starting again, or one look misses it.
 
-        Raises AssertionError when there is none, or when it has not ended after 5 s.
+        Raises AssertionError after `FIND_TIMEOUT_S`.
         """
-        found = self.find(part)
-        if not found:
-            raise AssertionError(f"no process {part!r} among {sorted(title(child)[:60] for child in self.children())}")
+        found: list[psutil.Process] = []
+
+        def is_there() -> bool:
+            found[:] = self.find(part)
+            return found != []
+
+        wait_until(is_there, FIND_TIMEOUT_S, lambda: f"a process {part!r} among {sorted(map(title, self.children()))}")
+        return found
+
+    def kill_one(self, part: str, index: int = 0) -> psutil.Process:
+        """Kill one of the processes that `await_found` returns, wait until it has ended, and return it.
+
+        Raises AssertionError when there is none, or when it does not end.
+        """
+        found = self.await_found(part)
         victim = found[index % len(found)]
-        victim.kill()
-        if await_ended([victim], 5):
+        kill_all([victim])
+        if await_ended([victim], FIND_TIMEOUT_S):
             raise AssertionError(f"{victim} does not end")
         return victim
 

@@ -12,6 +12,7 @@ from hypothesis import settings
 from tests.support import schedule
 from tests.support.only_python import must_be_pure, only_python
 from tests.support.scale import IS_LONG, examples
+from tests.support.shown_logs import shown_logs
 
 LONG_TIMEOUT_S = 7200
 
@@ -22,10 +23,14 @@ settings.load_profile("rayka")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The pointer to the broker that was started last is this process's, not the user's or another worker's."""
+def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The pointer to the broker that was started last is this process's, not the user's or another worker's.
+
+    Ray kills no process when the machine's memory gets scarce: all Rays of all workers would do so at once.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
         yield
 
 
@@ -34,6 +39,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Let unit and property tests, and their fixtures, start no program but Python."""
     with only_python() if must_be_pure(item) else contextlib.nullcontext():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the brokers' logs below a failure."""
+    report = yield
+    if report.failed:
+        report.sections += shown_logs()
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

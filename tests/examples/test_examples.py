@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.quick_java import QUICK_JAVA
 
+TIMEOUT_S = 560
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", NAMES)
 def test_example(name: str) -> None:
     done = subprocess.run(
@@ -23,19 +23,18 @@ def test_example(name: str) -> None:
         env=os.environ | QUICK_JAVA,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.strip()
 
 
-@pytest.mark.timeout(300)
 def test_the_demo() -> None:
     demo = EXAMPLES.parent / "scripts" / "demo" / "demo.py"
     done = subprocess.run(
         [sys.executable, demo, "--records", "30000"],
-        env=os.environ | QUICK_JAVA, capture_output=True, text=True, timeout=280, check=False,
+        env=os.environ | QUICK_JAVA, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "Everything was as it must be" in done.stdout

@@ -6,13 +6,30 @@ import threading
 import time
 from collections import defaultdict
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from rayka.testing import wait_until
+
+RECOVERY_S = 120.0
+"""How long a test waits for what follows a fault. It takes one or two seconds on a machine that does nothing else, and
+half a minute on one with ten times more to do than it can."""
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+    """Create a topic, as soon as there is a controller. Raises AssertionError with what is refused to the end."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    refusals: list[KafkaError] = []
+
+    def is_created() -> bool:
+        try:
+            admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(RECOVERY_S)
+        except KafkaException as refused:
+            refusals.append(refused.args[0])
+            return len(refusals) > 1 and bool(refusals[-1].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
+
+    wait_until(is_created, RECOVERY_S, lambda: f"the topic {topic}: {refusals[-3:]}")
 
 
 class Writer:
@@ -45,7 +62,7 @@ class Writer:
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "log_level": 0,
-                "delivery.timeout.ms": 60000,
+                "delivery.timeout.ms": 300_000,
                 "retry.backoff.max.ms": 500,
                 "reconnect.backoff.max.ms": 500,
                 **settings,
@@ -55,6 +72,12 @@ class Writer:
         self._thread.start()
 
     def _run(self) -> None:
+        try:
+            self._write()
+        except KafkaException as failure:
+            self.failed.append(f"the producer ended: {failure}")
+
+    def _write(self) -> None:
         number = 0
         while not self._stop.is_set():
             value = f"{self._name}:{number}".encode()
@@ -79,11 +102,20 @@ class Writer:
     def count(self) -> int:
         return len(self.acknowledged)
 
+    def await_more(self, count: int, what: str = "") -> float:
+        """Wait until so many more records are acknowledged, and return the seconds it took."""
+        wanted = self.count + count
+
+        def so_far() -> str:
+            return f"{wanted} acknowledged records {what}: {self.count}, failed {self.failed[:3]}"
+
+        return wait_until(lambda: self.count >= wanted, RECOVERY_S, so_far)
+
     def finish(self) -> None:
         """Stop sending and wait for every answer."""
         self._stop.set()
-        self._thread.join(30)
-        assert self._producer.flush(60) == 0, "records without an answer are left"
+        self._thread.join(RECOVERY_S)
+        assert self._producer.flush(RECOVERY_S) == 0, "records without an answer are left"
 
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, bytes]]]:
@@ -100,7 +132,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tupl
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
     records: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
     ended: set[int] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + RECOVERY_S
     while len(ended) < partitions:
         assert time.monotonic() < deadline, f"only {len(ended)} of {partitions} partitions were read to their end"
         for message in consumer.consume(10_000, 0.2):

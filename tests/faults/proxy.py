@@ -17,6 +17,8 @@ from typing import Self, TypeVar
 from rayka.testing import free_port
 
 READ_BYTES = 65536
+CALL_S = 60.0
+"""How long the proxy's thread may take to do what a test asks for, on a busy machine."""
 SIZE, HEADER = struct.Struct(">i"), struct.Struct(">hh")
 """The length of a request; its API key and version."""
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -66,7 +68,7 @@ class Proxy:
     def __enter__(self) -> Self:
         self._thread.start()
         server = asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self._server = asyncio.run_coroutine_threadsafe(server, self._loop).result(10)
+        self._server = asyncio.run_coroutine_threadsafe(server, self._loop).result(CALL_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,7 +76,7 @@ class Proxy:
         self.drop()
         self._call(self._server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(CALL_S)
 
     def drop(self) -> None:
         """Reset every connection, on both sides, with whatever is under way."""
@@ -105,7 +107,7 @@ class Proxy:
         async def run() -> Answer:
             return work()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(CALL_S)
 
     def _drop(self) -> None:
         for pair in self._pairs:

@@ -38,9 +38,8 @@ from tests.faults.history import (
     Produce,
     violations,
 )
-from tests.faults.load import read_all
+from tests.faults.load import RECOVERY_S, read_all
 
-JOIN_S = 60.0
 UNASSIGNED_S = 10.0
 PATIENT_MS = 120_000
 LOOK_TIMEOUT_S = 3.0
@@ -79,7 +78,7 @@ class Client:
     def finish(self) -> None:
         """End the thread. Raises what ended it before."""
         self._stop.set()
-        self._thread.join(JOIN_S)
+        self._thread.join(RECOVERY_S)
         if self.failure is not None:
             raise self.failure
         assert not self._thread.is_alive(), f"{self} does not end"
@@ -149,7 +148,7 @@ class RecordedProducer(Client):
         self.history.produces.append(sent)
 
     def close(self) -> None:
-        assert self._producer.flush(JOIN_S) == 0
+        assert self._producer.flush(RECOVERY_S) == 0
 
 
 class RecordedReader(Client):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from rayka.testing import BrokerProcess, wait_until
+from rayka.testing import BrokerProcess
 from tests.faults.load import Writer, check, create_topic, read_all
 from tests.support.scale import rounds
 
 PARTITIONS = 4
 SEVERAL = ("partition.actors.per.node=3", "gateways.per.node=1")
-RECOVERY_S = 30.0
-"""It takes one or two seconds on a machine that does nothing else."""
+MORE = 200
+"""So many records, every partition's among them."""
 
 
 @pytest.fixture(scope="module")
@@ -23,23 +23,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory):
         yield started
 
 
-def more_acks(writer: Writer, timeout_s: float) -> float:
-    """Until 200 more records are acknowledged, every partition's among them."""
-    wanted = writer.count + 200
-    return wait_until(lambda: writer.count >= wanted, timeout_s, f"{wanted} acknowledged records")
-
-
 @pytest.mark.parametrize("victim", ["ray::PartitionActor", "ray::GatewayActor", "ray::ControllerActor"])
 def test_repeated_kills_of_an_actor_lose_nothing_acknowledged(broker: BrokerProcess, victim: str) -> None:
     topic = f"kill-{victim.removeprefix('ray::').lower()}"
     create_topic(broker.bootstrap, topic, PARTITIONS)
     writer = Writer(broker.bootstrap, topic, PARTITIONS)
-    more_acks(writer, RECOVERY_S)
+    writer.await_more(MORE)
     for number in range(rounds(3, 20)):
         broker.kill_one(victim, number)
-        more_acks(writer, RECOVERY_S)
-        wait_until(lambda: len(broker.find(victim)) > 0, RECOVERY_S, "the process is back")
-        more_acks(writer, RECOVERY_S)
+        writer.await_more(MORE)
+        broker.await_found(victim)
+        writer.await_more(MORE)
     writer.finish()
     check([writer], read_all(broker.bootstrap, topic, PARTITIONS))
     create_topic(broker.bootstrap, f"{topic}-after", 1)
@@ -50,10 +44,9 @@ def test_the_kill_of_a_ray_process_loses_nothing_acknowledged(tmp_path: Path, vi
     with BrokerProcess(tmp_path) as broker:
         create_topic(broker.bootstrap, "events", PARTITIONS)
         writer = Writer(broker.bootstrap, "events", PARTITIONS)
-        more_acks(writer, RECOVERY_S)
+        writer.await_more(MORE)
         broker.kill_one(victim)
-        wanted = writer.count + 2000
-        wait_until(lambda: writer.count >= wanted, RECOVERY_S, "acknowledged records after Ray came back")
+        writer.await_more(2000, "after Ray came back")
         writer.finish()
         check([writer], read_all(broker.bootstrap, "events", PARTITIONS))
 
@@ -62,11 +55,11 @@ def test_a_restart_after_everything_was_killed_loses_nothing_acknowledged(tmp_pa
     broker = BrokerProcess(tmp_path).start()
     create_topic(broker.bootstrap, "events", PARTITIONS)
     writer = Writer(broker.bootstrap, "events", PARTITIONS)
-    more_acks(writer, RECOVERY_S)
+    writer.await_more(MORE)
     broker.kill()
     again = BrokerProcess(tmp_path, port=broker.port).start()
     try:
-        more_acks(writer, RECOVERY_S)
+        writer.await_more(MORE)
         writer.finish()
         check([writer], read_all(again.bootstrap, "events", PARTITIONS))
     finally:

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from rayka.testing import BrokerProcess, wait_until
-from tests.faults.load import Writer, check, create_topic, read_all
+from tests.faults.load import RECOVERY_S, Writer, check, create_topic, read_all
 
 PARTITIONS = 4
 
@@ -45,7 +45,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
         shutil.copytree(path / "data" / "controller", path / "older")
         create_topic(broker.bootstrap, "events", PARTITIONS)
         writer = Writer(broker.bootstrap, "events", PARTITIONS)
-        wait_until(lambda: writer.count >= 500, 30, "500 acknowledged records")
+        writer.await_more(500)
         writer.finish()
     assert {found.parent.parent for found in path.glob("disk*/*/events-*")} == set(disks)
     return Written(path, disks, writer)
@@ -53,7 +53,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 def status(broker: BrokerProcess) -> dict[str, list[dict[str, object]]]:
     command = [sys.executable, "-m", "rayka.cli.main", "status", "--json", "--data-dir", str(broker.data_dir)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=RECOVERY_S, check=False)
+    assert answer.stdout, answer.stderr
     found: dict[str, list[dict[str, object]]] = json.loads(answer.stdout)
     return found
 
@@ -62,23 +63,34 @@ def offline(broker: BrokerProcess) -> list[object]:
     return [each["partition"] for each in status(broker)["partitions"] if each["leader"] is None]
 
 
+def await_offline(broker: BrokerProcess, count: int) -> list[object]:
+    """Wait until so many partitions are offline, and return which."""
+    found: list[object] = []
+
+    def are_offline() -> bool:
+        found[:] = offline(broker)
+        return len(found) == count
+
+    wait_until(are_offline, RECOVERY_S, lambda: f"{count} partitions are offline, not {found}")
+    return found
+
+
 def test_partitions_of_a_missing_directory_are_offline_and_come_back_with_it_in_any_order(written: Written) -> None:
     disk1, disk2 = written.disks
     disk2.rename(written.path / "unmounted")
     with written.broker() as broker:
-        gone = offline(broker)
-        assert len(gone) == PARTITIONS // 2
+        gone = await_offline(broker, PARTITIONS // 2)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000})
         errors: list[object] = []
         for partition in gone:
             producer.produce("events", b"x", partition=partition, callback=lambda error, _: errors.append(error))
-        assert producer.flush(30) == 0
+        assert producer.flush(RECOVERY_S) == 0
         # By identity: to compare a KafkaError with None leaves an exception behind.
         assert [error is None for error in errors] == [False] * len(gone), "an empty log acknowledged a record"
     shutil.rmtree(disk2, ignore_errors=True)
     (written.path / "unmounted").rename(disk2)
     with written.broker(written.path / "disk3", disk2, disk1) as broker:
-        assert offline(broker) == []
+        await_offline(broker, 0)
         written.check(broker)
 
 
@@ -86,11 +98,11 @@ def test_a_partition_whose_files_are_gone_is_offline_and_comes_back_with_them(wr
     (path,) = written.path.glob("disk*/*/events-0")
     path.rename(written.path / "moved")
     with written.broker() as broker:
-        wait_until(lambda: offline(broker) == [0], 30, "the partition is reported lost")
+        assert await_offline(broker, 1) == [0]
         assert not path.exists()
     (written.path / "moved").rename(path)
     with written.broker() as broker:
-        wait_until(lambda: offline(broker) == [], 30, "the partition is found again")
+        await_offline(broker, 0)
         written.check(broker)
 
 
@@ -100,7 +112,11 @@ def test_an_older_metadata_log_deletes_nothing(written: Written) -> None:
     controller.rename(written.path / "newer")
     (written.path / "older").rename(controller)
     with written.broker() as broker:
-        assert sum("events-" in str(stray) for stray in status(broker)["strays"]) == PARTITIONS
+        wait_until(
+            lambda: sum("events-" in str(stray) for stray in status(broker)["strays"]) == PARTITIONS,
+            RECOVERY_S,
+            lambda: f"all are strays: {status(broker)['strays']}",
+        )
     shutil.rmtree(controller)
     (written.path / "newer").rename(controller)
     with written.broker() as broker:

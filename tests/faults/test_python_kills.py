@@ -15,12 +15,12 @@ import rayka
 from rayka.client import runtime
 from rayka.client.cluster import Cluster
 from rayka.testing import BrokerProcess, wait_until
+from tests.faults.load import RECOVERY_S
 from tests.support.scale import rounds
 
 CHUNK = 50
 PACE_S = 0.005
 AHEAD = 5
-RECOVERY_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,9 @@ def poll_table(consumer: Any) -> list[bytes]:
 class Program(threading.Thread, ABC):
     """Works in rounds until it is told to stop; what goes wrong is raised by `finish`."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Callable[..., Any]) -> None:
         super().__init__(daemon=True)
+        self._call = call
         self.is_stopped = threading.Event()
         self.done = 0
         self._error: BaseException | None = None
@@ -89,8 +90,15 @@ class Program(threading.Thread, ABC):
 
     def require_more(self) -> None:
         """Wait until it has done more."""
-        wanted = self.done + 3 * CHUNK
-        wait_until(lambda: self.done >= wanted or self._error is not None, RECOVERY_S, f"{wanted} records")
+        self.await_done(self.done + 3 * CHUNK)
+
+    def await_done(self, wanted: int) -> None:
+        """Wait until it has done so much."""
+        wait_until(
+            lambda: self.done >= wanted or self._error is not None,
+            RECOVERY_S,
+            lambda: f"{self.done} of {wanted} records by {self._call.__name__}",
+        )
         self._raise()
 
     def finish(self) -> None:
@@ -108,9 +116,9 @@ class Writer(Program):
     """Sends numbered records; `done` are acknowledged, and up to `AHEAD` futures behind them on their way."""
 
     def __init__(self, cluster: Cluster, topic: str, call: Callable[[Any, str, list[bytes]], list[Any]]) -> None:
-        self._cluster, self._topic, self._call = cluster, topic, call
+        self._cluster, self._topic = cluster, topic
         self.sent = 0
-        super().__init__()
+        super().__init__(call)
 
     def work(self) -> None:
         waiting: list[tuple[Any, int]] = []
@@ -134,9 +142,9 @@ class Reader(Program):
     """Reads a topic from its beginning."""
 
     def __init__(self, cluster: Cluster, topic: str, call: Callable[[Any], list[bytes]]) -> None:
-        self._cluster, self._topic, self._call = cluster, topic, call
+        self._cluster, self._topic = cluster, topic
         self.values: list[bytes] = []
-        super().__init__()
+        super().__init__(call)
 
     def work(self) -> None:
         with self._cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=100) as consumer:
@@ -168,7 +176,7 @@ def test_the_kill_of_the_leader_loses_and_doubles_nothing(broker: BrokerProcess,
     for topic, writer in writers.items():
         writer.finish()
         reader = readers[topic]
-        wait_until(lambda: reader.done >= writer.sent, RECOVERY_S, "the end of the topic")  # noqa: B023
+        reader.await_done(writer.sent)
         reader.finish()
         assert reader.values == [b"%08d" % number for number in range(writer.sent)]
         assert cluster.consumer().end_offsets([(topic, 0)])[topic, 0] == writer.sent

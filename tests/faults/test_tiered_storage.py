@@ -20,11 +20,11 @@ from rayka.storage.remote.remote_partition import FINISHED, RemotePartition
 from rayka.testing import BrokerProcess, wait_until
 from tests.clients import tools
 from tests.clients.conftest import require
-from tests.faults.load import Writer, check, create_topic, read_all
+from tests.faults.load import RECOVERY_S, Writer, check, create_topic, read_all
+from tests.support.found_files import found_files
 from tests.support.scale import rounds
 
 TOPIC = ConfigResource.Type.TOPIC
-WITHIN_S = 60.0
 METADATA_PARTITIONS = 2
 SEGMENT_ID = re.compile(r"-([0-9a-f]{32})\.[a-z-]+(\.part)?$")
 TIERED = {
@@ -62,13 +62,13 @@ def broker(store: Path) -> Iterator[BrokerProcess]:
 
 
 def local_segments(broker: BrokerProcess, topic: str) -> int:
-    return len(list(broker.data_dir.glob(f"**/{topic}-0/*.log")))
+    return len(found_files(broker.data_dir, f"*/{topic}-0/*.log"))
 
 
 def written(broker: BrokerProcess, topic: str, count: int) -> Writer:
     """A writer that has so many records acknowledged, and goes on."""
     writer = Writer(broker.bootstrap, topic, 1, pace_s=0.0002, name="w" * 100, **{"batch.size": 4_000})
-    wait_until(lambda: writer.count >= count, WITHIN_S, f"{count} records")
+    writer.await_more(count)
     return writer
 
 
@@ -76,11 +76,11 @@ def await_copied(broker: BrokerProcess, topic: str, segments: int = 1) -> None:
     """Until so many segments, the oldest ones, are in the store alone."""
 
     def are_copied() -> bool:
-        local = min((path.name for path in broker.data_dir.glob(f"**/{topic}-0/*.log")), default="0")
+        local = min((path.name for path in found_files(broker.data_dir, f"*/{topic}-0/*.log")), default="0")
         copied = sorted(path.name for path in (broker.data_dir.parent / "store").glob(f"{topic}-*/0/*.log"))
         return len([name for name in copied if name[:20] < local[:20]]) >= segments
 
-    wait_until(are_copied, WITHIN_S, f"{segments} segments are in the store alone")
+    wait_until(are_copied, RECOVERY_S, f"{segments} segments are in the store alone")
 
 
 def in_store(store: Path) -> set[str]:
@@ -100,7 +100,7 @@ def alter(broker: BrokerProcess, kind: ConfigResource.Type, name: str, **configs
     ]
     resource = ConfigResource(kind, name, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(RECOVERY_S)
 
 
 def in_metadata(broker: BrokerProcess) -> set[str]:
@@ -162,7 +162,7 @@ def test_a_share_group_gets_records_of_the_store(broker: BrokerProcess) -> None:
         found.update(record.offset() for record in consumer.poll(0.5) if record.error() is None)
         return len(found) >= 1_000
 
-    wait_until(have_come, WITHIN_S, "a thousand records of the store")
+    wait_until(have_come, RECOVERY_S, "a thousand records of the store")
     consumer.close()
     assert set(range(1_000)) <= found
 
@@ -170,12 +170,12 @@ def test_a_share_group_gets_records_of_the_store(broker: BrokerProcess) -> None:
 @pytest.mark.usefixtures("old")
 def test_deleted_records_leave_the_store(broker: BrokerProcess, store: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_records([Position("old", 0, 1_000)])[Position("old", 0)].result(30)
+    admin.delete_records([Position("old", 0, 1_000)])[Position("old", 0)].result(RECOVERY_S)
 
     def first_copy() -> int:
         return min(int(path.name[:20]) for path in store.glob("old-*/0/*.log"))
 
-    wait_until(lambda: 500 < first_copy() <= 1_000, WITHIN_S, "the store has no segment below the log start")
+    wait_until(lambda: 500 < first_copy() <= 1_000, RECOVERY_S, "the store has no segment below the log start")
     assert read_all(broker.bootstrap, "old", 1)[0][0][0] == 1_000
 
 
@@ -190,7 +190,7 @@ def test_a_topic_that_has_no_tiered_storage_any_more_leaves_nothing_in_the_store
         alter(broker, TOPIC, "disabled", remote_storage_enable="false")
     alter(broker, TOPIC, "disabled", remote_storage_enable="false", remote_log_delete_on_disable="true")
 
-    wait_until(lambda: not files_of(store, "disabled"), WITHIN_S, "the store has nothing of the topic")
+    wait_until(lambda: not files_of(store, "disabled"), RECOVERY_S, "the store has nothing of the topic")
     rows = read_all(broker.bootstrap, "disabled", 1)[0]
     assert rows[0][0] > 0
 
@@ -198,13 +198,13 @@ def test_a_topic_that_has_no_tiered_storage_any_more_leaves_nothing_in_the_store
 def test_aborted_records_in_the_store_are_not_seen(broker: BrokerProcess) -> None:
     create_topic(broker.bootstrap, "decided", 1, **TIERED)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "decided", "batch.size": 4_000})
-    producer.init_transactions(30)
+    producer.init_transactions(RECOVERY_S)
     for number in range(8):
         producer.begin_transaction()
         for _ in range(100):
             producer.produce("decided", b"aborted" * 40 if number % 2 else b"committed" * 40)
-        assert producer.flush(30) == 0
-        producer.abort_transaction(30) if number % 2 else producer.commit_transaction(30)
+        assert producer.flush(RECOVERY_S) == 0
+        producer.abort_transaction(RECOVERY_S) if number % 2 else producer.commit_transaction(RECOVERY_S)
     await_copied(broker, "decided", 3)
 
     values = [value for _, value in read_all(broker.bootstrap, "decided", 1)[0]]
@@ -219,10 +219,9 @@ def test_a_store_that_is_away_is_waited_for(broker: BrokerProcess, store: Path) 
     elsewhere = store.with_name("elsewhere")
     store.rename(elsewhere)
     segments = local_segments(broker, "away")
-    wanted = writer.count + 1_000
-    wait_until(lambda: writer.count >= wanted, WITHIN_S, "records are taken while the store is away")
+    writer.await_more(1_000, "while the store is away")
+    wait_until(lambda: local_segments(broker, "away") > segments, RECOVERY_S, "more segments are kept here")
     writer.finish()
-    assert local_segments(broker, "away") > segments
     found: list[dict[int, list[tuple[int, bytes]]]] = []
     reader = threading.Thread(target=lambda: found.append(read_all(broker.bootstrap, "away", 1)))
     reader.start()
@@ -231,7 +230,7 @@ def test_a_store_that_is_away_is_waited_for(broker: BrokerProcess, store: Path) 
 
     elsewhere.rename(store)
 
-    reader.join(WITHIN_S)
+    reader.join(2 * RECOVERY_S)
     check([writer], found[0])
     assert found[0][0][0][0] == 0
     await_copied(broker, "away", 8)
@@ -244,24 +243,29 @@ def test_kills_of_the_leader_while_it_copies_lose_nothing_and_leave_nothing_behi
     writer = written(broker, "killed", 500)
     for _ in range(rounds(1, 15)):
         before = in_store(store)
-        wait_until(lambda before=before: in_store(store) - before, WITHIN_S, "another segment is copied")
+        wait_until(lambda before=before: in_store(store) - before, RECOVERY_S, "another segment is copied")
         broker.leader("killed", 0).kill()
-        wanted = writer.count + 500
-        wait_until(lambda wanted=wanted: writer.count >= wanted, WITHIN_S, "the leader is back")
+        writer.await_more(500, "when the leader is back")
     writer.finish()
     await_copied(broker, "killed")
 
     check([writer], read_all(broker.bootstrap, "killed", 1))
-    wait_until(lambda: in_store(store) == in_metadata(broker), WITHIN_S, "the store has what the metadata says")
+    wait_until(
+        lambda: in_store(store) == in_metadata(broker),
+        RECOVERY_S,
+        lambda: f"the store has what the metadata says; in one of them: {in_store(store) ^ in_metadata(broker)}",
+    )
 
 
 def test_kafkas_dump_tool_reads_what_is_in_the_store(broker: BrokerProcess) -> None:
     require(tools.kafka_tools)
-    files = ",".join(str(path) for path in broker.data_dir.glob("**/__remote_log_metadata-*/*.log"))
+    files = ",".join(map(str, found_files(broker.data_dir, "*/__remote_log_metadata-*/*.log")))
     command = tools.java(
         "-Xmx256m", "org.apache.kafka.tools.DumpLogSegments", "--remote-log-metadata-decoder", "--files", files
     )
-    dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=RECOVERY_S)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    dumped = ran.stdout
 
     kinds = ("RemoteLogSegmentMetadata{", "RemoteLogSegmentMetadataUpdate{")
     states = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED")
@@ -272,9 +276,9 @@ def test_kafkas_dump_tool_reads_what_is_in_the_store(broker: BrokerProcess) -> N
 def test_deleted_topics_leave_nothing_in_the_store(broker: BrokerProcess, store: Path) -> None:
     create_topic(broker.bootstrap, "deleted", 1, **TIERED)
     written(broker, "deleted", 1_000).finish()
-    wait_until(lambda: list(store.glob("deleted-*/**/*.log")), WITHIN_S, "copies")
+    wait_until(lambda: list(store.glob("deleted-*/**/*.log")), RECOVERY_S, "copies")
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics(["deleted"])["deleted"].result(30)
+    admin.delete_topics(["deleted"])["deleted"].result(RECOVERY_S)
 
-    wait_until(lambda: not files_of(store, "deleted"), WITHIN_S, "the store has nothing of the topic")
+    wait_until(lambda: not files_of(store, "deleted"), RECOVERY_S, "the store has nothing of the topic")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections import Counter
@@ -12,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from rayka.testing import BrokerProcess, wait_until
+from rayka.testing import BrokerProcess, paused, wait_until
 from tests.clients.test_transactions import read
-from tests.faults.load import create_topic
+from tests.faults.load import RECOVERY_S, create_topic
 from tests.support.scale import rounds
 
 PARTITIONS = 4
@@ -23,7 +22,6 @@ SETTINGS = (
     "transaction.state.log.num.partitions=6",
     "offsets.topic.num.partitions=3",
 )
-RECOVERY_S = 40.0
 CALL_S = 15.0
 WRITERS = 3
 
@@ -55,7 +53,7 @@ class Writer:
 
     def finish(self) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(RECOVERY_S)
         assert not self._thread.is_alive()
         assert self.error is None, repr(self.error)
 
@@ -113,7 +111,10 @@ def more_commits(writers: list[Writer], count: int = 10) -> None:
     def have() -> bool:
         return all(writer.committed >= least for writer, least in zip(writers, wanted, strict=True))
 
-    wait_until(have, RECOVERY_S, f"{count} more commits of each writer")
+    def so_far() -> str:
+        return f"commits of each writer: {[(writer.committed, writer.error) for writer in writers]} of {wanted}"
+
+    wait_until(have, RECOVERY_S, so_far)
 
 
 def check(writers: list[Writer], bootstrap: str, topic: str) -> None:
@@ -125,7 +126,7 @@ def check(writers: list[Writer], bootstrap: str, topic: str) -> None:
         mark = f"end:{time.monotonic_ns()}".encode()
         for partition in range(PARTITIONS):
             plain.produce(topic, mark, partition=partition)
-        assert plain.flush(CALL_S) == 0
+        assert plain.flush(RECOVERY_S) == 0
         return read(bootstrap, topic, PARTITIONS).count(mark) == PARTITIONS
 
     wait_until(is_decided, RECOVERY_S, "the end of all transactions")
@@ -164,11 +165,9 @@ def test_pauses_in_the_middle_of_transactions(broker: BrokerProcess) -> None:
     writers = [Writer(broker.bootstrap, "paused", f"paused-{number}") for number in range(WRITERS)]
     more_commits(writers)
     for number in range(rounds(1, 10)):
-        actors = broker.find("ray::PartitionActor")
-        victim = actors[number % len(actors)]
-        victim.send_signal(signal.SIGSTOP)
-        time.sleep(11.0 if number % 2 else 2.0)
-        victim.send_signal(signal.SIGCONT)
+        actors = broker.await_found("ray::PartitionActor")
+        with paused([actors[number % len(actors)]]):
+            time.sleep(11.0 if number % 2 else 2.0)
         more_commits(writers)
     for writer in writers:
         writer.finish()

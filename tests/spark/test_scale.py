@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 
-import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -45,7 +44,6 @@ class Consumed:
             self.checksum += checksum
 
 
-@pytest.mark.timeout(rounds(300, 1800))
 def test_count_sums_group_by_and_join_are_those_of_a_plain_consumer(spark, cluster, request):
     topic = new_topic(cluster, request.node.name, PARTITIONS)
     write(cluster.bootstrap_servers, RECORDS, topic=topic)

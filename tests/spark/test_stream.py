@@ -244,7 +244,6 @@ def stream_in_killed_drivers(cluster, topic, directory, sink, kills, seed):
     return count
 
 
-@pytest.mark.timeout(120 + 30 * CRASHES)
 def test_the_driver_is_killed_again_and_again(cluster, topic, tmp_path):
     max_offsets = 300
     count = max_offsets * (5 * CRASHES - 2)  # more batches than are done between two crashes

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from rayka.testing import title, wait_until
 from tests.spark4.reading import fill
@@ -108,7 +107,6 @@ def parent_of(process):
         return None
 
 
-@pytest.mark.timeout(rounds(400, 2400))
 def test_each_record_is_written_once_whatever_is_killed(spark, cluster, topic, tmp_path, actor_pid):
     fill(cluster, topic, 60 * BATCHES)
     driver = Driver(topic, cluster, tmp_path)

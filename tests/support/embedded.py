@@ -14,6 +14,7 @@ import ray
 import rayka
 from rayka.client.cluster import Cluster
 from rayka.testing import free_port
+from tests.support.shown_logs import RAY_DIRECTORIES
 
 STORE_BYTES = 256 * 1024 * 1024
 # Tests write records with old timestamps, which the next check of retention would delete.
@@ -37,9 +38,11 @@ def embedded(
         _node_ip_address="127.0.0.1",
         _temp_dir=ray_dir,
     )
+    RAY_DIRECTORIES.add(Path(ray_dir))
     try:
         with rayka.start(os.fspath(data_dir), f"127.0.0.1:{free_port()}", {**CONFIGS, **(configs or {})}) as cluster:
             yield cluster
     finally:
         ray.shutdown()
+        RAY_DIRECTORIES.discard(Path(ray_dir))
         shutil.rmtree(ray_dir, ignore_errors=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rayka.client.cluster import Cluster
 from rayka.testing import wait_until
+from tests.support.found_files import found_files
 
 COUNT = 3_000
 CONFIGS = {
@@ -39,7 +40,7 @@ def create_tiered(cluster: Cluster, topic: str, data_dir: Path) -> int:
                 producer.flush()
 
     def local_start() -> int:
-        return min((int(path.stem) for path in data_dir.glob(f"**/{topic}-0/*.log")), default=0)
+        return min((int(path.stem) for path in found_files(data_dir, f"*/{topic}-0/*.log")), default=0)
 
-    wait_until(lambda: local_start() > COUNT // 2, 60, "the older half is in the store alone")
+    wait_until(lambda: local_start() > COUNT // 2, 180, "the older half is in the store alone")
     return local_start()
