@@ -33,7 +33,7 @@ from rayka.cli.attached import find
 from rayka.cli.progress import ProgressBar
 from rayka.coordinator.spec import partition_for
 from rayka.spark.java import prepare_java
-from rayka.testing import BrokerProcess
+from rayka.testing import BrokerProcess, await_ended
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -65,7 +65,7 @@ class Broker:
         self._process.stop()
         took_s = time.monotonic() - started
         check(self._process.exit_code == 0, "the broker stops in order")
-        return took_s, [process.pid for process in family if process.is_running()]
+        return took_s, [process.pid for process in await_ended(family, 0)]
 
     def kill(self) -> None:
         """End everything, whatever state it is in."""
@@ -75,7 +75,7 @@ class Broker:
 def create_topic(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     config = {"retention.ms": "-1", "segment.ms": str(10 * 365 * 86_400_000), "segment.bytes": str(4 << 20)}
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=config)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=config)])[TOPIC].result(120)
 
 
 class Acknowledged:
@@ -117,7 +117,7 @@ def write(broker: Broker, sent: list[Flight], report: Report) -> dict[Place, int
             if number == kill_at:
                 pid = broker.kill_leader(TOPIC, victim)
             send(producer, flight, partial(acknowledged.note, number))
-        check(producer.flush(60) == 0, "every flight is acknowledged")
+        check(producer.flush(300) == 0, "every flight is acknowledged")
     report.detail(f"kill -9 of process {pid}, the actor of {TOPIC}-{victim}, after {kill_at:,} records;")
     report.detail(f"the longest that partition kept the client waiting: {acknowledged.longest_wait_s:.1f} s")
     return acknowledged.places
@@ -157,7 +157,7 @@ def read_wire(bootstrap: str, count: int) -> Iterator[tuple[Place, Flight]]:
         while len(at_end) < PARTITIONS:
             messages = consumer.consume(1_000, 0.5)
             silent = 0 if messages else silent + 1
-            check(silent < 60, "reading goes on")
+            check(silent < 240, "reading goes on")
             for message in messages:
                 if (error := message.error()) is not None:
                     check(error.code() == KafkaError._PARTITION_EOF, f"reading works: {error}")
@@ -205,7 +205,7 @@ def read_handles(address: str, count: int) -> Iterator[tuple[Place, Flight]]:
     left = sum(consumer.end_offsets(partitions).values())
     with ProgressBar("    reading", count, after_s=0.5) as progress:
         while left > 0:
-            polled = consumer.poll(30_000, 10_000)
+            polled = consumer.poll(120_000, 10_000)
             check(bool(polled), "reading goes on")
             for record in chain.from_iterable(polled.values()):
                 flight = Flight(record.key, record.value, record.timestamp, list(record.headers))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 class GroupReaders:
@@ -35,7 +35,7 @@ class GroupReaders:
     def read(self) -> Iterator[Message]:
         """Every record at least once; what was handed out is committed before a member reads on.
 
-        Ends when all of the topic is committed. Raises TimeoutError when nothing has come for a minute before that.
+        Ends when all of the topic is committed. Raises TimeoutError when nothing has come for `PATIENCE_S` before that.
         """
         heard = time.monotonic()
         while True:

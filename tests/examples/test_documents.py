@@ -17,12 +17,17 @@ from tests.support.readme import ROOT, Block, blocks, documents
 
 RUN = ("sh", "python")
 NOT_CODE = ("mermaid", "text")
-TIMEOUT_S = 90
+TIMEOUT_S = 300
 JOIN_JOBS = """
-from confluent_kafka import ShareConsumer
+import time
+from confluent_kafka import Producer, ShareConsumer
+producer = Producer({"bootstrap.servers": "127.0.0.1:9092"})
 consumer = ShareConsumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "jobs", "log_level": 0})
 consumer.subscribe(["tasks"])
-consumer.poll(2)
+deadline_s = time.monotonic() + 120
+while not consumer.poll(1) and time.monotonic() < deadline_s:
+    producer.produce("tasks", b"a task")
+    producer.flush(60)
 consumer.close()
 """
 """A share group that has been at a topic."""

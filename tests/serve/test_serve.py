@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,13 @@ def test_each_task_ends_once_though_a_replica_and_a_leader_die(cluster: Cluster)
     def outcomes() -> list[Any]:
         return [adapter.get_task_status_sync(task.id) for task in tasks]
 
+    def statuses() -> Counter[str]:
+        return Counter(outcome.status for outcome in outcomes())
+
     wait_until(
-        lambda: all(outcome.status in ("SUCCESS", "FAILURE") for outcome in outcomes()), ENOUGH_S, "all tasks end"
+        lambda: statuses().keys() <= {"SUCCESS", "FAILURE"},
+        ENOUGH_S,
+        lambda: f"all tasks end: {statuses()}",
     )
     waits = []
     for number, (task, outcome) in enumerate(zip(tasks, outcomes(), strict=True)):
@@ -111,7 +117,7 @@ def test_each_task_ends_once_though_a_replica_and_a_leader_die(cluster: Cluster)
     answer = adapter.enqueue_task_sync("pid")
     wait_until(lambda: adapter.get_task_status_sync(answer.id).status == "SUCCESS", ENOUGH_S, "async handlers run")
     assert adapter.health_check_sync() == [{"jobs": {"ok": "pong"}}]
-    assert adapter.get_metrics_sync()["queue_length"] == 0
+    wait_until(lambda: adapter.get_metrics_sync()["queue_length"] == 0, ENOUGH_S, "all tasks are acknowledged")
     serve.delete("jobs")
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 import rayka.spark
 from rayka.client.cluster import Cluster
-from rayka.testing import wait_until
 from tests.support.embedded import embedded
 from tests.support.quick_java import QUICK_JAVA
 from tests.support.tiered_topic import tiered_configs
@@ -66,25 +63,3 @@ def create_anew(cluster: Cluster, *topics: str) -> None:
     cluster.admin().delete_topics(topics, raise_errors=False)
     for topic in topics:
         cluster.admin().create_topic(topic, partitions=2)
-
-
-@pytest.fixture
-def actor_pid(cluster: Cluster) -> Callable[[str, int], int]:
-    """`actor_pid(topic, partition)`: the process that leads a partition, once it is there: it may be starting again."""
-    import ray
-
-    def find(topic: str, partition: int) -> int:
-        image = cluster.admin().describe_topics([topic])[0].partitions[partition]
-        actor = ray.get_actor(image.leader_actor, namespace="rayka")
-        found: list[int] = []
-
-        def is_there() -> bool:
-            with contextlib.suppress(ray.exceptions.ActorUnavailableError):
-                found.append(ray.get(actor.process_id.remote()))
-            return bool(found)
-
-        wait_until(is_there, 30, f"{image.leader_actor} is back")
-        assert found[0] != os.getpid()
-        return found[0]
-
-    return find

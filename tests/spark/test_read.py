@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import signal
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
@@ -15,6 +13,7 @@ from rayka.spark import read_topic, write_topic
 from rayka.spark.read import SCHEMA
 from rayka.types import OffsetSpec
 from tests.support import tiered_topic
+from tests.support.leaders import kill_leader
 from tests.support.tiered_topic import create_tiered
 from tests.support.transactions import COMMITTED, undecided
 
@@ -175,12 +174,12 @@ def test_a_frame_reads_the_same_records_when_more_have_come(spark, cluster, topi
     assert read_topic(spark, topic).count() == 600
 
 
-def test_a_frame_is_read_after_its_leader_was_killed(spark, cluster, topic, actor_pid):
+def test_a_frame_is_read_after_its_leader_was_killed(spark, cluster, topic):
     fill(cluster, topic)
     expected = places(read_topic(spark, topic).collect())
     for _ in range(2):
         frame = read_topic(spark, topic, max_records_per_partition=200)
-        os.kill(actor_pid(topic, 1), signal.SIGKILL)
+        kill_leader(cluster, topic, 1)
         assert places(frame.collect()) == expected
 
 
@@ -212,7 +211,7 @@ def test_rows_are_written_as_json_without_a_value(spark, cluster, topic):
 def test_writing_to_no_topic_fails(spark, cluster):
     frame = spark.createDataFrame([("ann",)], "value string")
     with pytest.raises(Exception, match=r"UNKNOWN_TOPIC_OR_PARTITION|INVALID_TOPIC"):
-        write_topic(frame, "no such topic", producer={"max_block_ms": 500})
+        write_topic(frame, "no such topic")
 
 
 def test_only_committed_transactions_are_read_unless_others_are_asked_for(spark, cluster, topic):

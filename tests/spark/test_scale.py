@@ -27,7 +27,7 @@ class Consumed:
         consumer = Consumer({"bootstrap.servers": bootstrap, **CONSUMER})
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         while self.counts.total() < RECORDS:
-            records = consumer.consume(10_000, timeout=30)
+            records = consumer.consume(10_000, timeout=120)
             assert records, f"only {self.counts.total()} of {RECORDS} records came"
             self._add(records)
         assert not consumer.consume(1, timeout=0.2)

@@ -105,7 +105,7 @@ def test_a_stream_follows_a_topic_that_grows_and_keeps_nothing_when_it_is_closed
     rows = read_topic(spark, other_topic).collect()
     assert Counter(int(row.value) for row in rows) == once(90)
     assert {row.partition for row in rows if int(row.value) >= 30} == set(range(6))
-    wait_until(lambda: claims() <= before, 30, "the actor of the transactions ends")
+    wait_until(lambda: claims() <= before, 120, "the actor of the transactions ends")
 
 
 def values_alone(frame):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import uuid
 from collections.abc import Iterator
@@ -10,9 +9,11 @@ from typing import Any
 
 import pyspark
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from rayka.client.cluster import Cluster
+from rayka.testing import wait_until
 from tests.support.embedded import embedded
 from tests.support.quick_java import QUICK_JAVA
 
@@ -61,18 +62,6 @@ def new_topic(cluster: Cluster, name: str, partitions: int = 3) -> str:
     safe = "".join(char if char.isalnum() else "-" for char in name)[:80]
     topic = f"{safe}-{uuid.uuid4().hex[:8]}"
     cluster.admin().create_topic(topic, partitions)
+    broker = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    wait_until(lambda: topic in broker.list_topics(timeout=60).topics, 60, f"the broker's port knows {topic}")
     return topic
-
-
-@pytest.fixture
-def actor_pid(cluster: Cluster) -> Any:
-    """`actor_pid(topic, partition)`: the process that leads a partition."""
-    import ray
-
-    def find(topic: str, partition: int) -> int:
-        image = cluster.admin().describe_topics([topic])[0].partitions[partition]
-        pid: int = ray.get(ray.get_actor(image.leader_actor, namespace="rayka").process_id.remote())
-        assert pid != os.getpid()
-        return pid
-
-    return find

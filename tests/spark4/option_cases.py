@@ -141,7 +141,7 @@ def _stream(spark: Any, source: str, options: Mapping[str, str]) -> Any:
     with tempfile.TemporaryDirectory() as directory:
         writer = spark.readStream.format(source).options(**options).load().writeStream.foreachBatch(sink)
         query = writer.option("checkpointLocation", directory).trigger(availableNow=True).start()
-        query.awaitTermination(60)
+        query.awaitTermination(300)
     return {"batches": batches}
 
 

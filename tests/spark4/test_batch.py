@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import signal
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from tests.spark4.reading import START_MS, consumed, fill, places, source
+from tests.support.leaders import kill_leader
 from tests.support.transactions import COMMITTED, undecided
 
 COUNT = 3_000
@@ -159,8 +158,8 @@ def test_deleted_records_fail_the_read_unless_that_is_allowed(spark, cluster, to
     assert source(spark, cluster, topic, startingOffsets=earlier, failOnDataLoss="false").count() == 250
 
 
-def test_a_read_goes_on_after_a_leader_was_killed(spark, cluster, topic, actor_pid):
+def test_a_read_goes_on_after_a_leader_was_killed(spark, cluster, topic):
     fill(cluster, topic, COUNT)
     expected = places(source(spark, cluster, topic).collect())
-    os.kill(actor_pid(topic, 1), signal.SIGKILL)
+    kill_leader(cluster, topic, 1)
     assert places(source(spark, cluster, topic, maxRecordsPerPartition="500").collect()) == expected

@@ -42,7 +42,7 @@ def finish(writer, tmp_path):
     """Run a streaming query over what there is."""
     query = writer.option("checkpointLocation", os.fspath(tmp_path)).trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
 

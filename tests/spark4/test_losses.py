@@ -10,12 +10,14 @@ import time
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from rayka.client.kafka.cluster import KafkaCluster
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.source import fetcher, stream
 from rayka.spark.source.source import RaykaSource
+from rayka.testing import wait_until
 from tests.spark4.reading import PLACES, fill
 
 ALL = ReadAllAvailable()
@@ -23,7 +25,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch):
-    monkeypatch.setattr(stream, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(stream, "_PATIENCE_S", 1.0)
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def test_a_planned_batch_whose_end_is_gone_does_not_stop_the_stream_for_ever(clu
     fill(cluster, topic, 30)
     start = query().initialOffset()
     planned = moved(query().latestOffset(start, ALL), topic, "0", 15)
-    quick = {"kafka.request.timeout.ms": "500"}
+    quick = {"kafka.request.timeout.ms": "3000"}
     with pytest.raises(RaykaError, match="the log ends before these offsets") as failed:
         read(query(**quick), start, planned)
     assert failed.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -116,6 +118,8 @@ def test_a_deleted_topic_fails_the_stream_unless_that_is_allowed(
     options = {chosen: names[chosen]}
     first = query(**options).latestOffset(query(**options).initialOffset(), ALL)
     cluster.admin().delete_topic(other_topic)
+    broker = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    wait_until(lambda: other_topic not in broker.list_topics(timeout=60).topics, 60, "the topic is listed no more")
     fill(cluster, topic, 3, start=30)
     with pytest.raises(RaykaError, match=r"the partition was deleted; it had been read up to offset 10"):
         query(**options).latestOffset(first, ALL)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections import Counter
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.spark4.reading import fill
+from tests.support.leaders import kill_leader
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def stream(spark, cluster, topic, **options):
@@ -113,13 +113,13 @@ def test_a_topic_that_was_created_again_fails_the_stream_unless_that_is_allowed(
     assert [each["numInputRows"] for each in progress] == [60]
 
 
-def test_a_stream_goes_on_while_leaders_are_killed(spark, cluster, topic, tmp_path, actor_pid):
+def test_a_stream_goes_on_while_leaders_are_killed(spark, cluster, topic, tmp_path):
     fill(cluster, topic, 900)
     killed = []
 
     def sink(frame, batch_id):
         if batch_id in (1, 2):
-            os.kill(actor_pid(topic, batch_id), signal.SIGKILL)
+            kill_leader(cluster, topic, batch_id)
             killed.append(batch_id)
         frame.write.mode("overwrite").parquet(os.fspath(tmp_path / "out" / f"batch={batch_id}"))
 

@@ -80,5 +80,5 @@ def test_a_stream_is_written_from_topic_to_topic(spark, cluster, topic, other_to
         reading.select("key", "value", "partition").writeStream.format("rayka").options(topic=other_topic, **options)
     )
     query = writing.option("checkpointLocation", os.fspath(tmp_path)).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     assert places(source(spark, cluster, other_topic).collect()) == places(source(spark, cluster, topic).collect())

@@ -9,7 +9,7 @@ from typing import Any
 
 from rayka.testing import wait_until
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 
 
 class Gate:
