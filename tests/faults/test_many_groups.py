@@ -29,7 +29,7 @@ MOST_CPU, MOST_CPU_AT_REST = 0.8, 0.06
 @pytest.mark.alone
 def test_no_session_expires_under_load_and_empty_groups_use_no_cpu(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SETTINGS) as broker:
-        (coordinator,) = broker.find("ray::PartitionActor")
+        (coordinator,) = broker.await_found("ray::PartitionActor")
 
         async def live(members: many_groups.Members) -> None:
             await members.join()
