@@ -12,16 +12,16 @@ import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
 
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import AsyncClosing, at_home
+from rayka.client.share.leaders import RENEWED, Acknowledgements, MemberLeaders
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
     RecordAcknowledgement,
     ShareRecord,
-    acknowledgement_batches,
     acquired_records,
     rejection_headers,
 )
@@ -31,7 +31,7 @@ from rayka.gateway.ports import Broker
 from rayka.share.acknowledge import GROUP_BACKOFF
 from rayka.share.config import AcquireMode
 from rayka.share.record_state import AcknowledgeType
-from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.share.requests import ShareFetchResult
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice, TopicPartition
 
@@ -39,17 +39,14 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S: Final = 0.5
 _RETRY_S: Final = 0.1
-_MAX_BYTES: Final = 50 << 20
 _MODES: Final = ("implicit", "explicit")
 _ACQUIRE_MODES: Final = tuple(mode.name.lower() for mode in AcquireMode)
 
+R = TypeVar("R")
 CommitResults = dict[TopicPartition, RaykaError | None]
-Acknowledgements = Mapping[TopicPartition, Mapping[int, RecordAcknowledgement]]
-"""Acknowledgements by partition and offset."""
 _ACCEPTED: Final = RecordAcknowledgement(AcknowledgeType.ACCEPT)
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, GROUP_BACKOFF)
-_RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 
 
 class ShareConsumerOptions(TypedDict, total=False):
@@ -87,21 +84,22 @@ class AsyncShareConsumer(AsyncClosing):
         self._broker = broker
         self._is_implicit = acknowledgement_mode == "implicit"
         self._max_poll_records = max_poll_records
-        self._acquire_mode = AcquireMode[acquire_mode.upper()]
         subscription = subscription_of(topics, None).topics
         for topic in subscription:
             if topic not in broker.image.topics:
                 logger.warning("the topic %s does not exist: group %s waits for it", topic, group_id)
         self._member = ShareConsumerMember(broker, group_id, subscription)
+        self._leaders = MemberLeaders(
+            broker.share_leaders, group_id, self._member.member_id, AcquireMode[acquire_mode.upper()], max_poll_records
+        )
         self.home = asyncio.get_running_loop()
         self._reader = SegmentReader()
         self._unacknowledged: set[tuple[TopicPartition, int]] = set()
         self._given: set[tuple[TopicPartition, int]] = set()
         self._acknowledgements: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
-        self._topic_ids: dict[TopicPartition, bytes] = {}
-        self._commits: set[asyncio.Task[Any] | None] = set()
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._fetching: asyncio.Task[list[ShareRecord]] | None = None
         self._is_closed = False
-        self.lock_duration_ms = 0
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
         """Records to process; none if none came within `timeout_ms`.
@@ -127,9 +125,14 @@ class AsyncShareConsumer(AsyncClosing):
             if self._member.error is not None:
                 raise self._member.error
             left_s = max(0.0, until - self.home.time())
-            records = await self._fetch(min(left_s, _LONGEST_WAIT_S), max_records)
+            records = await self._fetched(min(left_s, _LONGEST_WAIT_S), max_records)
             if records or self.home.time() >= until:
                 return records
+
+    @property
+    def lock_duration_ms(self) -> int:
+        """The lock duration of the group, as the last answer of a leader has it; 0 before the first."""
+        return self._leaders.lock_duration_ms
 
     @property
     def is_assigned(self) -> bool:
@@ -148,13 +151,32 @@ class AsyncShareConsumer(AsyncClosing):
         self._unacknowledged.difference_update(unacknowledged)
         self._given = set()
 
+    async def _fetched(self, wait_s: float, max_records: int) -> list[ShareRecord]:
+        """The records of a fetch, which goes on when its poll is cancelled: then the next poll takes it up."""
+        if self._fetching is None:
+            self._fetching = self._start(self._fetch(wait_s, max_records))
+        fetching = self._fetching
+        try:
+            records = await asyncio.shield(fetching)
+        finally:
+            if fetching.done():
+                self._fetching = None
+        return [record for record in records if self.holds(record)]  # The next poll may have released them before.
+
+    def _start(self, request: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        task = self.home.create_task(request)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+        return task
+
     async def _fetch(self, wait_s: float, max_records: int) -> list[ShareRecord]:
         assignment = self._member.assignment
         if not assignment:
             await self._assigned(wait_s)
             return []
-        self._topic_ids |= {partition: topic_id.bytes for partition, topic_id in assignment.items()}
-        results = await self._ask(dict.fromkeys(assignment), self._take_acknowledgements(), wait_s, max_records)
+        self._leaders.know(assignment)
+        await self._leaders.send_refused()
+        results = await self._leaders.fetch(assignment, self._take_acknowledgements(), wait_s, max_records)
         records = [record for partition, result in results.items() for record in self._records(partition, result)]
         if not records:
             await self._failed(results, wait_s)
@@ -180,43 +202,7 @@ class AsyncShareConsumer(AsyncClosing):
 
     def _take_acknowledgements(self) -> Acknowledgements:
         acknowledgements, self._acknowledgements = self._acknowledgements, defaultdict(dict)
-        return dict(acknowledgements)
-
-    async def _ask(
-        self,
-        fetched: Iterable[TopicPartition],
-        acknowledgements: Acknowledgements,
-        wait_s: float = 0.0,
-        max_records: int = 0,
-    ) -> dict[TopicPartition, ShareFetchResult]:
-        fetched = set(fetched)
-        partitions = [
-            ShareFetchPartition(
-                partition,
-                self._topic_ids[partition],
-                partition in fetched,
-                acknowledgement_batches(acknowledgements.get(partition, {})),
-            )
-            for partition in (*fetched, *(one for one in acknowledgements if one not in fetched))
-        ]
-        params = ShareFetchParams(
-            self._member.group_id,
-            self._member.member_id,
-            max_wait_s=wait_s,
-            min_bytes=1,
-            max_bytes=_MAX_BYTES,
-            max_records=max_records,
-            batch_size=self._max_poll_records,
-            acquire_mode=self._acquire_mode,
-            is_renew_ack=any(_RENEWED in of_partition.values() for of_partition in acknowledgements.values()),
-        )
-        lock_duration_ms, results = await self._broker.share_leaders.fetch(params, partitions)
-        self.lock_duration_ms = lock_duration_ms or self.lock_duration_ms
-        answered = {partition.topic_partition: result for partition, result in zip(partitions, results, strict=True)}
-        for partition, result in answered.items():
-            if result.acknowledge_error:
-                logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
-        return answered
+        return acknowledgements
 
     def _records(self, partition: TopicPartition, result: ShareFetchResult) -> list[ShareRecord]:
         """The records of one partition. Acquired offsets that hold none are acknowledged as gaps."""
@@ -229,6 +215,7 @@ class AsyncShareConsumer(AsyncClosing):
             for offset in range(first_offset, last_offset + 1):
                 if offset not in found:
                     self._acknowledgements[partition][offset] = _GAP
+        self._leaders.forget_refused(partition, found)
         self._unacknowledged |= {(partition, offset) for offset in found}
         return records
 
@@ -318,19 +305,14 @@ class AsyncShareConsumer(AsyncClosing):
         """As `renew`, of several records: all of a partition, or none if there is an error."""
         acknowledgements: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         for record in records:
-            acknowledgements[record.topic_partition][record.offset] = _RENEWED
+            acknowledgements[record.topic_partition][record.offset] = RENEWED
         return await self._acknowledge(acknowledgements)
 
     @at_home
     async def _acknowledge(self, acknowledgements: Acknowledgements) -> CommitResults:
         if not acknowledgements:
             return {}
-        task = asyncio.current_task()
-        self._commits.add(task)
-        try:
-            results = await self._ask((), acknowledgements)
-        finally:
-            self._commits.discard(task)
+        results = await asyncio.shield(self._start(self._leaders.acknowledge(acknowledgements)))
         return {
             partition: RaykaError(ErrorCode(result.acknowledge_error), result.acknowledge_error_message or "")
             if result.acknowledge_error
@@ -348,15 +330,15 @@ class AsyncShareConsumer(AsyncClosing):
         if self._is_closed:
             return
         self._is_closed = True
-        member = self._member
+        if self._fetching is not None:
+            self._fetching.cancel()
         try:
-            await asyncio.gather(*(task for task in self._commits if task is not None), return_exceptions=True)
+            await asyncio.gather(*self._requests, return_exceptions=True)
+            await self._leaders.send_refused()
             await self._acknowledge(self._take_acknowledgements())
-            await self._broker.share_leaders.end_session(
-                member.group_id, member.member_id, tuple(self._topic_ids), is_lost=False
-            )
+            await self._leaders.end_session()
         finally:
-            await member.leave()
+            await self._member.leave()
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from rayka.client.cluster import Cluster
 from rayka.client.share.blocking import ShareConsumer
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord, acknowledgement_batches
 from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import ShareLeaders
 from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.record_state import AcknowledgeType
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
 
@@ -96,6 +99,91 @@ def test_records_that_came_when_their_poll_was_cancelled_are_delivered_again(clu
             return found
 
     assert asyncio.run(asyncio.wait_for(main(), 60)) == set(values)
+
+
+class AwayLeaders:
+    """The leaders of a cluster: while `is_away` they take no request, while `is_mute` nobody hears their answers."""
+
+    def __init__(self, leaders: ShareLeaders) -> None:
+        self.is_away = self.is_mute = False
+        self.gate, self.asked = asyncio.Event(), 0
+        self.gate.set()
+        self._leaders = leaders
+
+    async def fetch(
+        self, params: ShareFetchParams, partitions: Sequence[ShareFetchPartition]
+    ) -> tuple[int, list[ShareFetchResult]]:
+        self.asked += 1
+        await self.gate.wait()
+        if self.is_away or self.is_mute:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.is_away else ErrorCode.REQUEST_TIMED_OUT
+            if self.is_mute:
+                await self._leaders.fetch(params._replace(max_records=0, max_wait_s=0.0), partitions)
+            return 0, [ShareFetchResult(code, acknowledge_error=code)] * len(partitions)
+        return await self._leaders.fetch(params, partitions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._leaders, name)
+
+
+@pytest.fixture
+def leaders(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AwayLeaders:
+    """In front of those of the cluster."""
+    broker = cluster._connection.broker
+    leaders = AwayLeaders(broker.share_leaders)
+    monkeypatch.setattr(broker, "share_leaders", leaders)
+    return leaders
+
+
+@pytest.mark.parametrize("fault", ["is_away", "is_mute"])
+def test_acknowledgements_that_a_fetch_could_not_deliver_are_sent_again(
+    cluster: Cluster, leaders: AwayLeaders, fault: str
+) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 3)
+    one_by_one = {"max_poll_records": 1, "acquire_mode": "record_limit"}
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit", **one_by_one) as consumer:
+        for said in (ACCEPT, RELEASE):
+            take(consumer, 1, said)
+            setattr(leaders, fault, True)
+            assert consumer.poll() == []
+            setattr(leaders, fault, False)
+        assert sorted((one.offset, one.delivery_count) for one in take(consumer, 2, ACCEPT)) == [(1, 2), (2, 1)]
+        consumer.commit()
+    assert count_in_flight(cluster) == 0
+
+
+def test_acknowledgements_of_a_cancelled_poll_are_sent(cluster: Cluster, leaders: AwayLeaders) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 1)
+
+    async def main() -> None:
+        consumer = cluster.async_share_consumer("workers", ["tasks"], acknowledgement_mode="explicit")
+        while not (records := await consumer.poll(timeout_ms=500)):
+            pass
+        consumer.accept(records[0])
+        leaders.gate.clear()
+        asked = leaders.asked
+        cancelled = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
+        await asyncio.sleep(0)
+        wait_until(lambda: leaders.asked > asked, 30, "the acknowledgement is on its way")
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        cluster._connection.loop.call_soon(leaders.gate.set)
+        assert await consumer.poll() == []
+        await consumer.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert count_in_flight(cluster) == 0
+
+
+def count_in_flight(cluster: Cluster) -> int:
+    """Records of the group that are neither accepted nor rejected."""
+    broker = cluster._connection.broker
+    topic_id = broker.image.topics["tasks"].topic_id.bytes
+    depth = cluster._connection.loop.run(broker.share_leaders.depth("workers", TopicPartition("tasks", 0), topic_id))
+    return depth.available + depth.acquired
 
 
 def test_a_topic_that_does_not_exist_is_logged_with_its_name(

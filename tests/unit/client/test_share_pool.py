@@ -95,7 +95,7 @@ def test_a_pool_waits_for_acknowledgements_that_are_under_way(cluster: Cluster, 
 async def lose_lease(cluster: Cluster, consumer: AsyncShareConsumer, offset: int) -> None:
     """Anybody may get the record now; the consumer does not know it."""
     leaders = cluster._connection.broker.share_leaders
-    ((partition, topic_id),) = consumer._topic_ids.items()
+    ((partition, topic_id),) = consumer._leaders._topic_ids.items()
     await leaders.give_back("workers", consumer._member.member_id, partition, topic_id, [(offset, offset)])
 
 

@@ -1,0 +1,125 @@
+"""What one member of a share group asks the leaders of its partitions."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from rayka.client.share.records import RecordAcknowledgement, acknowledgement_batches
+from rayka.errors import ErrorCode
+from rayka.gateway.ports import ShareLeaders
+from rayka.share.config import AcquireMode
+from rayka.share.record_state import AcknowledgeType
+from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
+from rayka.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_MAX_BYTES: Final = 50 << 20
+RENEWED: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
+
+Acknowledgements = Mapping[TopicPartition, dict[int, RecordAcknowledgement]]
+"""Acknowledgements by partition and offset."""
+Results = dict[TopicPartition, ShareFetchResult]
+
+
+class MemberLeaders:
+    """Fetches and acknowledges; acknowledgements that come with a fetch and are refused for now are kept.
+
+    They are sent again apart from later ones: a leader takes or refuses those of a request as a whole, and if only its
+    answer was lost, it refuses them the second time.
+    """
+
+    def __init__(
+        self, leaders: ShareLeaders, group_id: str, member_id: str, acquire_mode: AcquireMode, batch_size: int
+    ) -> None:
+        self.lock_duration_ms = 0
+        self._leaders = leaders
+        self._group_id = group_id
+        self._member_id = member_id
+        self._acquire_mode = acquire_mode
+        self._batch_size = batch_size
+        self._topic_ids: dict[TopicPartition, bytes] = {}
+        self._refused: deque[Acknowledgements] = deque()
+
+    def know(self, assignment: Mapping[TopicPartition, uuid.UUID]) -> None:
+        """These partitions are read from now on."""
+        self._topic_ids |= {partition: topic_id.bytes for partition, topic_id in assignment.items()}
+
+    async def fetch(
+        self,
+        fetched: Collection[TopicPartition],
+        acknowledgements: Acknowledgements,
+        wait_s: float = 0.0,
+        max_records: int = 0,
+    ) -> Results:
+        """Acknowledge, and fetch. What is refused for now, or not answered, is kept."""
+        refused = acknowledgements
+        try:
+            results = await self._ask(fetched, acknowledgements, wait_s, max_records)
+            refused = {
+                partition: by_offset
+                for partition, by_offset in acknowledgements.items()
+                if ErrorCode(results[partition].acknowledge_error).retriable
+            }
+        finally:
+            if refused:
+                self._refused.append(refused)
+        return results
+
+    async def acknowledge(self, acknowledgements: Acknowledgements) -> Results:
+        """Acknowledge. Nothing is kept: the caller is told what is refused."""
+        return await self._ask((), acknowledgements)
+
+    async def send_refused(self) -> None:
+        """Send again what was kept."""
+        for _ in range(len(self._refused)):
+            await self.fetch((), self._refused.popleft())
+
+    def forget_refused(self, partition: TopicPartition, offsets: Iterable[int]) -> None:
+        """The offsets are delivered again, so what was said of them before no longer counts."""
+        for refused in self._refused:
+            for offset in refused.get(partition, {}).keys() & set(offsets):
+                del refused[partition][offset]
+
+    async def end_session(self) -> None:
+        """Give back all that is not acknowledged."""
+        await self._leaders.end_session(self._group_id, self._member_id, tuple(self._topic_ids), is_lost=False)
+
+    async def _ask(
+        self,
+        fetched: Collection[TopicPartition],
+        acknowledgements: Acknowledgements,
+        wait_s: float = 0.0,
+        max_records: int = 0,
+    ) -> Results:
+        partitions = [
+            ShareFetchPartition(
+                partition,
+                self._topic_ids[partition],
+                partition in fetched,
+                acknowledgement_batches(acknowledgements.get(partition, {})),
+            )
+            for partition in (*fetched, *(one for one in acknowledgements if one not in fetched))
+        ]
+        params = ShareFetchParams(
+            self._group_id,
+            self._member_id,
+            max_wait_s=wait_s,
+            min_bytes=1,
+            max_bytes=_MAX_BYTES,
+            max_records=max_records,
+            batch_size=self._batch_size,
+            acquire_mode=self._acquire_mode,
+            is_renew_ack=any(RENEWED in of_partition.values() for of_partition in acknowledgements.values()),
+        )
+        lock_duration_ms, results = await self._leaders.fetch(params, partitions)
+        self.lock_duration_ms = lock_duration_ms or self.lock_duration_ms
+        answered = {partition.topic_partition: result for partition, result in zip(partitions, results, strict=True)}
+        for partition, result in answered.items():
+            if result.acknowledge_error:
+                logger.warning("%s: not acknowledged: %s", partition, result.acknowledge_error_message)
+        return answered
