@@ -161,9 +161,9 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self.topic_partition} is being compacted up to offset {self._replaced_end}",
             )
-        self._producers.keep_snapshots([kept for kept in self._producers.snapshots if kept <= offset])
         self._local.truncate_to(offset, self._now_ms)
         end_offset = self._local.log_end_offset
+        self._producers.keep_snapshots([kept for kept in self._producers.snapshots if kept <= end_offset])
         self._epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.local_log_start_offset = min(self.local_log_start_offset, end_offset)

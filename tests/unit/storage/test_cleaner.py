@@ -286,6 +286,35 @@ def test_truncation_to_an_offset_in_a_gap_leaves_nothing_out(tmp_path: Path, off
     assert list(read(log)) == [*(kept for kept in (0, 5, 6) if kept < offset), end_offset]
 
 
+def test_truncation_to_an_offset_in_a_gap_keeps_no_producer_snapshot_from_behind_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later start would take it for the producers' state at an offset that has other records by then."""
+    for name, size in {"log.recovery.CHECKED_BYTES": 10, "segments.index.WRITE_BYTES": 1}.items():
+        monkeypatch.setattr(f"rayka.storage.{name}", size)
+    log = open_compacted(tmp_path)
+    for sequence, key in enumerate(b"abbb"):
+        producer = {"producer_id": 7, "producer_epoch": 0} if sequence else {}
+        write(log, (bytes([key]), b"1"), **producer, base_sequence=sequence - 1)
+    write(log, (b"b", b"last"), producer_id=7, producer_epoch=0, base_sequence=3)
+    close_segment(log)
+    compact(log, NOW_MS, RealFiles())
+    assert list(read(log)) == [0, 4]
+    log.close(NOW_MS)
+    (snapshot,) = tmp_path.glob("*5.snapshot")
+    snapshot.rename(tmp_path / f"{3:020d}.snapshot")
+    again = open_compacted(tmp_path, clean_shutdown=True)
+
+    again.truncate_to(4)
+    for _ in range(3):
+        write(again, (b"c", b"1"))
+    again.release()
+
+    again = open_compacted(tmp_path, same_boot=True)
+    assert again.log_end_offset == 4
+    assert not again.producers
+
+
 def test_a_segment_that_gets_its_name_while_a_reader_looks_for_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
