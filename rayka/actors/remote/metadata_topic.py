@@ -209,13 +209,18 @@ class MetadataTopic:
     async def _create(self) -> None:
         """Create the store and the topic with its own settings when it is first needed.
 
-        Others may do so at the same time. Once the topic exists a store that is not there is never created again.
+        Others may do so at the same time. Once the topic exists a store that is not there is never created again. A
+        topic that is refused leaves no store: another directory may be mounted in its place before the next attempt.
         """
         if self.exists:
             return
+        await self._create_topic(validate_only=True)
         await self._create_store()
+        await self._create_topic(validate_only=False)
+
+    async def _create_topic(self, *, validate_only: bool) -> None:
         (result,) = await self._broker.controller.create_topics(
-            [NewTopic(METADATA_TOPIC)], validate_only=False, timeout_ms=_TIMEOUT_MS
+            [NewTopic(METADATA_TOPIC)], validate_only=validate_only, timeout_ms=_TIMEOUT_MS
         )
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             raise RaykaError(ErrorCode(result.error), result.error_message or f"{METADATA_TOPIC} was not created")

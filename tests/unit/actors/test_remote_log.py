@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 
-from rayka.actors.remote.metadata_topic import METADATA_TOPIC
+from rayka.actors.remote.metadata_topic import METADATA_TOPIC, MetadataTopic
 from rayka.actors.remote.remote_log import RemoteLog
 from rayka.actors.replica.disk import DiskThread
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.commands import TopicResult
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
+from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import iter_headers, stamp
 from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.remote.directory_store import MARKER, DirectoryStore
 from rayka.storage.remote.metadata_records import decode, encode
 from rayka.storage.remote.remote_partition import RemotePartition
 from rayka.storage.remote.segment_metadata import (
@@ -39,6 +42,8 @@ from rayka.types import (
     EpochQuery,
     FetchPartition,
     FetchResult,
+    TopicIdPartition,
+    TopicPartition,
 )
 from tests.support.logs import NOW_MS
 from tests.support.tiered import TieredLog
@@ -198,7 +203,8 @@ def test_a_topic_that_leaves_tiered_storage_while_it_is_copied_leaves_no_objects
         await until(lambda: actor.events()[-1].state is States.DELETE_SEGMENT_FINISHED)
 
         assert list(actor.store.list("")) == []
-        assert (await actor.remote()).segments == ()
+        while (await actor.remote()).segments:  # the actor reads its own event after it has written it
+            await asyncio.sleep(0.01)
         assert actor.remote_log.done.copied_segments == 1
 
     run(tmp_path, check)
@@ -329,6 +335,33 @@ def test_a_metadata_topic_that_was_deleted_is_not_taken_for_an_empty_one(tmp_pat
         assert actor.metadata.batches == []
 
     run(tmp_path, check)
+
+
+def test_a_metadata_topic_that_is_refused_leaves_no_store(tmp_path: Path) -> None:
+    """The directory may be a mount point where nothing is mounted yet: it must not be taken for the store later."""
+    answers = [ErrorCode.POLICY_VIOLATION, ErrorCode.NONE, ErrorCode.NONE]
+    store = DirectoryStore(RealFiles(), str(tmp_path / "store"))
+
+    async def create_topics(*_: object, **__: object) -> list[TopicResult]:
+        return [TopicResult(METADATA_TOPIC, error=answers.pop(0))]
+
+    async def create_store() -> None:
+        store.create()
+
+    async def check() -> None:
+        partition = TopicIdPartition(uuid.uuid4(), TopicPartition("orders", 0))
+        broker: Any = SimpleNamespace(
+            image=SimpleNamespace(topics={}), controller=SimpleNamespace(create_topics=create_topics)
+        )
+        topic = MetadataTopic(broker, create_store)
+        with pytest.raises(RaykaError, match=METADATA_TOPIC):
+            await topic.read(partition)
+        assert not (tmp_path / "store").exists()
+        with pytest.raises(RaykaError, match="does not exist yet"):
+            await topic.read(partition)
+        assert [path.name for path in (tmp_path / "store").iterdir()] == [MARKER]
+
+    asyncio.run(check())
 
 
 def test_a_log_start_from_before_tiered_storage_asks_for_nothing_in_the_store(tmp_path: Path) -> None:
