@@ -246,7 +246,7 @@ async def copy_all(actor: Actor) -> None:
     """Copy all that can be, and let the oldest segments be in the store alone."""
     actor.may_copy.set()
     await until(lambda: actor.log.copied_offset == actor.log.segments[-1].base_offset - 1)
-    await until(lambda: not actor.remote_log._copying)
+    await until(lambda: not actor.remote_log._copying and not actor.remote_log._put)
     actor.log.delete_old_segments(NOW_MS)
     assert actor.log.local_log_start_offset > 100
 
