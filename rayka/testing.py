@@ -34,7 +34,7 @@ READY = "rayka is ready on "
 FIND_TIMEOUT_S = 60.0
 """How long a process may take to be there, and to be gone when it was killed."""
 POLL_S = 0.01
-_PORTS = range(20_000, 30_000)
+_PORTS = range(20_000, 29_000)
 _next_port = itertools.count(random.randrange(len(_PORTS)))
 _reserved: list[socket.socket] = []
 

@@ -29,6 +29,17 @@ run_logged() {
   fi
 }
 
+# persistent COMMAND...: runs what fetches something from the network, three times at most.
+persistent() {
+  local pause
+  for pause in 5 20; do
+    "$@" && return
+    echo "once more in $pause s"
+    sleep "$pause"
+  done
+  "$@"
+}
+
 find_python() {
   local candidate
   for candidate in "${RAYKA_PYTHON:-}" python3.11 python3.12 python3; do
@@ -64,7 +75,7 @@ setup_python() {
     say "Setting up $RAYKA_VENV with $("$python" --version) (once; a few minutes, mostly downloads)"
     [ "$("$PYTHON" --version 2>/dev/null)" = "$("$python" --version)" ] || make_venv "$python"
     run_logged "$RAYKA_VENV/set-up.log" "Installing rayka and what its demo and tests need" \
-      "$PYTHON" -m pip install --disable-pip-version-check -q --no-compile -e '.[dev,demo]'
+      persistent "$PYTHON" -m pip install --disable-pip-version-check -q --no-compile -e '.[dev,demo]'
     "$PYTHON" -m compileall -q -j 0 "$RAYKA_VENV/lib" >/dev/null || true  # pip does it on one core
     printf '%s\n' "$wanted" >"$stamp"
   fi
@@ -87,7 +98,7 @@ print(extras["spark4"][0])'; sha256sum <scripts/setup.sh; "$PYTHON" --version)
   rm -rf "$venv"
   "$PYTHON" -m venv --without-pip "$venv"
   run_logged "$RAYKA_VENV/spark4.log" "Installing PySpark 4" \
-    "$PYTHON" -m pip --python "$SPARK4_PYTHON" install --disable-pip-version-check -q --no-deps --no-compile \
+    persistent "$PYTHON" -m pip --python "$SPARK4_PYTHON" install --disable-pip-version-check -q --no-deps --no-compile \
     "$(head -n 1 <<<"$wanted")" "py4j>=0.10.9.9,<0.10.10"
   printf "import site; site.addsitedir('%s')\n" "$packages" \
     >"$("$SPARK4_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rayka-packages.pth"
@@ -108,6 +119,6 @@ setup_serve() {
   printf "import site; site.addsitedir('%s')\n" "$packages" \
     >"$("$SERVE_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rayka-packages.pth"
   run_logged "$RAYKA_VENV/serve.log" "Installing Ray Serve" \
-    "$PYTHON" -m pip --python "$SERVE_PYTHON" install --disable-pip-version-check -q --no-compile "${wanted%% *}"
+    persistent "$PYTHON" -m pip --python "$SERVE_PYTHON" install --disable-pip-version-check -q --no-compile "${wanted%% *}"
   printf '%s\n' "$wanted" >"$venv/.set-up-for"
 }

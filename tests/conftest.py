@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.support.scale import IS_LONG, examples
 from tests.support.shown_logs import shown_logs
 
 LONG_TIMEOUT_S = 7200
+# A shell that starts a job in the background lets it ignore SIGINT, and so would every program that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The machines that run these tests are small and shared, so the duration of one example says nothing.
 # A failure prints the blob that reproduces it.

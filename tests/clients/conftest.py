@@ -27,7 +27,8 @@ CLIENTS: dict[str, Callable[[str], Any]] = {
 }
 
 
-# Groups that notice soon who is gone, and a broker that deletes no records by age, since tests write old timestamps.
+# Groups that notice soon who is gone, share groups that keep their locks however slow the machine is, and a broker that
+# deletes no records by age, since tests write old timestamps.
 # Give a broker of RAYKA_TEST_BOOTSTRAP the same.
 GROUP_SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
@@ -39,6 +40,8 @@ GROUP_SETTINGS = (
     "group.share.min.heartbeat.interval.ms=300",
     "group.share.heartbeat.interval.ms=300",
     "group.share.min.record.lock.duration.ms=1000",
+    "group.share.max.record.lock.duration.ms=600000",
+    "group.share.record.lock.duration.ms=600000",
     "offsets.topic.num.partitions=4",
     "share.coordinator.state.topic.num.partitions=4",
     "log.retention.check.interval.ms=86400000",
@@ -105,6 +108,21 @@ def confluent(bootstrap: str) -> Confluent:
 def kcat(clients: Callable[[str], Any]) -> Kcat:
     program: Kcat = clients(Kcat.name)
     return program
+
+
+Tool = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def tool(bootstrap: str) -> Tool:
+    """`tool(name, *arguments, stdin="")` runs Kafka's tool on the broker; what it prints. It must succeed."""
+    require(tools.kafka_tools)
+
+    def run(name: str, *arguments: str, stdin: str = "", server: bool = True) -> str:
+        target = ["--bootstrap-server", bootstrap] if server else []
+        return tools.succeed(*tools.java("-Xmx256m", name, *target, *arguments), stdin=stdin)
+
+    return run
 
 
 @pytest.fixture

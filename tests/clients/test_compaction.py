@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,9 @@ from rayka.types import TopicPartition
 from tests.clients import tools
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.kcat import Kcat
-from tests.clients.conftest import require
+from tests.clients.conftest import Tool, require
 from tests.clients.record import CODECS
+from tests.support.found_files import found_files
 
 KEYS = 50
 ROUNDS = 400
@@ -73,13 +73,13 @@ def compacted(bootstrap: str, data_dir: Path) -> str:
     _write_transaction(bootstrap, topic, b"aborted", is_committed=False)
     _write_transaction(bootstrap, topic, b"committed", is_committed=True)
     _write(bootstrap, topic, [(b"filler", bytes(1000))] * 2200)  # closes the segment with all of that
-    wait_until(lambda: _is_clean(data_dir, topic), 60, "all closed segments are compacted")
+    wait_until(lambda: _is_clean(data_dir, topic), 120, "all closed segments are compacted")
     return topic
 
 
 def _is_clean(data_dir: Path, topic: str) -> bool:
     """Whether the checkpoint of the cleaner is at the active segment."""
-    (folder,) = data_dir.glob(f"**/{topic}-0")
+    (folder,) = {path.parent for path in found_files(data_dir, f"*/{topic}-0/*.log")}
     active = max(int(file.stem) for file in folder.glob("*.log"))
     checkpoint = folder.parent / "cleaner-offset-checkpoint"
     return checkpoint.exists() and f"{topic} 0 {active}\n" in checkpoint.read_text()
@@ -96,17 +96,17 @@ def _write(bootstrap: str, topic: str, records: list[tuple[bytes, bytes | None]]
     )
     for key, value in records:
         producer.produce(topic, value, key)
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
 
 
 def _write_transaction(bootstrap: str, topic: str, value: bytes, *, is_committed: bool) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "compaction"})
-    producer.init_transactions(30)
+    producer.init_transactions(90)
     producer.begin_transaction()
     for key in range(1, 9, 2):
         producer.produce(topic, value, b"%d" % key)
-    producer.flush(30)
-    producer.commit_transaction(30) if is_committed else producer.abort_transaction(30)
+    producer.flush(90)
+    producer.commit_transaction(90) if is_committed else producer.abort_transaction(90)
 
 
 def _read(bootstrap: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
@@ -118,7 +118,7 @@ def _read(bootstrap: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
     found = []
     while True:
-        message = consumer.poll(30)
+        message = consumer.poll(90)
         assert message is not None
         if message.error():
             assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
@@ -155,17 +155,15 @@ def test_kcat_reads_from_within_a_gap(bootstrap: str, compacted: str) -> None:
         assert [json.loads(line)["offset"] for line in lines] == [offset for offset in offsets if offset >= start]
 
 
-def test_java_reads_the_last_value_of_each_key(bootstrap: str, compacted: str) -> None:
-    require(tools.kafka_tools)
+def test_java_reads_the_last_value_of_each_key(tool: Tool, bootstrap: str, compacted: str) -> None:
     expected = [offset for offset, _, _ in _read(bootstrap, compacted)]
-    command = tools.java(
-        "-Xmx256m", "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap,
+    shown = tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
         "--topic", compacted, "--partition", "0", "--offset", "earliest", "--max-messages", str(len(expected)),
-        "--timeout-ms", "30000", "--isolation-level", "read_committed",
+        "--timeout-ms", "90000", "--isolation-level", "read_committed",
         "--formatter-property", "print.offset=true", "--formatter-property", "print.value=false",
     )  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
-    assert [int(offset) for offset in re.findall(r"^Offset:(\d+)", done.stdout, re.MULTILINE)] == expected
+    assert [int(offset) for offset in re.findall(r"^Offset:(\d+)", shown, re.MULTILINE)] == expected
 
 
 @pytest.fixture(scope="module")
@@ -180,20 +178,16 @@ def plain(bootstrap: str) -> str:
     return topic
 
 
-def test_dump_log_reads_our_compacted_segments(bootstrap: str, compacted: str, data_dir: Path) -> None:
-    require(tools.kafka_tools)
-    (folder,) = data_dir.glob(f"**/{compacted}-0")
+def test_dump_log_reads_our_compacted_segments(tool: Tool, compacted: str, data_dir: Path) -> None:
+    (folder,) = {path.parent for path in found_files(data_dir, f"*/{compacted}-0/*.log")}
     closed = sorted(folder.glob("*.log"))[:-1]
     files = [str(file.with_suffix(suffix)) for file in closed for suffix in (".log", ".index", ".timeindex")]
-    command = tools.java("-Xmx256m", "org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files))
-    done = subprocess.run(
-        [*command, "--deep-iteration", "--print-data-log"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert "isvalid: false" not in done.stdout
-    assert "deleteHorizonMs: OptionalLong[" in done.stdout, "tombstones wait for their time"
+    options = ("--files", ",".join(files), "--deep-iteration", "--print-data-log")
+    dumped = tool("org.apache.kafka.tools.DumpLogSegments", *options, server=False)
+    assert "isvalid: false" not in dumped
+    assert "deleteHorizonMs: OptionalLong[" in dumped, "tombstones wait for their time"
     for complaint in ("Mismatches in", "Found timestamp mismatch", "Found out of order", "Could not"):
-        assert complaint not in done.stdout
+        assert complaint not in dumped
 
 
 def test_a_kafka_server_goes_on_with_our_directory_and_rayka_with_its(
@@ -207,7 +201,7 @@ def test_a_kafka_server_goes_on_with_our_directory_and_rayka_with_its(
     ours = {topic: _read(broker.bootstrap, topic) for topic in (compacted, plain)}
     broker.stop()
     for topic in ours:
-        (folder,) = data_dir.glob(f"**/{topic}-0")
+        (folder,) = {path.parent for path in found_files(data_dir, f"*/{topic}-0/*.log")}
         _hand_over(folder, tmp_path / "kafka" / "data")
 
     with kafka:

@@ -145,7 +145,7 @@ def test_broker_configs_are_described(confluent: Confluent, broker_id: int) -> N
 
 def await_value(confluent: Confluent, kind: ConfigResource.Type, name: str, key: str, value: str) -> ConfigEntry:
     """Asks again until the broker has seen what its controller decided."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (entry := confluent.config_entries(kind, name)[key]).value != value:
         assert time.monotonic() < deadline, f"{key} is {entry.value}, not {value}"
     return entry

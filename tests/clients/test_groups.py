@@ -24,7 +24,7 @@ from tests.clients.members.process import command as member_command
 from tests.faults.load import Writer
 
 PARTITIONS = 4
-TIMEOUT_S = 40.0
+TIMEOUT_S = 90.0
 PACE_S = 0.004
 ALL = (*CLASSIC, *CONSUMER)
 

@@ -5,36 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.clients import tools
 from tests.clients.adapters.confluent import Confluent
-from tests.clients.conftest import require
+from tests.clients.conftest import Tool
 from tests.clients.record import CODECS, Record
+from tests.support.found_files import found_files
 
 TOOLS = "org.apache.kafka.tools."
-TIMEOUT_S = 60.0
-
-Tool = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def tool(bootstrap: str) -> Tool:
-    """`tool(name, *arguments, stdin="")` runs it against the broker and returns what it prints; it must succeed."""
-    require(tools.kafka_tools)
-
-    def run(name: str, *arguments: str, stdin: str = "", server: bool = True) -> str:
-        target = ["--bootstrap-server", bootstrap] if server else []
-        command = tools.java("-Xmx256m", name, *target, *arguments)
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S)
-        assert done.returncode == 0, f"{name} {arguments}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        return done.stdout
-
-    return run
 
 
 def test_topics(tool: Tool, topic_name: str) -> None:
@@ -67,7 +48,7 @@ def test_console_producer_and_consumer(tool: Tool, topic: str, codec: str) -> No
     formatter = [part for name in shown for part in ("--formatter-property", name)]
     got = tool(
         TOOLS + "consumer.ConsoleConsumer", "--topic", topic, "--partition", "0", "--offset", "earliest",
-        "--max-messages", "3", "--timeout-ms", "20000", *formatter,
+        "--max-messages", "3", "--timeout-ms", "90000", *formatter,
     )  # fmt: skip
 
     expected = zip(range(3), lines, strict=True)
@@ -79,7 +60,7 @@ def test_console_consumer_from_an_offset(tool: Tool, topic: str, confluent: Conf
     confluent.produce(topic, [Record(None, b"%d" % number) for number in range(100)])
     place = ["--topic", topic, "--partition", "0", "--offset", "97"]
 
-    got = tool(TOOLS + "consumer.ConsoleConsumer", *place, "--max-messages", "3", "--timeout-ms", "20000")
+    got = tool(TOOLS + "consumer.ConsoleConsumer", *place, "--max-messages", "3", "--timeout-ms", "90000")
 
     assert got.split() == ["97", "98", "99"]
 
@@ -167,7 +148,7 @@ def test_dump_log_reads_our_files(
     for codec in CODECS:
         values = [Record(b"%d" % n, os.urandom(200).hex().encode(), (("h", b"v"),)) for n in range(2000)]
         confluent.produce(topic, values, codec=codec, **{"batch.num.messages": 100})
-    (folder,) = data_dir.glob(f"**/{topic}-0")
+    (folder,) = {path.parent for path in found_files(data_dir, f"*/{topic}-0/*.log")}
     logs = sorted(folder.glob("*.log"))
     # the index of the active segment may be preallocated while the broker runs
     rolled = [file.with_suffix(suffix) for file in logs[:-1] for suffix in (".log", ".index", ".timeindex")]

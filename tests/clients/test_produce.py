@@ -80,7 +80,7 @@ def test_only_the_bad_records_of_a_batch_are_called_invalid(
         key = None if number % 10 == 3 else b"k"
         producer.produce(topic, b"v", key, 0, on_delivery=lambda error, _: errors.update([error.name()]))
 
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
     assert errors == {"INVALID_RECORD": 10, "_INVALID_DIFFERENT_RECORD": 90}
 
 
@@ -94,7 +94,7 @@ def test_internal_topics_take_no_records_and_lose_none(confluent: Confluent, top
 
     (future,) = confluent.admin.delete_records([TopicPartition(internal, 0, 0)]).values()
     with pytest.raises(KafkaException) as failure:
-        future.result(30)
+        future.result(90)
     assert failure.value.args[0].code() == 17
 
 

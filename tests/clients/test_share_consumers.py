@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 import uuid
 from collections import Counter
@@ -18,7 +17,7 @@ from tests.clients.adapters.confluent import Confluent
 from tests.clients.conftest import require
 from tests.clients.record import Record
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 LOCK_MS = 1000
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
@@ -150,9 +149,7 @@ def test_records_come_back_when_their_lock_expires(
     group = new_group(share_record_lock_duration_ms=str(LOCK_MS))
     slow = join(group)
     slow.take(5)
-    begun = time.monotonic()
-    again = join(group).take(5, ACCEPT)
-    assert time.monotonic() - begun < 25, "the lock lasts 30 seconds otherwise"
+    again = join(group).take(5, ACCEPT)  # any other lock lasts ten minutes here
     assert {record.delivery_count() for record in again} == {2}
 
 
@@ -163,9 +160,7 @@ def test_records_of_a_member_that_leaves_come_back_at_once(
     leaving = join(group)
     leaving.take(5)
     leaving.consumer.close()
-    begun = time.monotonic()
-    assert values(join(group).take(5, ACCEPT)) == sent
-    assert time.monotonic() - begun < 25, "the lock lasts 30 seconds"
+    assert values(join(group).take(5, ACCEPT)) == sent  # a lock lasts ten minutes here
 
 
 def test_a_record_is_delivered_as_often_as_the_limit_and_no_more(
@@ -209,9 +204,11 @@ def test_a_new_group_reads_what_comes_after_it_by_default(
 ) -> None:
     produce(10)
     member = join(new_group(share_auto_offset_reset="latest"), "implicit")
-    assert member.poll(3.0) == []
-    produce(3)
-    assert [record.offset() for record in member.take(3)] == [10, 11, 12]
+    end = time.monotonic() + TIMEOUT_S
+    while not (records := member.poll()):
+        assert time.monotonic() < end
+        produce(1)  # when the group begins is for the broker to decide
+    assert records[0].offset() >= 10
 
 
 def test_rejected_records_are_in_the_dead_letter_topic_with_where_they_came_from(
@@ -270,10 +267,10 @@ def console(bootstrap: str, topic: str) -> Callable[..., list[str]]:
     def run(group: str, count: int, *arguments: str) -> list[str]:
         name = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
         target = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group]
-        limits = ["--max-messages", str(count), "--timeout-ms", "20000"]
+        limits = ["--max-messages", str(count), "--timeout-ms", "90000"]
         command = tools.java("-Xmx256m", name, *target, *limits, *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert f"Processed a total of {count} messages" in done.stderr, f"{done.stdout[-500:]}\n{done.stderr[-2000:]}"
+        done = tools.run(*command)
+        assert f"Processed a total of {count} messages" in done.stderr
         return done.stdout.split()
 
     return run

@@ -12,14 +12,16 @@ from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from rayka.testing import wait_until
 from tests.clients.adapters.confluent import Confluent
+from tests.clients.conftest import Tool
 from tests.clients.record import Record
-from tests.clients.test_group_tools import TOOLS, Tool, group_id, tool
+from tests.clients.test_group_tools import TOOLS, group_id
+from tests.support.found_files import found_files
 
-__all__ = ["group_id", "tool"]  # fixtures
+__all__ = ["group_id"]  # a fixture
 
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def test_offsets_of_a_share_group_are_reset_and_deleted_and_then_the_group(
 def test_kafka_reads_the_state_of_records_that_wait_for_their_retry(
     tool: Tool, bootstrap: str, group_id: str, topic: str, data_dir: Path
 ) -> None:
-    from_the_beginning(tool, group_id, "share.retry.backoff.ms=60000")
+    from_the_beginning(tool, group_id, "share.retry.backoff.ms=600000")
     settings = {"bootstrap.servers": bootstrap, "group.id": group_id, "share.acknowledgement.mode": "explicit"}
     with closing(ShareConsumer(settings)) as consumer:
         consumer.subscribe([topic])
@@ -124,7 +126,7 @@ def test_kafka_reads_the_state_of_records_that_wait_for_their_retry(
             return len(released) == 20
 
         wait_until(is_released, TIMEOUT_S, "20 records are released")
-    files = ",".join(map(str, sorted(data_dir.glob("**/__share_group_state-*/*.log"))))
+    files = ",".join(map(str, sorted(found_files(data_dir, "*/__share_group_state-*/*.log"))))
     dumped = tool(TOOLS + "DumpLogSegments", "--files", files, "--share-group-state-decoder", server=False)
     written = [line for line in dumped.splitlines() if f'"groupId":"{group_id}"' in line]
     for partition in (0, 1):

@@ -15,7 +15,7 @@ from tests.clients.members.process import JAVA, JAVA_CONSUMER, STATIC_SESSION_MS
 from tests.clients.record import Record
 
 PARTITIONS = 4
-TIMEOUT_S = 60.0
+TIMEOUT_S = 90.0
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
@@ -26,7 +26,7 @@ class Instance:
         settings = {"bootstrap.servers": bootstrap, "group.id": group_id, "group.instance.id": instance_id}
         settings |= {"group.protocol": protocol, "log_level": 0}
         if protocol == "classic":
-            settings |= {"session.timeout.ms": "5000", "heartbeat.interval.ms": "300"}
+            settings |= {"session.timeout.ms": str(STATIC_SESSION_MS), "heartbeat.interval.ms": "300"}
         self.changes = 0
         self.error: KafkaError | None = None
         self.consumer = Consumer(settings)
@@ -55,6 +55,8 @@ def start(bootstrap: str, new_topic: Callable[..., str]) -> Iterator[Callable[[s
     started: list[Instance] = []
 
     def one(instance_id: str, protocol: str) -> Instance:
+        if protocol == "consumer":
+            set_session(bootstrap, group_id, STATIC_SESSION_MS)
         started.append(Instance(bootstrap, group_id, instance_id, topic, protocol))
         return started[-1]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -33,9 +32,10 @@ from kafka.structs import TopicPartition as PythonPartition
 from rayka.testing import wait_until
 from tests.clients import tools
 from tests.clients.adapters.confluent import Confluent
-from tests.clients.conftest import require
+from tests.clients.conftest import Tool, require
+from tests.support.found_files import found_files
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 NewTopic = Callable[..., str]
 
 
@@ -82,6 +82,12 @@ def read(bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read
     return values
 
 
+def await_values(bootstrap: str, topic: str, partitions: int, values: list[bytes]) -> None:
+    """A transaction has ended for its producer before all partitions have its marker."""
+    wait_until(lambda: len(read(bootstrap, topic, partitions)) >= len(values), TIMEOUT_S, f"the records of {topic}")
+    assert sorted(read(bootstrap, topic, partitions)) == sorted(values)
+
+
 def copying_consumer(bootstrap: str, group: str, topic: str) -> Consumer:
     consumer = Consumer(
         {
@@ -108,7 +114,7 @@ def test_confluent_commits_and_aborts(bootstrap: str, new_topic: NewTopic) -> No
             transactional.abort_transaction(TIMEOUT_S)
         else:
             transactional.commit_transaction(TIMEOUT_S)
-    assert sorted(read(bootstrap, topic, 3)) == sorted([b"0", b"2", b"4"] * 3)
+    await_values(bootstrap, topic, 3, [b"0", b"2", b"4"] * 3)
     assert len(read(bootstrap, topic, 3, "read_uncommitted")) == 18
 
 
@@ -137,7 +143,7 @@ def test_a_zombie_is_fenced(bootstrap: str, topic: str) -> None:
 
 
 def test_a_transaction_that_its_producer_left_open_is_aborted(bootstrap: str, topic: str) -> None:
-    left = producer(bootstrap, topic, **{"transaction.timeout.ms": 1000})
+    left = producer(bootstrap, topic, **{"transaction.timeout.ms": 3000})
     left.begin_transaction()
     send(left, topic, b"left")
     plain = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -180,7 +186,7 @@ def test_confluent_consumes_transforms_and_produces_once(
             transactional.commit_transaction(TIMEOUT_S)
             done += len(messages)
     consumer.close()
-    assert sorted(read(bootstrap, output, 2)) == sorted(values)
+    await_values(bootstrap, output, 2, values)
     assert committed(confluent, group, topic) == len(values)
 
 
@@ -267,7 +273,7 @@ def test_kafka_python(bootstrap: str, topic: str, confluent: Confluent) -> None:
         transactional.commit_transaction()
     successor.close()
     transactional.close()
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed", consumer_timeout_ms=5000)
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed", consumer_timeout_ms=90_000)
     partition = PythonPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek_to_beginning(partition)
@@ -299,10 +305,8 @@ def copies_once(
     command: list[str], bootstrap: str, topic: str, output: str, values: list[bytes], confluent: Confluent
 ) -> None:
     """Run a program that copies the values from one topic to another, and look at what it has written and committed."""
-    environment = tools.environment(NODE_PATH=str(tools.CACHE / "kafkajs" / "node_modules"))
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert sorted(read(bootstrap, output, 3)) == sorted(values)
+    tools.succeed(*command, NODE_PATH=str(tools.CACHE / "kafkajs" / "node_modules"))
+    await_values(bootstrap, output, 3, values)
     wait_until(lambda: committed(confluent, f"copier-{output}", topic) == len(values), TIMEOUT_S, "the last offset")
 
 
@@ -319,9 +323,8 @@ def test_other_clients_copy_once(bootstrap: str, new_topic: NewTopic, confluent:
     copies_once(command, bootstrap, topic, output, values, confluent)
 
 
-def test_dump_log_reads_our_transactions(bootstrap: str, new_topic: NewTopic, data_dir: Path) -> None:
+def test_dump_log_reads_our_transactions(tool: Tool, bootstrap: str, new_topic: NewTopic, data_dir: Path) -> None:
     """The partition with its aborted index and producer snapshot, and what coordinators keep of it."""
-    require(tools.kafka_tools)
     topic = new_topic(1, **{"segment.bytes": "1048576"})
     transactional = producer(bootstrap, topic)
     for commits in (False, True):
@@ -334,19 +337,17 @@ def test_dump_log_reads_our_transactions(bootstrap: str, new_topic: NewTopic, da
     wait_until(lambda: read(bootstrap, topic) != [], TIMEOUT_S, "the end of the transactions")
 
     def dump(pattern: str, *options: str) -> str:
-        files = ",".join(map(str, sorted(data_dir.glob(pattern))))
-        command = tools.java("-Xmx256m", "org.apache.kafka.tools.DumpLogSegments", "--files", files, *options)
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert ran.returncode == 0, ran.stderr[-2000:]
-        assert "isvalid: false" not in ran.stdout
-        assert "Could not" not in ran.stdout
-        return ran.stdout
+        files = ",".join(map(str, sorted(found_files(data_dir, pattern))))
+        dumped = tool("org.apache.kafka.tools.DumpLogSegments", "--files", files, *options, server=False)
+        assert "isvalid: false" not in dumped
+        assert "Could not" not in dumped
+        return dumped
 
-    own = dump(f"**/{topic}-0/*[0-9].[lts][onx]*", "--deep-iteration")
+    own = dump(f"*/{topic}-0/*[0-9].[lts][onx]*", "--deep-iteration")
     assert re.findall(r"endTxnMarker: (\w+) coordinatorEpoch", own) == ["ABORT", "COMMIT"]
     assert re.search(r"producerId: \d+ firstOffset: 0 lastOffset: 1 lastStableOffset: 2", own), "the aborted index"
     assert re.search(r"producerId: \d+ producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: ", own), "a snapshot"
-    state = dump("**/__transaction_state-*/*.log", "--transaction-log-decoder")
+    state = dump("*/__transaction_state-*/*.log", "--transaction-log-decoder")
     ours = [line for line in state.splitlines() if f'"transactionalId":"{topic}"' in line]
     empty, ongoing, prepare_commit, prepare_abort, complete_commit, complete_abort = "012345"
     assert re.findall(r'"transactionStatus":(\d)', "\n".join(ours)) == [
@@ -354,18 +355,13 @@ def test_dump_log_reads_our_transactions(bootstrap: str, new_topic: NewTopic, da
     ]  # fmt: skip
 
 
-def test_kafkas_tool_shows_and_aborts_transactions(bootstrap: str, topic: str) -> None:
-    require(tools.kafka_tools)
-    hanging = producer(bootstrap, topic)
+def test_kafkas_tool_shows_and_aborts_transactions(tool: Tool, bootstrap: str, topic: str) -> None:
+    hanging = producer(bootstrap, topic, **{"transaction.timeout.ms": 600_000})
     hanging.begin_transaction()
     send(hanging, topic, b"hangs")
 
     def transactions(*arguments: str) -> str:
-        name = "org.apache.kafka.tools.TransactionsCommand"
-        command = tools.java("-Xmx256m", name, "--bootstrap-server", bootstrap, *arguments)
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert ran.returncode == 0, ran.stderr[-2000:]
-        return ran.stdout
+        return tool("org.apache.kafka.tools.TransactionsCommand", *arguments)
 
     assert [line.split()[3] for line in transactions("list").splitlines() if line.startswith(topic)] == ["Ongoing"]
     assert f"{topic}-0" in transactions("describe", "--transactional-id", topic)

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -28,6 +29,10 @@ JAVA_OPTIONS = ("-Dlog4j2.level=OFF", "-XX:TieredStopAtLevel=1", "-XX:+UseSerial
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OLD_PYTHON_CLIENTS = ("kafka-python==0.9.5", "kafka-python==1.0.2", "pykafka==2.8.0")
 SET_UP_TIMEOUT_S = 600
+SET_UP_PAUSES_S = (5, 20, 60)
+"""What comes from the network is tried again after each of these."""
+PROGRAM_TIMEOUT_S = 180.0
+"""Only bounds what hangs: a JVM takes long to start on a busy machine."""
 _KEYWORDS = re.compile(r"\b(async|await)\b")
 
 
@@ -36,12 +41,26 @@ class ToolMissing(Exception):
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> None:
-    """Runs a set-up command; its output appears only when it fails."""
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=SET_UP_TIMEOUT_S
-    )
+    """Runs a command that checks or builds something here; its output appears only when it fails."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=SET_UP_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as late:
+        raise ToolMissing(str(late)) from late
     if done.returncode:
         raise ToolMissing(f"{' '.join(map(str, command))} failed:\n{done.stdout}\n{done.stderr}")
+
+
+def _fetch(*command: str | Path, cwd: Path | None = None) -> None:
+    """Runs a command that fetches something from the network, again if it fails."""
+    for pause_s in SET_UP_PAUSES_S:
+        try:
+            return _run(*command, cwd=cwd)
+        except ToolMissing as failed:
+            print(f"again in {pause_s} s: {failed}", file=sys.stderr)
+            time.sleep(pause_s)
+    return _run(*command, cwd=cwd)
 
 
 def _need(program: str, package: str) -> str:
@@ -67,7 +86,7 @@ def kafkajs() -> Path:
     installed = folder / "package.json"
     if not (folder / "node_modules" / "kafkajs").is_dir() or installed.read_bytes() != wanted:
         installed.write_bytes(wanted)
-        _run(npm, "install", "--no-audit", "--no-fund", "--silent", cwd=folder)
+        _fetch(npm, "install", "--no-audit", "--no-fund", "--silent", cwd=folder)
     _run(node, "-e", "require('kafkajs')", cwd=folder)
     return folder
 
@@ -79,7 +98,7 @@ def franz_go() -> Path:
     program = CACHE / "franz-go" / "copier"
     sources = sorted((HERE / "go").iterdir())
     if not program.exists() or any(program.stat().st_mtime < source.stat().st_mtime for source in sources):
-        _run(go, "build", "-o", program, ".", cwd=HERE / "go")
+        _fetch(go, "build", "-o", program, ".", cwd=HERE / "go")
     return program
 
 
@@ -121,7 +140,7 @@ def old_python_client(requirement: str) -> Path:
     if not complete.exists():
         shutil.rmtree(folder, ignore_errors=True)
         install = (sys.executable, "-m", "pip", "install", "--quiet", "--target", folder)
-        _run(*install, requirement, "six", "setuptools<81")
+        _fetch(*install, requirement, "six", "setuptools<81")
         for path in folder.glob("*kafka/**/*.py"):
             path.write_text(_KEYWORDS.sub(r"\1_", path.read_text()))
         complete.touch()
@@ -139,7 +158,7 @@ def _jars(folder: Path, pom: Path, *options: str) -> Path:
     complete = folder / ".complete"
     if not complete.exists():
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={folder}")
-        _run(_need("mvn", "maven"), "-q", "-B", "-f", pom, *options, *goal)
+        _fetch(_need("mvn", "maven"), "-q", "-B", "-f", pom, *options, *goal)
         complete.touch()
     return folder
 
@@ -149,6 +168,32 @@ def java(*arguments: str) -> list[str]:
     folder = kafka_tools()
     archive = [f"-XX:SharedArchiveFile={folder / CLASSES}", "-Xlog:disable"] * (folder / CLASSES).exists()
     return ["java", "-cp", f"{folder}/*", *archive, *JAVA_OPTIONS, *arguments]
+
+
+def run(*command: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end. What it prints is shown with the test, if that fails, whatever it looks at."""
+    print("$", *command)
+    try:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_TIMEOUT_S,
+            env=environment(**variables),
+        )
+    except subprocess.TimeoutExpired as late:
+        print(late.stdout, late.stderr, sep="\n")
+        raise
+    print(done.stdout[-5000:], done.stderr[-5000:], f"exit {done.returncode}", sep="\n")
+    return done
+
+
+def succeed(*command: str, stdin: str = "", **variables: str) -> str:
+    """What a program prints that must succeed; see `run`."""
+    done = run(*command, stdin=stdin, **variables)
+    assert done.returncode == 0, f"{command[0]} failed; its output is below"
+    return done.stdout
 
 
 def environment(**variables: str) -> dict[str, str]:

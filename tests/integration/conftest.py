@@ -15,7 +15,7 @@ import ray
 from rayka.cli.main import main
 from rayka.client.cluster import Cluster
 from rayka.testing import BrokerProcess
-from tests.support.embedded import embedded
+from tests.support.embedded import CONFIGS, embedded
 
 EMBEDDED = {
     "offsets.topic.num.partitions": "2",
@@ -31,11 +31,7 @@ EMBEDDED = {
     "group.share.heartbeat.interval.ms": "200",
     "errors.deadletterqueue.auto.create.topics.enable": "true",
 }
-COMMANDED = (
-    "offsets.topic.num.partitions=4",
-    "group.initial.rebalance.delay.ms=0",
-    "log.retention.check.interval.ms=86400000",
-)
+COMMANDED = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0")
 
 
 class OneAtATime:
@@ -79,7 +75,7 @@ def cluster(one_at_a_time: OneAtATime, tmp_path_factory: pytest.TempPathFactory)
 @contextmanager
 def commanded(data_dir: Path, configs: tuple[str, ...] = ()) -> Iterator[BrokerProcess]:
     """`rayka up`, and commands in this process, which stays connected to its Ray from one to the next."""
-    with BrokerProcess(data_dir, configs) as started:
+    with BrokerProcess(data_dir, (*configs, *(f"{name}={value}" for name, value in CONFIGS.items()))) as started:
         yield started
         ray.shutdown()
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from rayka.testing import BrokerProcess, wait_until
 from tests.integration.conftest import Cli
 
-JOIN_TIMEOUT_S = 30.0
+JOIN_TIMEOUT_S = 90.0
 FIRST_MS = 1_600_000_000_000
 
 
@@ -28,7 +29,7 @@ def topic(broker: BrokerProcess, cli: Cli) -> str:
     for partition, count in ((0, 10), (1, 5)):
         for number in range(count):
             producer.produce(name, b"v", partition=partition, timestamp=FIRST_MS + number * 1000)
-    assert producer.flush(20) == 0
+    assert producer.flush(90) == 0
     return name
 
 
@@ -50,13 +51,16 @@ def settings(broker: BrokerProcess, group: str, protocol: str) -> dict[str, Any]
 
 @contextmanager
 def member(broker: BrokerProcess, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
-    """A member that has been assigned the whole topic."""
+    """A member that has been assigned the whole topic, and has said so to its group."""
     consumer = Consumer(settings(broker, group, protocol))
     consumer.subscribe([topic])
 
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
     def assigned() -> bool:
         consumer.poll(0.1)
-        return len(consumer.assignment()) == 2
+        described = admin.describe_consumer_groups([group])[group].result(JOIN_TIMEOUT_S)
+        return len(consumer.assignment()) == 2 and described.state.name == "STABLE"
 
     try:
         wait_until(assigned, JOIN_TIMEOUT_S, f"a member of {group} is assigned {topic}")
@@ -75,7 +79,7 @@ def commit(broker: BrokerProcess, group: str, topic: str, *offsets: int) -> None
 
 def committed(broker: BrokerProcess, group: str, topic: str) -> list[int]:
     consumer = Consumer(settings(broker, group, "classic"))
-    found = consumer.committed([TopicPartition(topic, partition) for partition in range(2)], 20)
+    found = consumer.committed([TopicPartition(topic, partition) for partition in range(2)], JOIN_TIMEOUT_S)
     consumer.close()
     return [place.offset for place in found]
 
@@ -164,7 +168,7 @@ def test_a_new_group_begins_where_a_reset_of_one_partition_says(
 ) -> None:
     cli(0, "groups", "reset-offsets", group, "--topic", f"{topic}:0", "--to-offset", "9", "--execute")
     with member(broker, group, topic) as consumer:
-        found = {(place.partition, place.offset) for place in consumer.committed(consumer.assignment(), 20)}
+        found = {(place.partition, place.offset) for place in consumer.committed(consumer.assignment(), JOIN_TIMEOUT_S)}
     assert found == {(0, 9), (1, -1001)}
 
 

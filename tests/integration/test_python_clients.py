@@ -29,7 +29,7 @@ ENOUGH_S = 150.0
 
 def read(cluster: Cluster, topic: str, count: int) -> list[ConsumerRecord]:
     """The first `count` records of a topic, as they come."""
-    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=60_000) as consumer:
+    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=1000 * ENOUGH_S) as consumer:
         consumer.assign([(topic, partition) for partition in consumer.partitions_for_topic(topic) or ()])
         return list(itertools.islice(consumer, count))
 
@@ -60,7 +60,7 @@ def test_what_is_written_through_the_wire_is_read_on_handles(cluster: Cluster) -
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "snappy"})
     for number in range(1000):
         producer.produce("inward", b"%d" % number, key=b"%d" % number, timestamp=1_700_000_000_000 + number)
-    producer.flush(20)
+    producer.flush(90)
     records = read(cluster, "inward", 1000)
     assert sorted(int(record.value) for record in records) == [*range(1000)]
     assert all(record.timestamp == 1_700_000_000_000 + int(record.value) for record in records)
@@ -73,7 +73,7 @@ def test_keys_have_the_same_partition_on_handles_and_through_librdkafka(cluster:
         for number in range(200):
             inside.send("keys", b"", key=b"user-%d" % number)
             outside.produce("keys", b"", key=b"user-%d" % number)
-    outside.flush(20)
+    outside.flush(90)
     places: dict[bytes, set[int]] = {}
     for record in read(cluster, "keys", 400):
         places.setdefault(record.key, set()).add(record.partition)
@@ -86,7 +86,7 @@ def test_a_ray_task_and_an_async_actor_are_programs_on_the_cluster(cluster: Clus
     @ray.remote
     def produce(number: int) -> int:
         with rayka.connect().producer() as producer:
-            return producer.send("tasks", b"task-%d" % number).get(20).offset
+            return producer.send("tasks", b"task-%d" % number).get(90).offset
 
     @ray.remote
     class Reader:
@@ -164,16 +164,16 @@ def test_each_call_works_in_a_ray_task_and_in_a_ray_actor(cluster: Cluster, plac
         connected = rayka.connect()
         with connected.producer() as producer:
             for number in range(10):
-                assert producer.send(topic, b"%d" % number).get(20).offset == number
+                assert producer.send(topic, b"%d" % number).get(90).offset == number
             producer.send_many(topic, [b"10", b"11"])
             producer.send_table(topic, {"value": [b"12", b"13"]})
-        with connected.consumer(auto_offset_reset="earliest", consumer_timeout_ms=60_000) as consumer:
+        with connected.consumer(auto_offset_reset="earliest", consumer_timeout_ms=1000 * ENOUGH_S) as consumer:
             consumer.assign([(topic, 0)])
             iterated = [record.value for record in itertools.islice(consumer, 14)]
             consumer.seek((topic, 0), 0)
-            polled = [record.value for record in consumer.poll(20_000)[(topic, 0)]]
+            polled = [record.value for record in consumer.poll(90_000)[(topic, 0)]]
             consumer.seek((topic, 0), 0)
-            return [iterated, polled, consumer.poll_table(20_000)["value"].to_pylist()]
+            return [iterated, polled, consumer.poll_table(90_000)["value"].to_pylist()]
 
     class Worker:
         def work(self) -> list[list[bytes]]:
@@ -231,10 +231,10 @@ def test_killed_leaders_lose_and_double_nothing(cluster: Cluster) -> None:
         before = len(futures)
         while len(futures) <= before:
             done.wait(0.01)
-        futures[before].get(20)
+        futures[before].get(ENOUGH_S)
     done.set()
     writer.join()
-    producer.flush(timeout_ms=20_000)
+    producer.flush(timeout_ms=1000 * ENOUGH_S)
     assert all(future.succeeded() for future in futures)
     records = read(cluster, "killed", len(futures))
     for partition in range(2):

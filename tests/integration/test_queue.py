@@ -14,7 +14,7 @@ from rayka.queue import Empty, Queue
 from rayka.testing import wait_until
 
 ENOUGH_S = 90.0
-LEASE_MS = 1500
+LEASE_MS = 3000
 
 
 def leased(cluster: Cluster, name: str, **settings: Any) -> Queue:
@@ -105,7 +105,7 @@ def test_items_of_a_killed_process_are_got_by_others(cluster: Cluster) -> None:
     ends.close()
     for each in (queue, program):
         with pytest.raises(Empty):
-            each.get(timeout=2 * LEASE_MS / 1000)
+            each.get(timeout=1.5 * LEASE_MS / 1000)
         each.shutdown()
 
 

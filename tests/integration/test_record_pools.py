@@ -19,6 +19,7 @@ from rayka.testing import wait_until
 
 TASKS = 100
 TASK_S = 0.01
+HELD_FROM = 25
 pytestmark = pytest.mark.timeout(400)  # Starting actors takes long on a busy machine.
 ACTORS = 4
 KILLED = 2
@@ -40,46 +41,67 @@ def write(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def left_over(cluster: Cluster, name: str) -> list[ShareRecord]:
-    """What another member of the group gets."""
+    """What another member of the group gets in a short time."""
     with cluster.share_consumer(name, [name]) as consumer:
         return consumer.poll(timeout_ms=1500)
 
 
-class Journal:
-    """Writes down which process begins and ends which record."""
+def await_left_over(cluster: Cluster, name: str, count: int) -> None:
+    """Until another member of the group has got so many records."""
+    found: list[ShareRecord] = []
+    with cluster.share_consumer(name, [name]) as consumer:
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        def are_found() -> bool:
+            found.extend(consumer.poll(timeout_ms=500))
+            return len(found) >= count
+
+        wait_until(are_found, TIMEOUT_S, f"{count} records that are left over")
+    assert len({record.offset for record in found}) == count
+
+
+class Journal:
+    """Writes down which process begins and ends which record. From `HELD_FROM` on they end once the gate is open."""
+
+    def __init__(self, directory: Path, gate: Path) -> None:
+        self.directory, self.gate = directory, gate
 
     def __call__(self, record: ShareRecord) -> None:
         self.write("began", record)
+        if record.offset >= HELD_FROM:
+            wait_until(self.gate.exists, TIMEOUT_S, "the gate is open")
         time.sleep(TASK_S)
         self.write("ended", record)
 
     def write(self, what: str, record: ShareRecord) -> None:
         with (self.directory / str(os.getpid())).open("a") as file:
-            file.write(f"{what} {record.offset} {time.monotonic()}\n")
+            file.write(f"{what} {record.offset}\n")
 
-    def lines(self) -> list[tuple[str, int, float]]:
-        """All that was written, by all processes."""
-        lines = [line.split() for path in self.directory.iterdir() for line in path.read_text().splitlines()]
-        return [(what, int(offset), float(at)) for what, offset, at in lines]
+    def lines(self) -> list[tuple[str, str, int]]:
+        """All that was written: process, what, offset."""
+        lines = [(path.name, *line.split()) for path in self.directory.iterdir() for line in path.open()]
+        return [(process, what, int(offset)) for process, what, offset in lines]
+
+    def holders(self) -> list[str]:
+        """The processes that have a record and wait for the gate."""
+        return sorted({process for process, what, offset in self.lines() if what == "began" and offset >= HELD_FROM})
 
 
 def test_each_record_is_acknowledged_once_while_actors_are_killed(cluster: Cluster, tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = Journal(tmp_path / "journal", tmp_path / "gate")
+    journal.directory.mkdir()
     prepare(cluster, "counted", 0)
     with cluster.process("counted", "counted", journal, actors=ACTORS) as pool:
         wait_until(lambda: pool.ready_actors == ACTORS, TIMEOUT_S, "the actors have started")
         write(cluster, "counted", TASKS)
-        wait_until(lambda: pool.counts.accepted >= TASKS // 4, TIMEOUT_S, "a quarter is done")
-        for path in sorted(tmp_path.iterdir())[:KILLED]:
-            os.kill(int(path.name), signal.SIGKILL)
+        wait_until(lambda: len(journal.holders()) == ACTORS, TIMEOUT_S, "each actor has a record")
+        for process in journal.holders()[:KILLED]:
+            os.kill(int(process), signal.SIGKILL)
+        journal.gate.touch()
         wait_until(lambda: pool.counts.accepted == TASKS, TIMEOUT_S, "all is done")
         counts = pool.join(timeout_ms=TIMEOUT_MS)
     assert (counts.accepted, counts.rejected, counts.lost) == (TASKS, 0, 0)
-    assert 1 <= counts.released <= 2 * KILLED, "what the killed actors had"
-    ended = Counter(offset for what, offset, _ in journal.lines() if what == "ended")
+    assert KILLED <= counts.released <= 2 * KILLED, "what the killed actors had"
+    ended = Counter(offset for _, what, offset in journal.lines() if what == "ended")
     assert ended.keys() == set(range(TASKS))
     assert left_over(cluster, "counted") == []
 
@@ -94,9 +116,10 @@ def test_records_come_back_or_become_dead_letters_by_their_error(cluster: Cluste
             raise ValueError("no such order")
 
     with cluster.process("orders", "orders", check, delay_ms=100) as pool:
-        pool.join(idle_ms=1500, timeout_ms=TIMEOUT_MS)
+        wait_until(lambda: pool.counts.accepted + pool.counts.rejected == 3, TIMEOUT_S, "all records are done")
+        pool.join(idle_ms=100, timeout_ms=TIMEOUT_MS)
         assert (pool.counts.accepted, pool.counts.released, pool.counts.rejected) == (2, 2, 1)
-    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=20_000) as consumer:
+    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=TIMEOUT_MS) as consumer:
         consumer.assign([("dlq.orders", 0)])
         headers = dict(next(iter(consumer)).headers)
     assert headers["__dlq.errors.exception.class.name"] == b"builtins.ValueError"
@@ -104,8 +127,8 @@ def test_records_come_back_or_become_dead_letters_by_their_error(cluster: Cluste
 
 
 def test_a_record_stays_locked_however_long_it_takes(cluster: Cluster) -> None:
-    prepare(cluster, "films", 1, share_record_lock_duration_ms="1000")
-    with cluster.process("films", "films", lambda record: time.sleep(3), actors=1) as pool:
+    prepare(cluster, "films", 1, share_record_lock_duration_ms="3000")
+    with cluster.process("films", "films", lambda record: time.sleep(5), actors=1) as pool:
         pool.join(idle_ms=100, timeout_ms=TIMEOUT_MS)
         assert (pool.counts.accepted, pool.counts.lost) == (1, 0)
 
@@ -120,7 +143,7 @@ def test_what_is_not_finished_in_time_goes_back_when_the_pool_closes(cluster: Cl
     with cluster.process("slow", "slow", wait, actors=1) as pool:
         wait_until((tmp_path / "begun").exists, TIMEOUT_S, "a record is being processed")
         pool.close(timeout_ms=100)
-    assert len(left_over(cluster, "slow")) == 3
+    await_left_over(cluster, "slow", 3)
 
 
 class Broken:
@@ -137,7 +160,7 @@ def test_a_pool_whose_actors_can_not_start_ends_with_their_error(cluster: Cluste
         pool.join(timeout_ms=TIMEOUT_MS)
     with pytest.raises(RayError, match="no model"):
         pool.close()
-    assert len(left_over(cluster, "broken")) == 1
+    await_left_over(cluster, "broken", 1)
 
 
 @pytest.mark.parametrize(("fn", "actors", "message"), [("no function", 1, "fn must be"), (print, 0, "at least 1")])

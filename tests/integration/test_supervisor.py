@@ -13,15 +13,15 @@ from tests.faults.load import Writer, check, create_topic, read_all
 
 
 def write(bootstrap: str, value: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 20_000})
+    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 120_000})
     producer.produce("kept", value, partition=0)
-    assert producer.flush(25) == 0
+    assert producer.flush(125) == 0
 
 
 def read(bootstrap: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition("kept", 0, 0)])
-    values = [message.value() for message in consumer.consume(count, 20)]
+    values = [message.value() for message in consumer.consume(count, 120)]
     consumer.close()
     return values
 
@@ -34,7 +34,7 @@ def test_a_process_between_is_killed_and_the_broker_comes_back(tmp_path: Path, v
         write(broker.bootstrap, "before")
         family = broker.children()
         broker.kill_one(victim)
-        wait_until(lambda: any("serving on" in line for line in broker.log), 60, "the broker is back")
+        wait_until(lambda: any("serving on" in line for line in broker.log), 120, "the broker is back")
         assert not set(family) & set(broker.children())
         write(broker.bootstrap, "after")
         assert read(broker.bootstrap, 2) == [b"before", b"after"]
@@ -50,7 +50,7 @@ def test_nothing_survives_rayka_up_and_the_next_one_serves_the_same(tmp_path: Pa
     write(broker.bootstrap, "acknowledged")
     family = broker.children()
     broker.signal(signal.SIGKILL)
-    assert await_ended(family, 30) == []
+    assert await_ended(family, 90) == []
     again = BrokerProcess(tmp_path, port=broker.port).start()
     try:
         assert read(again.bootstrap, 1) == [b"acknowledged"]
@@ -63,7 +63,7 @@ def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> No
     try:
         create_topic(broker.bootstrap, "kept", 1)
         victim = broker.kill_one("ray::PartitionActor").pid
-        wait_until(lambda: any(f"(process {victim})" in line for line in broker.log), 30, "the death is told of")
+        wait_until(lambda: any(f"(process {victim})" in line for line in broker.log), 90, "the death is told of")
         write(broker.bootstrap, "after")
     finally:
         broker.stop()
@@ -120,7 +120,7 @@ def test_killed_helpers_of_ray_leave_the_raylet_and_the_broker_alone(tmp_path: P
         for helper in HELPERS:
             broker.kill_one(helper)
         for agent in HELPERS[:2]:
-            wait_until(lambda agent=agent: broker.find(agent) != [], 30, "the agent is back")
+            wait_until(lambda agent=agent: broker.find(agent) != [], 90, "the agent is back")
         broker.kill_one("ray::PartitionActor")  # which needs the agents to start again
         write(broker.bootstrap, "after")
         assert broker.find("raylet/raylet") == raylet

@@ -17,8 +17,8 @@ from rayka.testing import free_port
 from tests.support.shown_logs import RAY_DIRECTORIES
 
 STORE_BYTES = 256 * 1024 * 1024
-# Tests write records with old timestamps, which the next check of retention would delete.
-CONFIGS = {"log.retention.check.interval.ms": "86400000"}
+CONFIGS = {"log.retention.ms": "-1"}
+"""For brokers of tests that write records with old timestamps: else the next check of retention deletes those."""
 
 
 @contextlib.contextmanager

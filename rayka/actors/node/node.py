@@ -170,8 +170,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
     return port
@@ -189,6 +188,7 @@ class RunningNode:
     spec: NodeSpec
     controller: Any
     gateways: tuple[Any, ...]
+    port: socket.socket
 
     @property
     def bootstrap_servers(self) -> str:
@@ -202,6 +202,7 @@ class RunningNode:
             _stop_actors(tuple(ray.get(self.controller.partition_actors.remote(), timeout=STOP_TIMEOUT_S).values()))
         _stop_actors((self.controller,))
         shutil.rmtree(self.spec.socket_dir, ignore_errors=True)
+        self.port.close()
 
 
 def start_node(spec: NodeSpec) -> RunningNode:
@@ -210,6 +211,15 @@ def start_node(spec: NodeSpec) -> RunningNode:
     Raises REQUEST_TIMED_OUT if one of them does not start.
     """
     _check_port(spec)
+    port = _reserve_port(spec)
+    try:
+        return _start_actors(spec, port)
+    except BaseException:
+        port.close()
+        raise
+
+
+def _start_actors(spec: NodeSpec, port: socket.socket) -> RunningNode:
     for directory in (spec.data_dir, *spec.log_dirs):
         os.makedirs(directory, exist_ok=True)
     spec = replace(spec, cluster_id=_known_cluster_id(spec))
@@ -227,7 +237,7 @@ def start_node(spec: NodeSpec) -> RunningNode:
     )
     started = {f"the start of gateway {index}": gateway.ready.remote() for index, gateway in enumerate(gateways)}
     answers({"the start of the partition actors": controller.ready.remote(), **started})
-    return RunningNode(spec, controller, gateways)
+    return RunningNode(spec, controller, gateways, port)
 
 
 def _known_cluster_id(spec: NodeSpec) -> str:
@@ -258,9 +268,26 @@ def _check_port(spec: NodeSpec) -> None:
         time.sleep(_PORT_RETRY_S)
 
 
+def _reserve_port(spec: NodeSpec) -> socket.socket:
+    """Bind the port without listening, so that no other program gets it while none of the node's processes listens.
+
+    They share the port (SO_REUSEPORT). One that was chosen for us is in the range of outgoing connections: between the
+    choice and the start of the gateways, or while a process starts again, the system would give it to anybody.
+    """
+    reserved = socket.socket(_family(spec.host), socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    with contextlib.suppress(OSError):  # the gateways say what is wrong with it
+        reserved.bind((spec.host, spec.port))
+    return reserved
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def _port_error(spec: NodeSpec) -> OSError | None:
-    family = socket.AF_INET6 if ":" in spec.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(_family(spec.host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((spec.host, spec.port))

@@ -15,7 +15,7 @@ from aiokafka.errors import BrokerResponseError, KafkaError, for_code
 from tests.clients.record import Record, Refused
 
 T = TypeVar("T")
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 @contextmanager

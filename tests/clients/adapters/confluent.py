@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tests.clients.record import Record, Refused
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 def refused(error: KafkaError) -> Refused:
@@ -45,7 +45,7 @@ class Confluent:
         key = frozenset(settings.items())
         if key not in self.producers:
             self.producers[key] = Producer(
-                {"bootstrap.servers": self.bootstrap, "delivery.timeout.ms": 30000, "log_level": 0, **settings}
+                {"bootstrap.servers": self.bootstrap, "delivery.timeout.ms": 120_000, "log_level": 0, **settings}
             )
         return self.producers[key]
 
@@ -74,7 +74,8 @@ class Confluent:
                 offsets.append(message.offset())
 
         options = {"compression.type": codec, "acks": acks, "enable.idempotence": acks == -1}
-        options = {"message.max.bytes": 20_000_000, "linger.ms": 5, **options, **settings}
+        # `flush` sends at once: until then no batch ends early because this thread had to wait for its turn.
+        options = {"message.max.bytes": 20_000_000, "linger.ms": 60_000, **options, **settings}
         producer = self.producer(options)
         for record in records:
             producer.produce(

@@ -13,7 +13,7 @@ from kafka.errors import BrokerResponseError
 
 from tests.clients.record import Record, Refused
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 @contextmanager

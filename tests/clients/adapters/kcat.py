@@ -11,7 +11,7 @@ from typing import Any
 from tests.clients import tools
 from tests.clients.record import Headers, Record, Refused
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 KEY_DELIMITER = "\\x1f"
 # lengths first, so that keys and values may hold any bytes; a length of -1 is a null
 OUTPUT = "%o %T %K %S %h\\x1e%k%s"
@@ -74,7 +74,7 @@ class Kcat:
     ) -> list[int]:
         """One run for each stretch of equal headers, as kcat gives all records of a run the same; no offsets come."""
         common = ["-P", "-t", topic, "-p", str(partition), "-z", codec, "-X", f"acks={acks}", "-K", KEY_DELIMITER]
-        common += ["-X", "message.max.bytes=20000000", "-X", "delivery.timeout.ms=30000", "-D", "\\x1e"]
+        common += ["-X", "message.max.bytes=20000000", "-X", "delivery.timeout.ms=120000", "-D", "\\x1e"]
         for name, value in settings.items():
             common += ["-X", f"{name}={value}"]
 
@@ -91,7 +91,7 @@ class Kcat:
 
     def fetch(self, topic: str, *, partition: int = 0, offset: int = 0, count: int) -> list[Record]:
         data = self.run(
-            "-C", "-q", "-t", topic, "-p", str(partition), "-o", str(offset), "-c", str(count), "-e", "-f", OUTPUT
+            "-C", "-q", "-t", topic, "-p", str(partition), "-o", str(offset), "-c", str(count), "-f", OUTPUT
         )  # fmt: skip
         records = list(parse_records(data))
         assert len(records) == count, f"{len(records)} of {count} records came"

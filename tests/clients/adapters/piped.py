@@ -13,7 +13,7 @@ from typing import Any
 from tests.clients import tools
 from tests.clients.record import Record, Refused
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 
 
 def to_text(data: bytes | None) -> str | None:
@@ -60,7 +60,11 @@ class Piped:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"op": operation, **arguments}) + "\n")
         self.process.stdin.flush()
-        answer = json.loads(self.answers.get(timeout=TIMEOUT_S))
+        try:
+            answer = json.loads(self.answers.get(timeout=TIMEOUT_S))
+        except queue.Empty:
+            self.process.kill()  # the next request would get this one's answer
+            raise AssertionError(f"{self.name} did not answer {operation} {arguments} in {TIMEOUT_S} s") from None
         if "error" in answer:
             raise Refused(answer["code"], answer["error"])
         return answer["ok"]

@@ -37,7 +37,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 public class Client implements AutoCloseable {
     private static final ObjectMapper JSON = new ObjectMapper();
-    private static final Duration FETCH_TIMEOUT = Duration.ofSeconds(30);
+    private static final Duration FETCH_TIMEOUT = Duration.ofSeconds(120);
 
     private final String bootstrap;
     private final Admin admin;
@@ -86,7 +86,7 @@ public class Client implements AutoCloseable {
         Map<String, Object> settings = new HashMap<>(Map.of(
             "bootstrap.servers", bootstrap, "acks", acks == -1 ? "all" : String.valueOf(acks),
             "compression.type", request.path("codec").asText(), "linger.ms", 5,
-            "max.request.size", 20_000_000, "delivery.timeout.ms", 30_005, "request.timeout.ms", 30_000));
+            "max.request.size", 20_000_000, "delivery.timeout.ms", 120_005, "request.timeout.ms", 120_000));
         if (acks != -1) settings.put("enable.idempotence", false);
         List<Future<RecordMetadata>> futures = new ArrayList<>();
         try (KafkaProducer<byte[], byte[]> producer =

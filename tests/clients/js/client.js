@@ -11,6 +11,7 @@ const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLeve
 const CODECS = { none: 0, gzip: 1, snappy: 2, lz4: 3, zstd: 4 }
 const TOPIC_ALREADY_EXISTS = 36
 const BATCH_RECORDS = 10000
+const FETCH_TIMEOUT_MS = 120000
 const MEBIBYTE = 1024 * 1024
 
 const XERIAL_HEADER = Buffer.from([0x82, 0x53, 0x4e, 0x41, 0x50, 0x50, 0x59, 0x00])
@@ -103,7 +104,8 @@ class Client {
   async fetch({ topic, partition, offset, count }) {
     const broker = await this.leader(topic, partition)
     const records = []
-    while (records.length < count) {
+    const end = Date.now() + FETCH_TIMEOUT_MS
+    while (records.length < count && Date.now() < end) {
       const answer = await broker.fetch({
         maxWaitTime: 5000,
         minBytes: 1,
@@ -113,7 +115,7 @@ class Client {
       })
       const { messages } = answer.responses[0].partitions[0]
       const wanted = messages.filter(message => Number(message.offset) >= offset)
-      if (wanted.length === 0) break
+      if (wanted.length === 0) continue
       records.push(...wanted.map(fromMessage))
       offset = records[records.length - 1].offset + 1
     }

@@ -70,8 +70,8 @@ def kafka_python(bootstrap: str, group: str, topic: str, stop: threading.Event) 
     consumer.subscribe(**({"pattern": topic} if topic.startswith("^") else {"topics": [topic]}))
     while not stop.is_set():
         # kafka-python 3.0 loses its assignment if `poll` times out just when the group has been joined.
-        # With a second for each poll that is rare.
-        polled = consumer.poll(1000, max_records=200)
+        # Joining seldom takes as long as this.
+        polled = consumer.poll(5000, max_records=200)
         if polled:
             show([record.value for records in polled.values() for record in records])
             try:

@@ -20,7 +20,7 @@ JAVA = "Java"
 JAVA_CONSUMER = "Java-consumer"
 CLASSIC = ("confluent-kafka", "kafka-python", "aiokafka", KAFKAJS, KCAT, JAVA)
 CONSUMER = ("confluent-kafka-consumer", JAVA_CONSUMER)
-LEAVE_TIMEOUT_S = 40.0
+LEAVE_TIMEOUT_S = 90.0
 LOG = tools.HERE / "java" / "log4j2.properties"
 STATIC_SESSION_MS = 50_000
 """An instance has that long to come back: a Java process that starts on a busy machine takes its time."""

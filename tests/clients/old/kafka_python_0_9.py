@@ -22,11 +22,11 @@ class Client:
         self.client.ensure_topic_exists(topic.encode())
         messages = create_message_set([(value, key) for key, value in pairs(records)], CODECS[codec])
         request = ProduceRequest(topic.encode(), partition, messages)
-        answers = self.client.send_produce_request([request], acks=acks, timeout=10_000)
+        answers = self.client.send_produce_request([request], acks=acks, timeout=60_000)
         return [answers[0].offset + index for index in range(len(records))] if acks else []
 
     def fetch(self, topic, partition, offset, count):
-        consumer = KafkaConsumer(bootstrap_servers=[self.bootstrap], consumer_timeout_ms=10_000)
+        consumer = KafkaConsumer(bootstrap_servers=[self.bootstrap], consumer_timeout_ms=60_000)
         consumer.set_topic_partitions((topic.encode(), partition, offset))
         return [item(one.offset, one.key, one.value) for _, one in zip(range(count), consumer)]  # noqa: B905
 

@@ -25,7 +25,7 @@ class Client:
             producer.close()
 
     def fetch(self, topic, partition, offset, count):
-        consumer = KafkaConsumer(bootstrap_servers=[self.bootstrap], consumer_timeout_ms=10_000)
+        consumer = KafkaConsumer(bootstrap_servers=[self.bootstrap], consumer_timeout_ms=60_000)
         try:
             consumer.assign([TopicPartition(topic, partition)])
             consumer.seek(TopicPartition(topic, partition), offset)

@@ -37,7 +37,7 @@ class Client:
             for key, value in pairs(records):
                 producer.produce(value, partition_key=key)
             for _ in records:
-                message, error = producer.get_delivery_report(timeout=30)
+                message, error = producer.get_delivery_report(timeout=120)
                 if error is not None:
                     raise error
                 offsets.append(message.offset)
@@ -48,7 +48,7 @@ class Client:
             partitions=[self.topic(topic).partitions[partition]],
             auto_offset_reset=OffsetType.EARLIEST,
             reset_offset_on_start=True,
-            consumer_timeout_ms=10_000,
+            consumer_timeout_ms=60_000,
         )
         found = []
         try:

@@ -136,7 +136,7 @@ def run(path: Path, serve: Callable[[ChannelRequest], None], check: Callable[[st
         server = ChannelServer(str(directory / "leader.1.sock"), serve)
         await server.start()
         try:
-            await asyncio.wait_for(check(str(directory / "leader.1.sock")), 20)
+            await asyncio.wait_for(check(str(directory / "leader.1.sock")), 60)
         finally:
             await server.stop()
 

@@ -44,7 +44,7 @@ def spec(path: Path, cluster_id: str = "") -> NodeSpec:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 async def alter(controller: ControllerActor, value: str = "2") -> Any:

@@ -139,7 +139,7 @@ def check(path: Path, test: Callable[[Coordinator], Awaitable[None]], log: Seque
             CoordinatorLog(coordinator.partition, coordinator.replicas).append(batch)
         await coordinator.start()
         try:
-            await asyncio.wait_for(test(coordinator), 20)
+            await asyncio.wait_for(test(coordinator), 60)
         finally:
             await coordinator.stop()
 

@@ -53,7 +53,7 @@ class Groups:
         request = ConsumerGroupHeartbeatRequest("g", member_id, 0, client_id="c", client_host="h", **fields)
         future: asyncio.Future[ConsumerGroupHeartbeatResponse] = asyncio.get_running_loop().create_future()
         self.replicas.execute(0, request, future.set_result)
-        return await asyncio.wait_for(future, 30)
+        return await asyncio.wait_for(future, 60)
 
     async def epochs(self, *member_ids: str) -> list[int]:
         return [(await self.join(member_id)).member_epoch for member_id in member_ids]
@@ -154,11 +154,11 @@ def test_a_load_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
         before = background.failures["load of __consumer_offsets-0"]
         log = CoordinatorLog(*open_partition(tmp_path))
         coordinator = CoordinatorContext(GROUPS, log, Topics, lambda: CoordinatorConfigs({}))
-        await asyncio.wait_for(coordinator.start(), 5)
+        await asyncio.wait_for(coordinator.start(), 60)
         assert background.failures["load of __consumer_offsets-0"] == before + 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         coordinator.execute(ListGroupsRequest(), future.set_result)
-        assert (await asyncio.wait_for(future, 30)).groups == ()
+        assert (await asyncio.wait_for(future, 60)).groups == ()
         coordinator.resign()
 
     asyncio.run(check())

@@ -91,11 +91,11 @@ def test_a_report_of_directories_that_failed_is_sent_again(tmp_path: Path) -> No
             await asyncio.sleep(0.001)
         actor.files.lacks_descriptors = False
         actor.directory.probe()
-        await asyncio.wait_for(actor.execute.reported.wait(), 10)
+        await asyncio.wait_for(actor.execute.reported.wait(), 60)
         assert actor.assigned == DIRECTORY
         await actor.stop()
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_a_new_replica_that_could_not_be_created_is_created_when_the_disk_has_room(tmp_path: Path) -> None:
@@ -111,12 +111,12 @@ def test_a_new_replica_that_could_not_be_created_is_created_when_the_disk_has_ro
         actor.files.is_full = False
         actor.directory.probe()
         await actor.roles.open_again()
-        await asyncio.wait_for(actor.execute.reported.wait(), 10)
+        await asyncio.wait_for(actor.execute.reported.wait(), 60)
         assert ORDERS in actor.replicas
         assert actor.assigned == DIRECTORY
         await actor.stop()
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_disk_that_fills_up_again_during_the_recovery_is_probed_again(
 
         monitor = DiskMonitor(directory, thread, recovered, lambda: None)
         directory.disk.failed(OSError(errno.ENOSPC, "full"))
-        await asyncio.wait_for(recovered_twice.wait(), 10)
+        await asyncio.wait_for(recovered_twice.wait(), 60)
         assert directory.disk.state is State.ONLINE
         await monitor.stop()
         thread.stop()

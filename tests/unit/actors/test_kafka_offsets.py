@@ -84,7 +84,7 @@ class Loaded:
     async def ask(self, request: Request[Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.replica.execute(request, future.set_result)
-        return await asyncio.wait_for(future, 10)
+        return await asyncio.wait_for(future, 60)
 
 
 @pytest.fixture(scope="module")

@@ -177,7 +177,7 @@ def run(
         prepare(actor)
         actor.remote_log.start()
         try:
-            await asyncio.wait_for(check(actor), 30)
+            await asyncio.wait_for(check(actor), 60)
         finally:
             actor.may_copy.set()
             await actor.remote_log.stop()

@@ -117,7 +117,7 @@ def run(path: Path, check: Check, fill: Callable[[TieredLog], None] = fill_with_
     async def main() -> None:
         reads = Reads(path, fill, **settings)
         try:
-            await asyncio.wait_for(check(reads), 30)
+            await asyncio.wait_for(check(reads), 60)
         finally:
             await reads.reads.stop()
 
@@ -272,7 +272,7 @@ def test_a_slot_passes_to_the_next_one_if_the_first_gives_up_when_it_is_told() -
             first, second = asyncio.ensure_future(take("first")), asyncio.ensure_future(take("second"))
             await asyncio.sleep(0)
         first.cancel()
-        await asyncio.wait_for(second, 5)
+        await asyncio.wait_for(second, 60)
         assert order == ["second"]
 
     asyncio.run(main())

@@ -93,7 +93,7 @@ def test_an_append_is_answered_after_its_flush(tmp_path: Path) -> None:
         plain = leader.append(PLAIN)
         assert (plain.done(), waiting.done()) == (True, False)
         leader.disk.released.set()
-        assert errors(await asyncio.wait_for(waiting, 10)) == [0, 0]
+        assert errors(await asyncio.wait_for(waiting, 60)) == [0, 0]
         await leader.stop()
 
     asyncio.run(check())
@@ -104,10 +104,10 @@ def test_an_append_whose_flush_takes_too_long_times_out_alone(tmp_path: Path) ->
         leader = Leader(tmp_path)
         patient = leader.append(FLUSHED)
         late = leader.append(PLAIN, FLUSHED, timeout_ms=20)
-        assert errors(await asyncio.wait_for(late, 10)) == [0, ErrorCode.REQUEST_TIMED_OUT]
+        assert errors(await asyncio.wait_for(late, 60)) == [0, ErrorCode.REQUEST_TIMED_OUT]
         assert not patient.done()
         leader.disk.released.set()
-        assert errors(await asyncio.wait_for(patient, 10)) == [0]
+        assert errors(await asyncio.wait_for(patient, 60)) == [0]
         await leader.stop()
 
     asyncio.run(check())
@@ -118,7 +118,7 @@ def test_a_partition_that_leaves_fails_only_its_own_part_of_a_request(tmp_path: 
         leader = Leader(tmp_path)
         waiting = leader.append(PLAIN, FLUSHED)
         leader.server.release(FLUSHED)
-        assert errors(await asyncio.wait_for(waiting, 10)) == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert errors(await asyncio.wait_for(waiting, 60)) == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
         await leader.stop()
 
     asyncio.run(check())
@@ -171,7 +171,7 @@ def test_the_flush_of_a_deleted_partition_answers_nobody_who_wrote_to_its_succes
         old = leader.replicas.remove(FLUSHED)
         old.resign()
         leader.server.release(FLUSHED)
-        assert errors(await asyncio.wait_for(before, 10)) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert errors(await asyncio.wait_for(before, 60)) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         leader.directory.delete_log(old.log, "gone")
         log = leader.directory.open_log(FLUSHED, uuid.uuid4(), LogConfig(flush_messages=1), now_ms=0)
         new = Partition(log, uuid.uuid4())
@@ -182,7 +182,7 @@ def test_the_flush_of_a_deleted_partition_answers_nobody_who_wrote_to_its_succes
         leader.server._flush_failed(old, RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, "gone"))
         assert not written.done()
         leader.disk.released.set()
-        assert errors(await asyncio.wait_for(written, 10)) == [0]
+        assert errors(await asyncio.wait_for(written, 60)) == [0]
         await leader.stop()
 
     asyncio.run(check())
@@ -281,14 +281,14 @@ def test_records_that_somebody_could_not_read_are_read_by_the_leader_whose_direc
         leader = Leader(tmp_path)
         leader.disk.released.set()
         disk = leader.disk = leader.directory._files = UnreadableRecords()
-        await asyncio.wait_for(leader.append(PLAIN), 10)
+        await asyncio.wait_for(leader.append(PLAIN), 60)
         records = leader.replicas.get(PLAIN).log.read(0, 1 << 20, 1)
         assert records is not None
 
         async def answer(asked: FileSlice) -> object:
             future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             leader.server.ask(CheckRecords(asked), future.set_result)
-            return await asyncio.wait_for(future, 10)
+            return await asyncio.wait_for(future, 60)
 
         assert await answer(records) == records.size
         assert await answer(records._replace(path=records.path + ".gone")) == 0
@@ -328,10 +328,10 @@ def test_a_reader_on_another_node_whose_records_can_t_be_read_fails_alone(
             return undisturbed(*arguments, **options)
 
         monkeypatch.setattr(os, "open", fail_once)
-        assert errors(await asyncio.wait_for(leader.append(PLAIN), 10)) == [0]
-        failed = [await asyncio.wait_for(one.answered, 10) for one in (remote, other)]
+        assert errors(await asyncio.wait_for(leader.append(PLAIN), 60)) == [0]
+        failed = [await asyncio.wait_for(one.answered, 60) for one in (remote, other)]
         assert sorted(is_failed for is_failed, _ in failed) == [False, True]
-        assert await asyncio.wait_for(local, 10)
+        assert await asyncio.wait_for(local, 60)
         leader.disk.released.set()
         await leader.stop()
 

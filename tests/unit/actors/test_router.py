@@ -81,7 +81,7 @@ def test_requests_to_another_node_end_when_their_link_is_closed() -> None:
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         client.ask(DescribeLogDir(), answer.set_result)
         client.close()
-        failure = await asyncio.wait_for(answer, 5)
+        failure = await asyncio.wait_for(answer, 60)
         assert isinstance(failure, ChannelClosed)
         assert failure.sent
         await asyncio.sleep(0)

@@ -30,7 +30,7 @@ SETTINGS = {
     "share.coordinator.cold.partition.snapshot.interval.ms": "20",
 }
 TOPICS = Topics([TopicMetadata(TOPIC_ID, "t", 2)], 1)
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 async def loaded(log: CoordinatorLog) -> CoordinatorContext[ShareCoordinator]:

@@ -208,7 +208,7 @@ class Running:
     async def send(self, message: bytes) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.runtime.execute(0, message, future.set_result)
-        return await asyncio.wait_for(future, 10)
+        return await asyncio.wait_for(future, 60)
 
     async def refusal(self, request: Request[Any]) -> ErrorCode:
         with pytest.raises(RaykaError) as error:

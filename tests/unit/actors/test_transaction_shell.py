@@ -152,7 +152,7 @@ def test_a_commit_of_offsets_is_answered_by_a_coordinator_that_resigns_at_once(t
         offsets = (CommittedOffset("orders", 0, 7),)
         committing = running.send(TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS))
         running.runtime.leaves(0)
-        answer = await asyncio.wait_for(committing, 5)
+        answer = await asyncio.wait_for(committing, 60)
         assert isinstance(answer, RaykaError)
         assert answer.code is ErrorCode.NOT_COORDINATOR
 
@@ -170,7 +170,7 @@ def test_a_commit_of_offsets_is_answered_if_its_transaction_cannot_be_verified(t
         await running.start(ListGroupsRequest())
         offsets = (CommittedOffset("orders", 0, 7),)
         request = TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS)
-        answer = await asyncio.wait_for(running.send(request), 5)
+        answer = await asyncio.wait_for(running.send(request), 60)
         assert isinstance(answer, RaykaError)
         assert answer.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -220,7 +220,7 @@ def write_markers(leaders: Leaders) -> Request[Any] | None:
     nobody = cast(Any, None)
     links = TransactionLinks(nobody, cast(Any, leaders), lambda: BrokerConfig.parse({}), leaders.catch_up)
     markers = TransactionMarkers("t", 5, 1, True, 2, (ORDERS,))
-    return asyncio.run(asyncio.wait_for(links.perform(markers, 3), 20))
+    return asyncio.run(asyncio.wait_for(links.perform(markers, 3), 60))
 
 
 WRITTEN = MarkersWrittenRequest("t", 5, 1)
@@ -278,4 +278,4 @@ def test_a_zombie_that_commits_offsets_takes_nothing_from_its_successor(tmp_path
         assert error is ErrorCode.NONE
         assert partition.log.begin_verification(5, 1, 0, 0) is verification, "its commit is appended"
 
-    asyncio.run(asyncio.wait_for(check_both(), 20))
+    asyncio.run(asyncio.wait_for(check_both(), 60))

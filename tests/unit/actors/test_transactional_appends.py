@@ -90,7 +90,7 @@ class Leader:
 def check(path: Path, test: Callable[[Leader], Awaitable[None]]) -> None:
     async def run() -> None:
         leader = Leader(path)
-        await asyncio.wait_for(test(leader), 20)
+        await asyncio.wait_for(test(leader), 60)
         await leader.server.stop()
 
     uvloop.run(run())

@@ -29,14 +29,14 @@ def test_a_process_that_was_forked_while_compiled_code_was_loading_loads_it_itse
         has_loaded = False
         try:
             compiled.count(1)
-            wait_until(lambda: compiled.function is not None, 30, "compiled code is loaded")
+            wait_until(lambda: compiled.function is not None, 60, "compiled code is loaded")
             has_loaded = True
         finally:
             os._exit(0 if has_loaded else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert compiled.function is None
     may_load.set()
-    wait_until(lambda: compiled.function is math.sqrt, 30, "compiled code is loaded")
+    wait_until(lambda: compiled.function is math.sqrt, 60, "compiled code is loaded")
 
 
 def test_a_process_loads_compiled_code_once() -> None:
@@ -46,5 +46,5 @@ def test_a_process_loads_compiled_code_once() -> None:
     assert compiled.function is None
     compiled.count(1)
     compiled.count(LOAD_AFTER_RECORDS)
-    wait_until(lambda: compiled.function is math.sqrt, 30, "compiled code is loaded")
+    wait_until(lambda: compiled.function is math.sqrt, 60, "compiled code is loaded")
     assert loads == [math.sqrt]

@@ -41,7 +41,7 @@ def cluster(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def until(done: Callable[[], bool], *consumers: GroupConsumer, timeout_s: float = 10) -> list[ConsumerRecord]:
+def until(done: Callable[[], bool], *consumers: GroupConsumer, timeout_s: float = 60) -> list[ConsumerRecord]:
     """Poll all consumers in turn until something is so; gives what they got meanwhile."""
     records: list[ConsumerRecord] = []
     deadline_s = time.monotonic() + timeout_s
@@ -198,7 +198,7 @@ def test_asynchronous_commits_keep_their_order(cluster: Cluster) -> None:
         assert consumer.committed(place) == OffsetAndMetadata(20)
         failing = consumer.commit_async({place: OffsetAndMetadata(1, "x" * 5000)}, lambda *both: told.append(both))
         with pytest.raises(RaykaError, match="OFFSET_METADATA_TOO_LARGE"):
-            failing.result(10)
+            failing.result(60)
         until(lambda: len(told) == 21)
         assert told[-1][0] is None
         assert told[-1][1].code is ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -413,7 +413,7 @@ def test_a_coordinator_that_is_away_is_waited_for(cluster: Cluster, connection: 
         assert numbers(take(4, consumer)) == [40, 41, 42, 43]
         assert not waiting.done()
         groups.failure = None
-        assert {one.offset for one in waiting.result(10).values()} == {10}
+        assert {one.offset for one in waiting.result(60).values()} == {10}
 
 
 def test_a_commit_is_not_tried_again_under_a_later_epoch(
@@ -440,7 +440,7 @@ def test_a_commit_is_not_tried_again_under_a_later_epoch(
         assert consumer.group_metadata().member_epoch > epoch
         is_loading = False
         with pytest.raises(RaykaError) as refused:
-            waiting.result(10)
+            waiting.result(60)
         assert refused.value.code is ErrorCode.STALE_MEMBER_EPOCH
         assert consumer.committed(("single", 0)) is None
 
@@ -455,7 +455,7 @@ def test_an_asynchronous_commit_has_the_positions_of_its_call(cluster: Cluster, 
         waiting = consumer.commit_async()
         assert [int(record.value) for record in itertools.islice(consumer, 3)] == [3, 4, 5]
         go_on.set()
-        assert waiting.result(10) == {TopicPartition("single", 0): OffsetAndMetadata(3)}
+        assert waiting.result(60) == {TopicPartition("single", 0): OffsetAndMetadata(3)}
 
 
 def test_a_group_that_forgot_the_member_gets_it_back(cluster: Cluster, connection: LocalConnection) -> None:

@@ -182,7 +182,7 @@ def test_a_table_of_the_asynchronous_form(connection: LocalConnection, consumer:
             while len(offsets) < COUNT:
                 offsets += (await other.poll_table(5000))["offset"].to_pylist()
             with pytest.raises(RaykaError):
-                await asyncio.wait_for(other.poll_table(0, ["colour"]), 5)
+                await asyncio.wait_for(other.poll_table(0, ["colour"]), 60)
             return offsets
 
     assert connection.loop.run(program()) == [*range(COUNT)]

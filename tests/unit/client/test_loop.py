@@ -21,7 +21,7 @@ def test_results_and_errors_come_back() -> None:
 
     loop = LoopThread()
     assert loop.run(add(1, 2)) == 3
-    assert loop.submit(add(3, 4)).result(5) == 7
+    assert loop.submit(add(3, 4)).result(60) == 7
     with pytest.raises(KeyError, match="why"):
         loop.run(fail())
     loop.close()

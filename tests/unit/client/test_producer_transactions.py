@@ -137,7 +137,7 @@ def test_a_consumer_commits_how_far_it_has_read_with_the_transaction(cluster: Cl
         cluster.producer(transactional_id="t") as producer,
         cluster.consumer("g", ["single"], **settings) as consumer,
     ):
-        wait_until(lambda: consumer.poll(100) != {}, 20, "the records")
+        wait_until(lambda: consumer.poll(100) != {}, 60, "the records")
         with producer.transaction():
             producer.send("events", b"result")
             producer.send_offsets(consumer)
@@ -152,7 +152,7 @@ def test_a_member_that_its_group_went_on_without_commits_nothing(cluster: Cluste
     offsets = {TopicPartition("single", 0): 1}
 
     def join(consumer: GroupConsumer) -> GroupMetadata:
-        wait_until(lambda: consumer.poll(20) == {} and consumer.assignment() != set(), 20, "the partition")
+        wait_until(lambda: consumer.poll(20) == {} and consumer.assignment() != set(), 60, "the partition")
         return consumer.group_metadata()
 
     with cluster.producer(transactional_id="t") as producer:

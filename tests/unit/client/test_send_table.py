@@ -56,7 +56,7 @@ def test_rows_are_the_records_that_single_sends_make(cluster: Cluster, compressi
     whole = table(3_000)
     with cluster.producer(compression_type=compression_type) as producer:
         sent = producer.send_table("events", pa.concat_tables([whole.slice(0, 999), whole.slice(999)]))
-        assert sum(future.result(10).record_count for future in sent) == 3_000
+        assert sum(future.result(60).record_count for future in sent) == 3_000
     records = read_all(cluster, "events")
     assert len(records) == 3_000
     by_time = {record.timestamp: record for record in records}

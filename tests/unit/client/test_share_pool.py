@@ -77,7 +77,7 @@ def test_a_pool_waits_for_acknowledgements_that_are_under_way(cluster: Cluster, 
         worker = Accepting()
         worker.gate.set()
         pool = AsyncProcessingPool(consumer, lambda: worker, 1)
-        await asyncio.wait_for(consumer.begun.wait(), 30)
+        await asyncio.wait_for(consumer.begun.wait(), 60)
         if is_joined:
             with pytest.raises(TimeoutError):
                 await pool.join(idle_ms=0, timeout_ms=800)
@@ -124,6 +124,6 @@ def test_a_lease_that_was_lost_ends_no_pool_and_takes_no_other_acknowledgement(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return when it holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)

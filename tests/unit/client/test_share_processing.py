@@ -110,7 +110,7 @@ def test_a_commit_tells_its_results_later(cluster: Cluster, consumer: ShareConsu
     for record in take(consumer, 2):
         consumer.accept(record)
     future = consumer.commit_async(tell)
-    assert list(future.result(20).values()) == [None]
+    assert list(future.result(60).values()) == [None]
     assert is_told.wait(20)
     assert told == [(future.result(), None)]
 

@@ -38,7 +38,7 @@ def cluster(cluster: Cluster) -> Cluster:
 
 def until(done: Callable[[], bool]) -> None:
     """Wait until something is so."""
-    wait_until(done, 30, "what the test waits for")
+    wait_until(done, 60, "what the test waits for")
 
 
 def owners(cluster: Cluster, topic: str = "events", group_id: str = "g") -> dict[str, list[int]]:
@@ -193,7 +193,7 @@ def test_the_asynchronous_form(cluster: Cluster) -> None:
             seen.extend([int(record.value) async for record in stream])
 
     async def program() -> None:
-        async with asyncio.timeout(10), cluster.async_consumer_connector("g", "one", **SETTINGS) as connector:
+        async with asyncio.timeout(60), cluster.async_consumer_connector("g", "one", **SETTINGS) as connector:
             (streams,) = (await connector.create_message_streams({"events": 2})).values()
             (rest,) = await connector.create_message_streams_by_filter(Whitelist("other"))
             await asyncio.gather(*map(read, streams))
@@ -222,7 +222,7 @@ def test_a_record_that_another_task_works_on_is_not_committed(
 
             await (asyncio.create_task(work()) if in_a_task_of_its_own else work())
 
-    asyncio.run(asyncio.wait_for(program(), 10))
+    asyncio.run(asyncio.wait_for(program(), 60))
     assert [offset.current_offset for offset in cluster.admin().describe_group("g").offsets] == [committed]
 
 

@@ -46,7 +46,7 @@ def test_a_waiting_coroutine_continues_with_results_and_errors() -> None:
         loop.call_soon(first.set_result, 1)
         loop.call_soon(second.set_exception, ValueError())
         loop.call_soon(third.set_result, 3)
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
         assert seen == [1, ValueError, 3, "end"]
 
     asyncio.run(check())
@@ -62,7 +62,7 @@ def test_a_waiting_coroutine_can_be_cancelled() -> None:
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, 60)
         assert seen == [asyncio.CancelledError]
         assert future.cancelled()
 
@@ -86,7 +86,7 @@ def test_cancelled_before_the_first_turn_of_the_task() -> None:
         assert task is not None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, 60)
         del task
         gc.collect()
         assert seen == ["cleaned up"]

@@ -276,7 +276,7 @@ def test_a_fetch_passes_over_transaction_markers_and_waits_behind_them(version: 
             producer = await WireClient.connect(broker.image.brokers[1].port)
             assert (await produce(producer, 2, message_set(MESSAGES, 1)))[:2] == (0, 2)
             await producer.close()
-            assert [one.offset for one in read_message_set((await asyncio.wait_for(waiting, 20))[2])] == [2, 3, 4]
+            assert [one.offset for one in read_message_set((await asyncio.wait_for(waiting, 60))[2])] == [2, 3, 4]
 
     def append(broker: LocalBroker, log: Log, batch: bytearray) -> None:
         log.append_as_leader(batch, 0, NOW, origin_is_client=False)

@@ -348,7 +348,7 @@ def test_long_poll_ends_with_data_and_with_time(tmp_path: Path) -> None:
             )
             other = await WireClient.connect(client.writer.get_extra_info("peername")[1])
             await call(other, ApiKey.PRODUCE, 9, produce_request(9, "orders", topic_id, {0: records(b"late")}))
-            response = await asyncio.wait_for(waiting, 10)
+            response = await asyncio.wait_for(waiting, 60)
             (record,) = read_records(response.responses[0].partitions[0].records)
             assert record.value == b"late"
             await other.close()

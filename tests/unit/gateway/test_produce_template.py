@@ -104,7 +104,7 @@ def test_a_frame_that_ends_wrongly_closes_the_connection(tmp_path: Path) -> None
                 await producer.send(batch(sequence))
             body = encode(produce_request(9, "orders", uuid.uuid4(), {0: batch(2)}))
             client.writer.write(request_frame(ApiKey.PRODUCE, 9, body[:-4]))
-            assert await asyncio.wait_for(client.reader.read(1), 5) == b""
+            assert await asyncio.wait_for(client.reader.read(1), 60) == b""
             assert (await offsets(broker))[0] == 2
 
     asyncio.run(main())

@@ -41,7 +41,7 @@ def test_confluent_kafka(bootstrap: str, topic: str, codec: str, idempotent: boo
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
     producer = Producer(
         {"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": idempotent, "linger.ms": 5}
     )
@@ -63,18 +63,18 @@ def test_confluent_kafka_administers(bootstrap: str, topic: str) -> None:
     from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "7000"})])[topic].result(10)
-    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "7000"})])[topic].result(60)
+    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(60)
     assert len(admin.list_topics(topic, 10).topics[topic].partitions) == 4
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     (described,) = admin.describe_configs([resource]).values()
-    assert described.result(10)["retention.ms"].value == "7000"
-    assert admin.describe_cluster(request_timeout=10).result(10).cluster_id == "local-cluster"
+    assert described.result(60)["retention.ms"].value == "7000"
+    assert admin.describe_cluster(request_timeout=60).result(60).cluster_id == "local-cluster"
     offsets = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.latest()})
-    assert offsets[TopicPartition(topic, 0)].result(10).offset == 0
-    admin.delete_topics([topic])[topic].result(10)
+    assert offsets[TopicPartition(topic, 0)].result(60).offset == 0
+    admin.delete_topics([topic])[topic].result(60)
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
-        admin.delete_topics([topic])[topic].result(10)
+        admin.delete_topics([topic])[topic].result(60)
 
 
 def test_kafka_python(bootstrap: str, topic: str) -> None:
@@ -84,7 +84,7 @@ def test_kafka_python(bootstrap: str, topic: str) -> None:
     sent = [producer.send(topic, value, partition=1, headers=[("h", b"1")]) for value in VALUES]
     assert [one.get(10).offset for one in sent] == list(range(len(VALUES)))
     producer.close()
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=10_000)
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=60_000)
     partition = TopicPartition(topic, 1)
     consumer.assign([partition])
     consumer.seek(partition, 100)
@@ -108,6 +108,6 @@ def test_aiokafka(bootstrap: str, topic: str) -> None:
         async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
             consumer.assign([partition])
             await consumer.seek_to_beginning(partition)
-            return [(await asyncio.wait_for(consumer.getone(), 10)).value for _ in VALUES]
+            return [(await asyncio.wait_for(consumer.getone(), 60)).value for _ in VALUES]
 
     assert asyncio.run(main()) == VALUES

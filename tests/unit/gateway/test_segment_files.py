@@ -127,6 +127,6 @@ def test_the_last_descriptor_of_a_deleted_file_is_closed_in_a_thread(
         descriptor = file._descriptor
         monkeypatch.setattr(os, "close", close)
         del file
-        wait_until(lambda: descriptor in closed, 10, "the file is closed")  # noqa: B023
+        wait_until(lambda: descriptor in closed, 60, "the file is closed")  # noqa: B023
         monkeypatch.setattr(os, "close", undisturbed)
         assert (closed.pop(descriptor) is threading.main_thread()) is not is_deleted

@@ -59,7 +59,7 @@ async def frames(client: socket.socket, count: int) -> list[bytes]:
     """So many frames, without their lengths, and nothing after them."""
     received, found = bytearray(), []
     while len(found) < count:
-        received += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1 << 20), 30)
+        received += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1 << 20), 60)
         while len(received) >= 4 and len(received) >= (end := 4 + struct.unpack_from(">i", received)[0]):
             found.append(bytes(received[4:end]))
             del received[:end]

@@ -149,7 +149,7 @@ def test_of_two_fetches_that_wait_the_one_that_can_use_the_records_gets_them(tmp
             asyncio.ensure_future(broker.share_leaders.fetch(params, [partition]))
             for params in (wants_more, wants_some, wants_some._replace(member_id="others"))
         ]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(broker.share_leaders.partitions._waiters._by_member) < len(waiting):
                 await asyncio.sleep(0)
         append(broker, "t", 1, 2)
@@ -289,7 +289,7 @@ def test_deleted_records_make_room_for_a_fetch_that_waits(tmp_path: Path) -> Non
         assert [tuple(one) for one in first.acquired] == [(0, 99, 1)]
         waits = params._replace(member_id="waits", max_wait_s=60.0)
         waiting = asyncio.ensure_future(broker.share_leaders.fetch(waits, [partition]))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not broker.share_leaders.partitions._waiters._by_member:
                 await asyncio.sleep(0)
             await broker.partitions.delete_records({at: 60}, 1000)
@@ -467,7 +467,7 @@ def dead_letters(broker: LocalBroker, topic: str = "dlq.t") -> list[Record]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -17,7 +17,7 @@ from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey, schema
 from tests.support.local_broker import LocalBroker
 
-ENOUGH_S = 30.0
+ENOUGH_S = 120.0
 
 
 def request_frame(

@@ -609,7 +609,7 @@ def test_a_forked_process_is_told_that_it_can_t_use_the_handle(queue: Queue) -> 
         return pid == child
 
     try:
-        wait_until(has_ended, 10, "the child ends")
+        wait_until(has_ended, 60, "the child ends")
     except BaseException:
         os.kill(child, signal.SIGKILL)
         raise
