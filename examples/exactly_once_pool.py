@@ -32,7 +32,7 @@ class Mapper:
         return os.getpid()
 
     def run(self) -> None:
-        """Work until nothing new has come for two seconds."""
+        """Map what the partitions have when the work begins."""
         with (
             rayka.connect() as cluster,
             cluster.producer(transactional_id=f"mapper-{self.number}") as producer,
@@ -42,7 +42,9 @@ class Mapper:
         ):
             producer.init_transactions()
             consumer.assign([("readings", partition) for partition in range(self.number, PARTITIONS, ACTORS)])
-            while batch := consumer.poll(timeout_ms=2000, max_records=100):
+            ends = consumer.end_offsets(consumer.assignment())
+            while any(consumer.position(partition) < end for partition, end in ends.items()):
+                batch = consumer.poll(timeout_ms=1000, max_records=100)
                 with producer.transaction():
                     for records in batch.values():
                         squares = [b"%d" % int(record.value) ** 2 for record in records]
@@ -73,7 +75,7 @@ def main() -> None:
         found = collections.Counter[int]()
         with cluster.consumer(auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
             consumer.assign(SQUARES)
-            while batch := consumer.poll(timeout_ms=1000):
+            while found.total() < COUNT and (batch := consumer.poll(timeout_ms=60_000)):
                 found.update(int(record.value) for records in batch.values() for record in records)
         assert found == collections.Counter(number**2 for number in range(COUNT))
         print(f"{found.total():,} results, each of them once")

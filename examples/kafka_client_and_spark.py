@@ -26,7 +26,7 @@ def place_orders(bootstrap: str) -> None:
     for number in range(ORDERS):
         order = json.dumps({"customer": f"customer-{number % CUSTOMERS}", "cents": 100 + number % 77})
         producer.produce("orders", order, key=f"customer-{number % CUSTOMERS}")
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def write_invoices(bootstrap: str, written: threading.Semaphore, done: threading.Event) -> None:
@@ -39,7 +39,7 @@ def write_invoices(bootstrap: str, written: threading.Semaphore, done: threading
         sums = consumer.consume(100, timeout=0.2)
         for each in sums:
             producer.produce("invoices", each.value(), key=each.key())
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         if sums:
             consumer.commit(asynchronous=False)
             written.release(len(sums))
@@ -64,7 +64,7 @@ with tempfile.TemporaryDirectory() as directory, rayka.start(f"{directory}/data"
     assert rayka.spark.write_topic(sums, "sums", key="customer") == CUSTOMERS
 
     for _ in range(CUSTOMERS):
-        assert written.acquire(timeout=30), "the consumer group does not go on"
+        assert written.acquire(timeout=120), "the consumer group does not go on"
     done.set()
     for member in members:
         member.join()

@@ -6,6 +6,7 @@ is assigned all partitions and reads them from the beginning.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 
 import rayka
@@ -17,13 +18,13 @@ with tempfile.TemporaryDirectory() as directory, rayka.start(f"{directory}/data"
     with cluster.producer(linger_ms=5, compression_type="lz4") as producer:
         for number in range(COUNT - 1):
             producer.send("events", b"record %d" % number, key=b"user-%d" % (number % 100))
-        last = producer.send("events", b"the last one", headers=[("source", b"example")]).get(10)
+        last = producer.send("events", b"the last one", headers=[("source", b"example")]).get(60)
     print(f"the last record is at offset {last.offset} of {last.topic}-{last.partition}")
 
-    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=1000) as consumer:
+    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=60_000) as consumer:
         consumer.assign([("events", partition) for partition in range(4)])
         count = 0
-        for count, record in enumerate(consumer, 1):
+        for count, record in enumerate(itertools.islice(consumer, COUNT), 1):
             if count % 5_000 == 1:
                 print(f"{record.topic}-{record.partition} at {record.offset}: {record.key!r} -> {record.value!r}")
     print(f"{count} records read")

@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as directory, rayka.start(f"{directory}/data"
         counts = pool.join(idle_ms=2000)
     print(f"{counts.accepted} thumbnails, {counts.rejected} image that is none, {counts.released} came back")
 
-    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=10_000) as consumer:
+    with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=60_000) as consumer:
         consumer.assign([("dlq.images", 0)])
         letter = next(iter(consumer))
     print((dict(letter.headers)["__dlq.errors.message"] or b"").decode())
