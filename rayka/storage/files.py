@@ -39,7 +39,7 @@ class RealFiles:
     write = staticmethod(os.pwrite)
     """(descriptor, buffer, position) -> bytes written, perhaps fewer than asked for."""
     read = staticmethod(os.pread)
-    """(descriptor, size, position) -> bytes, fewer only at the end of the file."""
+    """(descriptor, size, position) -> bytes, fewer at the end of the file and before bytes that the disk can't give."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         """A descriptor for reading and writing, or for reading alone."""
@@ -161,6 +161,17 @@ class RealFiles:
             written = self.write(descriptor, view, position)
             view = view[written:]
             position += written
+
+    def read_fully(self, descriptor: int, size: int, position: int) -> bytes:
+        """Read `size` bytes, fewer only at the end of the file.
+
+        A system call that meets a bad sector returns what comes before it, which looks like the end; the next one
+        fails.
+        """
+        data = self.read(descriptor, size, position)
+        while len(data) < size and (more := self.read(descriptor, size - len(data), position + len(data))):
+            data += more
+        return data
 
     def write_at(self, path: str, data: Buffer, position: int) -> None:
         """Write at a position of a file, cut off what lies behind that, and close the file again.

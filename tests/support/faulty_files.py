@@ -65,6 +65,24 @@ for _name in (*_CALLS, *_CALLS_THAT_NEED_NO_SPACE):
     setattr(FaultyFiles, _name, _failing(_name, needs_space=_name in _CALLS))
 
 
+class BadSector(RealFiles):
+    """The bytes from `position` of the files whose names end in `suffix` on can't be read.
+
+    As on Linux a read that begins before them returns what comes before them.
+    """
+
+    def __init__(self, suffix: str, position: int) -> None:
+        self._suffix = suffix
+        self._position = position
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:  # type: ignore[override]
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(self._suffix):
+            if position >= self._position:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            size = min(size, self._position - position)
+        return os.pread(descriptor, size, position)
+
+
 class ShortWrites(RealFiles):
     """Every write takes at most `most` bytes."""
 

@@ -326,7 +326,10 @@ class Cleaner:
         try:
             position, size = 0, self._limits.io_buffer_bytes
             while position < segment.size:
-                data = self._files.read(descriptor, min(size, segment.size - position), position)
+                wanted = min(size, segment.size - position)
+                data = self._files.read_fully(descriptor, wanted, position)
+                if len(data) < wanted:
+                    raise self._corrupt(segment, position + len(data))
                 self._throttle(len(data))
                 self._read_bytes += len(data)
                 self._consumed = 0

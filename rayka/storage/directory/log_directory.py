@@ -150,8 +150,11 @@ class LogDirectory:
             return 0
         descriptor = self._files.open(records.path, read_only=True)
         try:
-            pieces = range(records.position, records.position + records.size, PROBE_BYTES)
-            return sum(len(self._files.read(descriptor, PROBE_BYTES, position)) for position in pieces)
+            end = records.position + records.size
+            return sum(
+                len(self._files.read_fully(descriptor, min(PROBE_BYTES, end - position), position))
+                for position in range(records.position, end, PROBE_BYTES)
+            )
         finally:
             self._files.close(descriptor)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from rayka.config.log import LogConfig
@@ -143,7 +144,7 @@ class LogLoader:
         descriptor = self._files.open(path, read_only=True)
         try:
             size = self._files.size(path)
-            for batch in iter_batches(lambda size, position: self._files.read(descriptor, size, position), 0, size):
+            for batch in iter_batches(partial(self._files.read_fully, descriptor), 0, size):
                 end = batch.header.next_offset
         finally:
             self._files.close(descriptor)

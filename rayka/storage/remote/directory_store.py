@@ -72,7 +72,7 @@ class DirectoryStore:
         """See `RemoteStore.get`."""
         descriptor = self._files.open(self._of(name), read_only=True)
         try:
-            return self._files.read(descriptor, size, position)
+            return self._files.read_fully(descriptor, size, position)
         finally:
             self._files.close(descriptor)
 

@@ -60,7 +60,7 @@ def _pieces(files: RealFiles, path: str, size: int, throttle: Callable[[int], No
         for position in range(0, size, PIECE_BYTES):
             wanted = min(PIECE_BYTES, size - position)
             throttle(wanted)
-            data = files.read(descriptor, wanted, position)
+            data = files.read_fully(descriptor, wanted, position)
             if len(data) != wanted:
                 raise OSError(f"{path} has fewer than {size} bytes")
             yield data

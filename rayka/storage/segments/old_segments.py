@@ -72,7 +72,7 @@ class OldSegments:
 
         position, written, piece = 0, 0, PIECE_BYTES
         while position < size:
-            data = self._files.read(source, piece, position)
+            data = self._files.read_fully(source, piece, position)
             batches, consumed = convert_log(data)
             if not consumed and piece < size - position:
                 piece *= 2

@@ -343,10 +343,10 @@ class Segment:
         """Bytes of the log; fewer than `size` only at its end."""
         size = min(size, self.size - position)
         if self._descriptor >= 0:
-            return self._files.read(self._descriptor, size, position)
+            return self._files.read_fully(self._descriptor, size, position)
         descriptor = self._files.open(self.path, read_only=True)
         try:
-            return self._files.read(descriptor, size, position)
+            return self._files.read_fully(descriptor, size, position)
         finally:
             self._files.close(descriptor)
 

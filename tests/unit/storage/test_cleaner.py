@@ -22,6 +22,7 @@ from rayka.storage.log.replacement import CleanedSegment
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice
 from tests.support.compaction import compact
+from tests.support.faulty_files import BadSector
 from tests.support.logs import NOW_MS, check_indexes, open_log, read_batches
 
 DAY_MS = 86_400_000
@@ -192,6 +193,31 @@ def test_a_damaged_batch_ends_the_round_and_changes_nothing(tmp_path: Path) -> N
         compact(log, NOW_MS, RealFiles())
     assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
     assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("position", [30, 200])
+@pytest.mark.timeout(60)
+def test_a_bad_sector_ends_the_round_with_the_disks_error(tmp_path: Path, position: int) -> None:
+    log = open_compacted(tmp_path)
+    for value in (b"1", b"2", b"3", b"4"):
+        write(log, (b"a", value))
+    close_segment(log)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(OSError, match="Input/output error"):
+        compact(log, NOW_MS, BadSector(f"{0:020d}.log", position))
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.timeout(60)
+def test_a_segment_that_is_shorter_than_it_was_ends_the_round(tmp_path: Path) -> None:
+    log = open_compacted(tmp_path)
+    write(log, (b"a", b"1"))
+    write(log, (b"a", b"2"))
+    close_segment(log)
+    os.truncate(log.segments[0].path, log.segments[0].size - 1)
+    with pytest.raises(RaykaError) as raised:
+        compact(log, NOW_MS, RealFiles())
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
 def sealed(records: bytes, record_count: int, codec: Codec = Codec.NONE) -> bytearray:

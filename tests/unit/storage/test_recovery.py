@@ -19,7 +19,7 @@ from rayka.storage.producers.entry import ProducerEntry
 from rayka.storage.producers.state import ProducerState
 from rayka.storage.segments.scan import iter_batches
 from rayka.storage.segments.segment import Segment
-from tests.support.faulty_files import FaultyFiles
+from tests.support.faulty_files import BadSector, FaultyFiles
 from tests.support.logs import NOW_MS, append, batch, check_indexes, directory_bytes, open_log, read_values
 
 SMALL = {"segment_bytes": 2000, "index_interval_bytes": 200}
@@ -251,6 +251,19 @@ def test_opening_a_clean_log_is_quick(tmp_path: Path) -> None:
     for _ in range(100):
         reopen(tmp_path, clean_shutdown=True).release()
     assert (time.process_time() - started) / 100 < 0.01
+
+
+@pytest.mark.parametrize("position", [100, 850, 1900])
+def test_a_bad_sector_is_an_error_and_not_the_end_of_the_log(tmp_path: Path, position: int) -> None:
+    """The bytes behind it may be readable on another day: nothing is cut off."""
+    fill(tmp_path).release()
+    before = directory_bytes(tmp_path)
+
+    with pytest.raises(RaykaError) as raised:
+        reopen(tmp_path, files=BadSector(f"{0:020d}.log", position))
+
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert directory_bytes(tmp_path) == before
 
 
 @pytest.mark.parametrize("damage_at", [None, 0.3, 0.99])
