@@ -12,6 +12,7 @@ from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, Buffer, is_intact, iter_headers, read_header
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.log import Log
+from rayka.storage.log.recovery import LastRun
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
@@ -43,10 +44,13 @@ def batch(
 
 
 def open_log(directory: Path | str, *, files: RealFiles | None = None, now_ms: int = NOW_MS, **how: Any) -> Log:
-    """The log in a directory; keywords of `LogConfig` and of `Log.open` go where they belong."""
-    known = {name for name in how if name in LogConfig.__dataclass_fields__}
-    config = LogConfig(**{name: how.pop(name) for name in known})
-    return Log.open(str(directory), ORDERS, config, files or RealFiles(), now_ms=now_ms, **how)
+    """The log in a directory; keywords of `LogConfig`, `LastRun` and `Log.open` go where they belong."""
+
+    def take(kind: type[LogConfig] | type[LastRun]) -> dict[str, Any]:
+        return {name: how.pop(name) for name in set(how).intersection(kind.__dataclass_fields__)}
+
+    config, last_run = LogConfig(**take(LogConfig)), LastRun(**take(LastRun))
+    return Log.open(str(directory), ORDERS, config, files or RealFiles(), now_ms=now_ms, last_run=last_run, **how)
 
 
 def valid_prefix(buffer: Buffer) -> int:

@@ -13,6 +13,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.log.log import Log
+from rayka.storage.log.recovery import LastRun
 from rayka.storage.remote.copy_plan import copyable_segments, take_up
 from rayka.storage.remote.directory_store import DirectoryStore
 from rayka.storage.remote.metadata_records import decode, encode
@@ -84,23 +85,19 @@ class TieredLog:
         self.events: list[bytes] = []
         self.is_released = False
         self._limits = ReaderLimits(chunk_bytes, cache_bytes, lambda: 4_096)
-        self._log_start_offset = 0
-        self._high_watermark = 0
+        self._last_run = LastRun()
         self.open()
 
     def open(self) -> None:
         """Open the log and read the metadata, as an actor does that starts."""
-        self.log = Log.open(
-            str(self.path / "log"), ORDERS, self.config, FILES,
-            now_ms=NOW_MS, log_start_offset=self._log_start_offset, high_watermark=self._high_watermark,
-        )  # fmt: skip
+        self.log = Log.open(str(self.path / "log"), ORDERS, self.config, FILES, now_ms=NOW_MS, last_run=self._last_run)
         self.log.update_high_watermark(self.log.log_end_offset)
         self.reader = RemoteLogReader(FILES, str(self.path / "cache"), self.store, self._limits, lambda _: None)
         self.reload()
 
     def checkpoint(self) -> None:
         """What the checkpoints of the log directory hold after a crash."""
-        self._log_start_offset, self._high_watermark = self.log.log_start_offset, self.log.high_watermark
+        self._last_run = LastRun(log_start_offset=self.log.log_start_offset, high_watermark=self.log.high_watermark)
 
     def crash(self) -> None:
         """Open the log again after the process was killed."""

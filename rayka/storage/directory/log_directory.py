@@ -25,6 +25,7 @@ from rayka.storage.directory.names import DELETE_SUFFIX, STRAY_SUFFIX, parse_dir
 from rayka.storage.files import RealFiles, storage_error, storing
 from rayka.storage.log.deletion import Removal, SegmentDeletion
 from rayka.storage.log.log import Log
+from rayka.storage.log.recovery import LastRun
 from rayka.storage.log.replacement import Replacement
 from rayka.storage.producers.state import DEFAULT_EXPIRATION_MS
 from rayka.storage.segments.segment import CLEANED_SUFFIX
@@ -174,19 +175,13 @@ class LogDirectory:
         if topic_id is not None and known_id not in (None, topic_id):
             self._set_aside(topic_partition, known_id)
         self._bring_back(topic_partition, topic_id)
-        is_trusted = str(topic_partition) not in self._boot.unrecovered
         log = Log.open(
             self._file(str(topic_partition)),
             topic_partition,
             config,
             self._files,
             now_ms=now_ms,
-            recovery_point=self._recovery_points.get(topic_partition, 0),
-            log_start_offset=self._log_start_offsets.get(topic_partition, 0),
-            high_watermark=self._high_watermarks.get(topic_partition, 0),
-            clean_shutdown=self._was_clean and is_trusted,
-            same_boot=self._boot.is_same_boot and is_trusted,
-            was_cleaned=topic_partition in self._cleaned_offsets,
+            last_run=self._last_run(topic_partition),
             topic_id=topic_id,
             jitter_ms=jitter_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
@@ -197,6 +192,17 @@ class LogDirectory:
         if self._cleaned_offsets.get(topic_partition, 0) > log.log_end_offset:
             self.write_cleaned_offset(log, log.log_end_offset)  # what comes in the place of what is lost is not cleaned
         return log
+
+    def _last_run(self, topic_partition: TopicPartition) -> LastRun:
+        is_trusted = str(topic_partition) not in self._boot.unrecovered
+        return LastRun(
+            self._recovery_points.get(topic_partition, 0),
+            self._log_start_offsets.get(topic_partition, 0),
+            self._high_watermarks.get(topic_partition, 0),
+            clean_shutdown=self._was_clean and is_trusted,
+            same_boot=self._boot.is_same_boot and is_trusted,
+            was_cleaned=topic_partition in self._cleaned_offsets,
+        )
 
     def has(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Whether the files of this partition are here, under their name or set aside."""

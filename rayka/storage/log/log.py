@@ -27,7 +27,7 @@ from rayka.storage.files import RealFiles, storing
 from rayka.storage.log.appender import AppendInfo
 from rayka.storage.log.flushing import LogFlush
 from rayka.storage.log.reads import LogReads
-from rayka.storage.log.recovery import LastRun, LogLoader
+from rayka.storage.log.recovery import NEW_LOG, LastRun, LogLoader
 from rayka.storage.log.replacement import LogReplacement
 from rayka.storage.log.retention import LogRetention
 from rayka.storage.producers.entry import ProducerEntry
@@ -49,12 +49,7 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
         files: RealFiles,
         *,
         now_ms: int,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        high_watermark: int = 0,
-        clean_shutdown: bool = False,
-        same_boot: bool = False,
-        was_cleaned: bool = False,
+        last_run: LastRun = NEW_LOG,
         topic_id: uuid.UUID | None = None,
         jitter_ms: int = 0,
         producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
@@ -62,12 +57,10 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
     ) -> Log:
         """Open the log in `directory`, or make an empty one there; after an unclean stop, recover it.
 
-        `same_boot` says that the kernel has not gone down since, `was_cleaned` that compaction may have left gaps. With
-        `flush.messages=1` records that may not be on the device are flushed, so that those which were visible before a
-        restart are visible after it. Raises INCONSISTENT_TOPIC_ID, UNSUPPORTED_FOR_MESSAGE_FORMAT (messages of magic 0
-        or 1) and KAFKA_STORAGE_ERROR.
+        With `flush.messages=1` records that may not be on the device are flushed, so that those which were visible
+        before a restart are visible after it. Raises INCONSISTENT_TOPIC_ID, UNSUPPORTED_FOR_MESSAGE_FORMAT (messages of
+        magic 0 or 1) and KAFKA_STORAGE_ERROR.
         """
-        last_run = LastRun(recovery_point, log_start_offset, clean_shutdown, same_boot, was_cleaned)
         disk = disk or DiskState(directory)
         loader = LogLoader(files, directory, config, last_run, now_ms)
         try:
@@ -78,7 +71,7 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
                 topic_partition, directory, config, files, loaded,
                 now_ms=now_ms, jitter_ms=jitter_ms, topic_id=topic_id, disk=disk,
             )  # fmt: skip
-            log._begin(high_watermark)
+            log._begin(last_run.high_watermark)
         except OSError as error:
             loader.release()
             raise disk.failed(error) from error

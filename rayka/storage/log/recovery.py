@@ -18,6 +18,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Final
 
 from rayka.config.log import LogConfig
 from rayka.storage.files import RealFiles
@@ -49,14 +50,19 @@ _TEMPORARY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """What is known of how the log was left: checkpoints, and how its owner ended."""
+    """What is known of how the log was left: checkpoints, and how its owner ended. Nothing is known of a new log."""
 
-    recovery_point: int
-    log_start_offset: int
-    clean_shutdown: bool
-    same_boot: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    clean_shutdown: bool = False
+    same_boot: bool = False
+    """Whether the kernel has not gone down since."""
     was_cleaned: bool = False
     """Whether the log was ever compacted: then offsets may be missing, whatever its policy is now."""
+
+
+NEW_LOG: Final = LastRun()
 
 
 @dataclass(frozen=True, slots=True)
