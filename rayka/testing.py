@@ -350,10 +350,13 @@ def _pss_bytes(process: psutil.Process) -> int:
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """User and system time, in seconds, that these processes have used since they started."""
+    """User and system time, in seconds, that these processes have used since they started.
+
+    That of their children counts too once these have ended.
+    """
     used_s = 0.0
     for process in processes:
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
-            used_s += times.user + times.system
+            used_s += times.user + times.system + times.children_user + times.children_system
     return used_s
