@@ -33,6 +33,14 @@ SET_UP_PAUSES_S = (5, 20, 60)
 """What comes from the network is tried again after each of these."""
 PROGRAM_TIMEOUT_S = 180.0
 """Only bounds what hangs: a JVM takes long to start on a busy machine."""
+IVY_JARS = Path("~/.ivy2/jars").expanduser()
+START_WITH_DELTA = """
+from pyspark.sql import SparkSession
+from rayka.spark import delta_settings
+from rayka.spark.java import prepare_java
+prepare_java()
+SparkSession.builder.master("local[1]").config(map=delta_settings()).getOrCreate().stop()
+"""
 _KEYWORDS = re.compile(r"\b(async|await)\b")
 
 
@@ -153,6 +161,17 @@ def spark_kafka() -> Path:
     return _jars(SPARK_JARS, ROOT / "benchmarks" / "spark-kafka-pom.xml")
 
 
+@cache
+def delta() -> Path:
+    """The folder of the jars of Delta, which Spark fetches when it starts: not in the middle of the tests."""
+    from rayka.spark import delta_settings
+
+    jar = delta_settings()["spark.jars.packages"].replace(":", "_", 1).replace(":", "-") + ".jar"
+    if not (IVY_JARS / jar).exists():
+        _fetch(sys.executable, "-c", START_WITH_DELTA)
+    return IVY_JARS
+
+
 def _jars(folder: Path, pom: Path, *options: str) -> Path:
     """Fetch what a pom depends on, unless the folder has it."""
     complete = folder / ".complete"
@@ -200,7 +219,11 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-JARS: dict[str, Callable[[], object]] = {"Kafka's Java tools": kafka_tools, "Spark's Kafka source": spark_kafka}
+JARS: dict[str, Callable[[], object]] = {
+    "Kafka's Java tools": kafka_tools,
+    "Spark's Kafka source": spark_kafka,
+    "Delta": delta,
+}
 TOOLS: dict[str, Callable[[], object]] = {
     "kcat": kcat,
     "KafkaJS": kafkajs,

@@ -148,7 +148,7 @@ def test_replicas_follow_the_lag(cluster: Cluster) -> None:
 
     serve.run(Sleepers.bind(), name="growing", route_prefix=None)
     adapter = instantiate_adapter_from_config(processor)
-    tasks = [adapter.enqueue_task_sync("sleep", args=[1]) for _ in range(30)]
+    tasks = [adapter.enqueue_task_sync("sleep", args=[1]) for _ in range(300)]  # a replica may take a minute to start
 
     def replicas() -> int:
         deployment = serve.status().applications["growing"].deployments["Sleepers"]

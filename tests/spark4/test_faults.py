@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from rayka.testing import title, wait_until
 from tests.spark4.reading import fill
@@ -23,7 +24,7 @@ KILLED = ("leader", "worker", "driver", "executor") if IS_LONG else ("leader", "
 KILLS = rounds(1, 20) * len(KILLED)
 MASTER = "local-cluster[1,2,1024]" if IS_LONG else "local[2,4]"
 ROOT = Path(__file__).parents[2]
-BATCHES = 5 + 6 * KILLS
+BATCHES = 5 + rounds(3, 6) * KILLS
 TIMEOUT_S = 300
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -108,6 +109,7 @@ def parent_of(process):
         return None
 
 
+@pytest.mark.timeout(1200)  # Spark starts twice, and takes half a minute for a batch on a busy machine
 def test_each_record_is_written_once_whatever_is_killed(spark, cluster, topic, tmp_path):
     fill(cluster, topic, 60 * BATCHES)
     driver = Driver(topic, cluster, tmp_path)
