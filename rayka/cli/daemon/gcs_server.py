@@ -46,7 +46,6 @@ class GcsServer:
         self._output_paths = _target(f"/proc/{pid}/fd/1"), _target(f"/proc/{pid}/fd/2")
         self._fate_shared = fate_shared
         self._policy = RestartPolicy(_POLICY)
-        self._policy.became_ready()
         self._began = time.monotonic()
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)

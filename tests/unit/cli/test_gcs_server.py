@@ -210,8 +210,10 @@ class Guarded:
 
     def __init__(self, machine: Machine, storage: str = "rocksdb") -> None:
         self.gcs = machine.start(argument=f"--gcs_server_port={NOBODYS_PORT}", storage=storage)
+        machine.start("not_raylet", f"--gcs-address=127.0.0.1:{NOBODYS_PORT}")
+        machine.start("raylet", f"--gcs-address=127.0.0.1:1{NOBODYS_PORT}")
         self.raylet = machine.start("raylet", f"--gcs-address=127.0.0.1:{NOBODYS_PORT}")
-        machine.await_starts(2)
+        machine.await_starts(4)
         self.log = machine.directory / "log"
         command = [sys.executable, "-m", "rayka.cli.daemon.gcs_server", str(NOBODYS_PORT)]
         with self.log.open("wb") as log:
@@ -229,7 +231,7 @@ class Guarded:
 def test_a_cluster_that_ray_start_made_keeps_its_gcs_until_its_raylet_ends(machine: Machine) -> None:
     guarded = Guarded(machine)
     kill(guarded.gcs)
-    machine.await_starts(3)
+    machine.await_starts(5)
     restarted = find(NOBODYS_PORT)
     kill(guarded.raylet)
     assert guarded.process.wait(BOUND_S) == 0
@@ -249,7 +251,7 @@ def test_ray_stop_ends_the_gcs_for_good(machine: Machine) -> None:
     guarded.gcs.kill()
     kill(guarded.raylet)
     assert guarded.process.wait(BOUND_S) == 0
-    assert len(machine.starts()) == 2
+    assert len(machine.starts()) == 4
 
 
 def test_a_gcs_without_a_store_is_not_kept(machine: Machine) -> None:

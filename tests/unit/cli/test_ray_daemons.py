@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from rayka.actors.node import node
 from rayka.cli.daemon import agent
 from rayka.cli.daemon.gcs_server import with_port
+from rayka.testing import wait_until
 
 
 def test_a_gcs_server_that_chose_its_port_is_started_again_on_that_port() -> None:
@@ -50,7 +54,9 @@ class Runs:
 
 
 def shell(script: str, directory: Path) -> list[str]:
-    copy = shutil.copy("/bin/sh", directory)
+    copy = directory / "sh"
+    if not copy.exists():
+        shutil.copy("/bin/sh", copy)
     options = ["--node-id=abc", "--runtime-env-agent-port=0", f"--session-dir={directory}"]
     return [str(copy), "-c", script, *options]
 
@@ -78,6 +84,19 @@ def test_the_port_that_an_agent_chose_is_that_of_all_later_runs(
     (chosen, seen) = tmp_path / "runtime_env_agent_port_abc", tmp_path / "seen"
     agent.main(shell(f"echo $1 >> {seen}; echo 40123 > {chosen}; exit 1", tmp_path))
     assert seen.read_text().split() == ["--runtime-env-agent-port=0", *["--runtime-env-agent-port=40123"] * 7]
+
+
+def test_an_agent_ends_with_its_raylet(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    waits = f"echo $PPID $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pids; read _ < {tmp_path}/never"
+    kept = shlex.join([sys.executable, "-m", agent.__name__, *shell(waits, tmp_path)])
+    with subprocess.Popen(shell(f"{kept} & read _ < {tmp_path}/never", tmp_path)) as raylet:
+        wait_until((tmp_path / "pids").exists, 30, "the agent runs")
+        pidfds = [os.pidfd_open(int(pid)) for pid in (tmp_path / "pids").read_text().split()]
+        raylet.kill()
+    for pidfd in pidfds:
+        assert select.select([pidfd], [], [], 30)[0]
+        os.close(pidfd)
 
 
 def test_raylets_run_their_agents_below_a_process_that_starts_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
