@@ -72,7 +72,7 @@ def plain(columns: pa.RecordBatch) -> list[dict[str, Any]]:
     return columns.to_pylist()
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(200))
 @given(logs(), st.data())
 def test_columns_are_the_records(log: bytes, data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1))
@@ -85,7 +85,7 @@ def test_columns_are_the_records(log: bytes, data: st.DataObject) -> None:
     assert plain(columns) == [{name: row[name] for name in names} for row in rows(expected)]
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(250))
 @given(record_lists(min_size=1), CODECS, st.data())
 def test_damaged_batches_give_the_same_error_as_read_records(
     records: list[Record], codec: Codec, data: st.DataObject
@@ -121,7 +121,7 @@ def test_garbage_raises_nothing_else(garbage: bytes, magic: int | None) -> None:
             read(log)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(record_lists(max_size=30), CODECS, st.integers(100, 20_000), st.data())
 def test_written_columns_are_read_back(
     records: list[Record], codec: Codec, max_batch_size: int, data: st.DataObject

@@ -23,7 +23,7 @@ def integers_of_64_bits() -> None:
 
 
 @pytest.mark.parametrize("message_type", TYPES, ids=lambda one: one.__name__)
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_messages_come_back_as_they_were_sent(message_type: type[Any], data: st.DataObject) -> None:
     message = data.draw(st.from_type(message_type))

@@ -113,7 +113,7 @@ def test_recompression(records: list[Record], source: Codec, target: Codec) -> N
     assert list(read_records(recompress(built, 0, read_header(built), target))) == records
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(record_lists(min_size=1), CODECS, st.data())
 def test_any_changed_byte_is_noticed(records: list[Record], codec: Codec, data: st.DataObject) -> None:
     built = build_batch(records, codec=codec)
@@ -125,7 +125,7 @@ def test_any_changed_byte_is_noticed(records: list[Record], codec: Codec, data: 
         assert valid_prefix(built) == 0
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(250))
 @given(record_lists(), CODECS, st.data())
 def test_damage_behind_a_right_crc(records: list[Record], codec: Codec, data: st.DataObject) -> None:
     """What a hostile client sends: a batch that is intact, with nonsense inside."""
