@@ -78,7 +78,7 @@ class BrokerConfig(Mapping[str, Any]):
 
     @property
     def advertised_listeners(self) -> tuple[Endpoint, ...]:
-        """The addresses that clients are told."""
+        """The addresses that clients are given."""
         items = self["advertised.listeners"]
         return client_listeners("advertised.listeners", items, self.texts) if items else self.listeners
 

@@ -55,7 +55,7 @@ def _listening() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "advertised.listeners", LIST, None,
-        "The addresses that clients are told, if they differ from `listeners`.", importance="high",
+        "The addresses that clients are given, if they differ from `listeners`.", importance="high",
     )  # fmt: skip
     yield ConfigDef(
         "socket.request.max.bytes", INT, "104857600", "The largest request that a connection may send.",

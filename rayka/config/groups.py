@@ -68,7 +68,7 @@ _CONSUMER = (
     _int(
         "group.consumer.unsettled.heartbeat.interval.ms",
         500,
-        "rayka's own: the heartbeat interval that members are told while their group changes, if it is shorter than "
+        "rayka's own: the heartbeat interval that members get while their group changes, if it is shorter than "
         "theirs, so that they learn of the next step soon.",
     ),
     ConfigDef(

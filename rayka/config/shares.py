@@ -73,7 +73,7 @@ _MEMBERSHIP = (
     _int(
         "group.share.unsettled.heartbeat.interval.ms",
         500,
-        "rayka's own: the heartbeat interval that share consumers are told while their group changes, if it is shorter "
+        "rayka's own: the heartbeat interval that share consumers get while their group changes, if it is shorter "
         "than theirs, so that they learn of the next step soon.",
     ),
     _int(

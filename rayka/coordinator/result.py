@@ -76,5 +76,5 @@ APPEND_ERRORS = {
 
 
 def append_error(error: ErrorCode) -> ErrorCode:
-    """What a client is told when an append failed with `error`, as Kafka translates it."""
+    """The error for the client when an append failed with `error`, as Kafka translates it."""
     return APPEND_ERRORS.get(error, error)

@@ -51,7 +51,7 @@ class FeatureLevelRecord:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerRecord:
-    """A node of the cluster with the address that clients are told."""
+    """A node of the cluster with the address that clients are given."""
 
     image: BrokerImage
 

@@ -1,6 +1,6 @@
 """Items as bytes: pickled, as Ray pickles what a task gets or returns.
 
-Whoever may write to a queue's topic can have code run in the programs that get from it, as with any pickle; so restrict
+Who may write to a queue's topic can run code in the programs that get from it, as with any pickle; so restrict
 who may, by ACLs, where programs share a cluster that do not trust each other.
 """
 

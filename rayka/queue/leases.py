@@ -9,7 +9,7 @@ a lease that ends here counts as a delivery, so an item could come to its limit 
 Items that follow each other in a partition are one object, here and on their way: a batch costs little more than an
 item.
 
-A lease is counted from before its fetch was sent, so that a process that stood still does not rely on one that has
+A lease is counted from before its fetch was sent, so that a process that was paused does not rely on one that has
 ended meanwhile.
 
 Time is an argument, in milliseconds of a clock that never goes back.
@@ -242,7 +242,7 @@ class Leases:
                 self._delivered[_ENDED].extend(delivered)
 
     def end(self, *, is_exit: bool = False) -> None:
-        """The program ends, or has let go of the queue: items are done, unless only `task_done` ends leases.
+        """The program ends, or no longer uses the queue: items are done, unless only `task_done` ends leases.
 
         The rest goes back with the session, as if it had not been delivered. At the exit of a program it counts as
         delivered: an item that ends every program must come to its limit.

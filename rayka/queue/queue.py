@@ -268,7 +268,7 @@ class Queue:
         return item
 
     async def _look(self, count: int) -> bool:
-        """Fetch what is missing to so many items; tells whether they are here.
+        """Fetch what is missing to so many items; returns whether they are here.
 
         While a leader is away its answer is waited for, as `QueueTopic.count` waits.
         """

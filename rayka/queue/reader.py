@@ -142,7 +142,7 @@ class QueueReader:
         self._loop.call_soon(self._start_ticking)
 
     def _forget_old(self) -> None:
-        """Leases that are not delivered and can't be relied on: a leader was replaced, or this process stood still."""
+        """Leases that are not delivered and can't be relied on: a leader was replaced, or this process was paused."""
         self._leases.forget_older(_now_ms() - int(self._member.lease_s * 1000 / 2))  # a pause: else they went back
         if self._broker.image is not self._image:
             self._forget_lost()

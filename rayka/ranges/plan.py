@@ -2,7 +2,7 @@
 
 A position to start or to end is `"earliest"`, `"latest"`, a point in time (an aware `datetime`, or milliseconds since
 the epoch as `Timestamp`), or a mapping that gives each partition its own: `{topic: {partition: offset or position}}`.
-The offsets are looked up once, when the ranges are planned: whoever reads them again reads the same records.
+The offsets are looked up once, when the ranges are planned: a read that is repeated reads the same records.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Partition:
             )
 
     def advance_high_watermark(self) -> bool:
-        """Make visible what is as safe as the topic asks for; tells whether the high watermark moved."""
+        """Make visible what is as safe as the topic asks for; returns whether the high watermark moved."""
         before = self.log.high_watermark
         safe = self.log.recovery_point if self.log.flush_before_visible else self.log.log_end_offset
         if safe > before:

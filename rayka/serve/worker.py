@@ -70,7 +70,7 @@ class Workers:
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Begin no more tasks; tells whether those under way have ended in time. The others are run again."""
+        """Begin no more tasks; returns whether those under way have ended in time. The others are run again."""
         self._is_stopping.set()
         end = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -110,7 +110,7 @@ class Workers:
     def _give_back(self, task: Task, delivery_count: int, error: Exception) -> None:
         """Have the task delivered again, for which this was nothing; but after the last delivery it has failed.
 
-        Whoever waits for it must be told that, so the task is kept until the result can be written.
+        The program that waits for it must learn that, so the task is kept until the result can be written.
         """
         if delivery_count < delivery_limit(self._max_retries):
             self._queue.task_failed(retry_delay_ms(delivery_count))

@@ -156,7 +156,7 @@ class InFlightBatches:
         self.start_offset = offset
 
     def remove_done(self) -> bool:
-        """Move the start offset past the records that are done; tells whether it moved."""
+        """Move the start offset past the records that are done; returns whether it moved."""
         count = 0
         for batch in self._batches:
             if not batch.is_done():

@@ -226,7 +226,7 @@ class SharePartition:
         return self._deadlines.next_deadline(self.start_offset)
 
     def expire(self, now_ms: int) -> bool:
-        """Take back the records whose lock has expired, and end the delays that are over; tells whether there were any.
+        """Take back the records whose lock has expired, and end the delays that are over; returns whether any were.
 
         Locked records with a transition are taken back if that fails.
         """
@@ -326,7 +326,7 @@ class SharePartition:
         )
 
     def log_start_offset_moved(self, log_start_offset: int) -> bool:
-        """The log was deleted below this offset: the group can't read there any more. Tells whether it could.
+        """The log was deleted below this offset: the group can't read there any more. Returns whether it could.
 
         It is persisted with the next write.
         """

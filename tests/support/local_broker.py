@@ -257,7 +257,7 @@ class LocalBroker:
         return time.time_ns() // 1_000_000
 
     def register(self, host: str, port: int) -> None:
-        """Enter the address that clients are told."""
+        """Enter the address that clients are given."""
         self.commit(self.core.create_cluster("local-cluster"))
         registration = BrokerRegistration("node", host, port, NODE_ID, log_dirs=(self.partitions.directory,))
         self.commit(self.core.register_broker(registration))

@@ -46,7 +46,7 @@ Done = Callable[[Any], None]
 
 
 class ChannelClosed(ConnectionError):
-    """The peer is gone. `sent` tells whether the request may have reached it."""
+    """The peer has closed. `sent` says whether the request may have reached it."""
 
     def __init__(self, message: str, sent: bool) -> None:
         super().__init__(message)

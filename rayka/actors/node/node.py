@@ -48,7 +48,7 @@ _RAY_SETTINGS = {
 
 
 def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bool:
-    """Attach to the Ray cluster at `address`, or start one in this process; tells whether this process joined it.
+    """Attach to the Ray cluster at `address`, or start one in this process; returns whether this process joined it.
 
     The embedded one is modest: a small object store, no dashboard unless asked for. Its own ports want Ray's
     token. What earlier ones on the same data directory left behind in the temporary directory is removed.
@@ -145,14 +145,14 @@ def _listener_name(config: BrokerConfig, configs: Mapping[str, str]) -> str:
 
 
 def _advertised(config: BrokerConfig, listener: str) -> tuple[str, int] | None:
-    """The address that clients are told: that of the listener, or the first if none has its name."""
+    """The address that clients are given: that of the listener, or the first if none has its name."""
     if not config["advertised.listeners"]:
         return None
     addresses = config.advertised_listeners
     chosen = next((each for each in addresses if each.name == listener), addresses[0])
     others = ", ".join(f"{each.name}://{each.host}:{each.port}" for each in addresses if each is not chosen)
     if others:
-        logger.warning("clients are told %s:%d; these advertised.listeners are not in use: %s",
+        logger.warning("clients are given %s:%d; these advertised.listeners are not in use: %s",
                        chosen.host, chosen.port, others)  # fmt: skip
     return chosen.host, chosen.port
 

@@ -92,7 +92,7 @@ class PartitionPool:
             self._lost(name, epoch)
 
     async def _came_back(self, name: str, actor: Any, epoch: int) -> bool:
-        """Whether it registers anew, or the same process answers, within the grace."""
+        """Whether a new process registers, or the same one answers, within the grace period."""
         deadline = asyncio.get_running_loop().time() + self._grace_s
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
             with contextlib.suppress(ray.exceptions.RayError, TimeoutError):

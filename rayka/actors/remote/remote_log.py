@@ -64,7 +64,7 @@ class Tiered:
 
 
 class RemoteLog:
-    """The remote parts of the logs of one actor. `forget` is told of segments that are deleted.
+    """The remote parts of the logs of one actor. `forget` is called for segments that are deleted.
 
     `catch_up` returns when this process knows what the controller has decided, and raises RaykaError if it can't.
     """
@@ -371,7 +371,7 @@ _DELETING = (
 
 
 async def _no_check() -> None:
-    """Whoever deletes a deleted topic is right to do so."""
+    """Nothing to check: the segments of a deleted topic may be deleted by any actor."""
 
 
 def _lost(message: str) -> RaykaError:

@@ -43,8 +43,8 @@ _FORGOTTEN_AFTER_S = 600.0
 _KEPT_S = 10.0
 """How long a share-partition is kept, once it is loaded or could not be, if nobody comes back for it."""
 _NOT_YET = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_REQUEST})
-"""Errors of a load that a member is not told: its next fetch tries again. INVALID_REQUEST: the group coordinator has
-not initialized the state yet."""
+"""Errors of a load that a member does not get: its next fetch tries again. INVALID_REQUEST: the group coordinator has not
+initialized the state yet."""
 
 
 class LastFetch(NamedTuple):
@@ -261,7 +261,7 @@ class SharePartitions:
             leader.close()
 
     async def _read(self, request: ShareFetch, found: Sequence[Found]) -> tuple[list[ShareFetchResult], bool]:
-        """Acquire records as soon as there are enough, or when the time is over; tells whether it was superseded."""
+        """Acquire records as soon as there are enough, or when the time is over; also whether it was superseded."""
         params = request.params
         until = self._loop.time() + params.max_wait_s
         member = params.group_id, params.member_id

@@ -96,7 +96,7 @@ def _partitions(image: MetadataImage, sizes: Mapping[TopicPartition, int]) -> It
 
 
 def _actors(image: MetadataImage, namespace: str) -> list[ActorStatus]:
-    """Every named actor of the cluster, with what its process tells of itself."""
+    """Every named actor of the cluster, with its process id and memory."""
     import ray
     from ray.util import list_named_actors
 
@@ -108,11 +108,11 @@ def _actors(image: MetadataImage, namespace: str) -> list[ActorStatus]:
         except ValueError:
             continue
     ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_TIMEOUT_S) if asked else ([], [])
-    told = {name: _told(ref) if ref in ready else (None, None) for name, ref in asked.items()}
-    return [ActorStatus(name, *told.get(name, (None, None)), len(image.replicas_of_actor(name))) for name in names]
+    answers = {name: _answer_of(ref) if ref in ready else (None, None) for name, ref in asked.items()}
+    return [ActorStatus(name, *answers.get(name, (None, None)), len(image.replicas_of_actor(name))) for name in names]
 
 
-def _told(ref: Any) -> tuple[int | None, int | None]:
+def _answer_of(ref: Any) -> tuple[int | None, int | None]:
     import ray
 
     try:

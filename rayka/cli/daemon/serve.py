@@ -206,7 +206,7 @@ def listener_of(path: str) -> int:
 
 
 def stop_signal() -> socket.socket:
-    """A socket that becomes readable when the process is told to stop. Takes the signals from Ray."""
+    """A socket that becomes readable when the process gets SIGTERM or SIGINT. Takes the signals from Ray."""
     readable, written = socket.socketpair()
     written.setblocking(False)
     signal.set_wakeup_fd(written.detach())

@@ -51,7 +51,7 @@ class RecordSet(NamedTuple):
 
 
 class AsyncReader(AsyncClosing):
-    """Reads what it is told to; to be awaited in any event loop.
+    """Reads where each request says; to be awaited in any event loop.
 
     Of the settings of `ConsumerConfig` those count that say how records are read: isolation_level, check_crcs, the
     deserializers, fetch_min_bytes, retry_backoff_ms.

@@ -72,7 +72,7 @@ class Commits:
     async def commit_positions(self, timeout_ms: float | None = None) -> Offsets:
         """Commit the positions, and return them.
 
-        If the member's epoch changes meanwhile, the positions are taken anew under the new one: those of partitions
+        If the member's epoch changes meanwhile, the positions are taken again under the new one: those of partitions
         that it still has.
         """
         patience_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms

@@ -21,7 +21,7 @@ class Subscription(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What a member tells of itself. `rebalance_timeout_ms`: how long it may take to give partitions up."""
+    """What a member sends about itself. `rebalance_timeout_ms`: how long it may take to give partitions up."""
 
     group_id: str
     member_id: str

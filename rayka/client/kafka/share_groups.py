@@ -1,4 +1,4 @@
-"""Share groups as any broker tells of them: their members, where their share-partitions are, and changing that."""
+"""Share groups of any broker: their members, where their share-partitions are, and changing that."""
 
 from __future__ import annotations
 

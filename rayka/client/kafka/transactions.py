@@ -1,4 +1,4 @@
-"""Transactions as any broker tells of them: those of the coordinators, those open in partitions, and ending one."""
+"""Transactions of any broker: those of the coordinators, those open in partitions, and ending one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cluster tells of itself, in plain values."""
+"""What a broker's answers say about the cluster, as plain values."""
 
 from __future__ import annotations
 

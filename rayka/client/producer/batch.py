@@ -154,7 +154,7 @@ class ProducerBatch(BatchCompletion):
     def fill(self, values: Iterable[Any], timestamp: int, limit: int) -> bool:
         """Make these the records of an empty batch if they are a list of bytes and take at most `limit` bytes.
 
-        Several times as quick as `add` for each. Tells whether it was done.
+        Several times as quick as `add` for each. Returns whether it was done.
         """
         if not isinstance(values, list) or set(map(type, values)) != {bytes}:
             return False

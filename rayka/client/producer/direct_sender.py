@@ -44,7 +44,7 @@ class LoopSide(Protocol):
 
 
 class Link:
-    """A connection to a leader; whoever holds `lock` uses it."""
+    """A connection to a leader; a thread uses it while it holds `lock`."""
 
     __slots__ = ("channel", "lock")
 

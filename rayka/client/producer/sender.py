@@ -343,7 +343,7 @@ class Sender:
                 self._finish(batch, error=self._expired(batch))
 
     def _bump_epoch(self, queue: PartitionQueue) -> None:
-        """Number what is left anew: none of it was appended."""
+        """Give what is left new sequence numbers: none of it was appended."""
         if queue.producer_epoch == _HIGHEST_EPOCH:
             queue.producer_id = self._producer_id = NO_PRODUCER_ID
             queue.has_sequence_gap = False

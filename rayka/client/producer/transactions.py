@@ -1,7 +1,7 @@
 """A producer's transactions, with an epoch for each (KIP-98, KIP-890).
 
 Leaders add partitions to a transaction as batches come, so the client says only when it ends. Where the outcome of an
-end stays unknown the producer begins anew with its next transaction: the coordinator then finishes what was decided, or
+end stays unknown the producer starts over with its next transaction: the coordinator then finishes what was decided, or
 aborts what was not. A producer that another one with its transactional id has replaced can do nothing any more.
 """
 

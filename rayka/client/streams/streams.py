@@ -126,7 +126,7 @@ class AsyncConsumerConnector(AsyncClosing):
         self._filtered: list[_Filtered] = []
         self._watch: asyncio.Task[None] | None = None
         self._is_shut_down = False
-        self._member("")  # bad settings are told now, not with the first stream
+        self._member("")  # raises for bad settings now, not with the first stream
 
     @at_home
     async def create_message_streams(self, topic_count: Mapping[str, int]) -> dict[str, list[AsyncStream]]:

@@ -65,7 +65,7 @@ class InitializeShareGroupStateResponse:
 
 @dataclass(frozen=True, slots=True)
 class InitializeShareGroupStateRequest(StateRequest[InitializeShareGroupStateResponse]):
-    """Begin a share-partition at a start offset, without state batches; a larger state epoch begins it anew."""
+    """Begin a share-partition at a start offset, without state batches; a larger state epoch resets it."""
 
     group_id: str
     topic_id: uuid.UUID
@@ -109,7 +109,7 @@ class ReadShareGroupStateSummaryResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReadShareGroupStateSummaryRequest(StateRequest[ReadShareGroupStateSummaryResponse]):
-    """For whoever looks at a group from outside."""
+    """For tools that describe a group."""
 
     group_id: str
     topic_id: uuid.UUID

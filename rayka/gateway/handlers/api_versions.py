@@ -64,7 +64,7 @@ def _supported(image: MetadataImage, version: int) -> list[tuple[str, int]]:
 
 
 def _response(types: ResponseTypes, version: int, error: ErrorCode, rows: list[Api], image: MetadataImage) -> object:
-    """Features are told as the cluster finalized them (KIP-584)."""
+    """Features are reported as the cluster finalized them (KIP-584)."""
     features = sorted(image.features.items()) if version >= _FIRST_WITH_FEATURES else []
     return types.ApiVersionsResponse(
         error_code=error,

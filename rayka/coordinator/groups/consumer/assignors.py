@@ -196,7 +196,7 @@ class _Balance:
         """The shortest chain from `source` to a member with at least two fewer; empty if there is none.
 
         A search that finds none leaves what it has seen as a dead end. Chains of sources with no higher a load do not
-        touch it, so it stays one until a source with a higher load begins anew.
+        touch it, so it stays one until a source with a higher load starts again.
         """
         load = self._load[source]
         if load > self._dead_end.load:
