@@ -73,6 +73,9 @@ def _listening() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "socket.listen.backlog.size", INT, "50", "How many connections may wait to be accepted.", lower=1,
     )  # fmt: skip
+
+
+def _connections() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "max.connections", INT, str(INT_MAX), "How many connections a broker accepts.",
         lower=0, update_mode=CLUSTER_WIDE,
@@ -89,6 +92,9 @@ def _listening() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "connections.max.idle.ms", LONG, "600000", "A connection that is silent for this long is closed.",
     )  # fmt: skip
+
+
+def _requests() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "queued.max.request.bytes", LONG, "-1",
         "How many bytes of requests may be in progress in a gateway before it stops reading; -1 means 512 MiB.",
@@ -131,6 +137,9 @@ def _storing() -> Iterator[ConfigDef]:
         "How many logs of one directory are recovered at the same time.",
         lower=1, importance="high", update_mode=CLUSTER_WIDE,
     )  # fmt: skip
+
+
+def _log_checks() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "log.retention.check.interval.ms", LONG, "300000", "How often segments are looked through for old ones.",
         lower=1,
@@ -281,7 +290,8 @@ def _actors() -> Iterator[ConfigDef]:
 BROKER_CONFIGS: Mapping[str, ConfigDef] = {
     definition.name: replace(definition, group=title, doc=with_reason(definition))
     for title, group in (
-        (LISTENING, _listening), (STORING, _storing), (CLEANING, _cleaning), (TIERING, REMOTE_CONFIGS.values),
+        (LISTENING, _listening), (LISTENING, _connections), (LISTENING, _requests),
+        (STORING, _storing), (STORING, _log_checks), (CLEANING, _cleaning), (TIERING, REMOTE_CONFIGS.values),
         (TOPICS, _topics), (DEFAULTS, _defaults),
         (PRODUCERS, _producers), (METADATA, _metadata), (METADATA, _failing),
         (GROUPS, GROUP_COORDINATOR_CONFIGS.values), (SHARE_GROUPS, SHARE_GROUP_BROKER_CONFIGS.values),

@@ -43,8 +43,8 @@ _FORGOTTEN_AFTER_S = 600.0
 _KEPT_S = 10.0
 """How long a share-partition is kept, once it is loaded or could not be, if nobody comes back for it."""
 _NOT_YET = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.INVALID_REQUEST})
-"""Errors of a load that a member does not get: its next fetch tries again. INVALID_REQUEST: the group coordinator has not
-initialized the state yet."""
+"""Errors of a load that a member does not get: its next fetch tries again. INVALID_REQUEST: the group coordinator has
+not initialized the state yet."""
 
 
 class LastFetch(NamedTuple):
