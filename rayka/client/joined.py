@@ -31,8 +31,8 @@ class RayCluster(NamedTuple):
         """The Ray cluster that this program is connected to, or finds. Raises BROKER_NOT_AVAILABLE."""
         if not ray.is_initialized():
             connection = connect(namespace=namespace)
-            here = cls(ray.get_runtime_context().gcs_address, namespace)
-            _connections[here] = connection
+            cluster = cls(ray.get_runtime_context().gcs_address, namespace)
+            _connections[cluster] = connection
         return cls(ray.get_runtime_context().gcs_address, namespace)
 
     def join(self) -> Cluster:

@@ -136,8 +136,8 @@ def at_home(
     async def call(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if asyncio.get_running_loop() is self.home:
             return await method(self, *args, **kwargs)
-        there = asyncio.run_coroutine_threadsafe(method(self, *args, **kwargs), self.home)
-        return await asyncio.wrap_future(there)
+        future = asyncio.run_coroutine_threadsafe(method(self, *args, **kwargs), self.home)
+        return await asyncio.wrap_future(future)
 
     return call
 

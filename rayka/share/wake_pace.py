@@ -25,7 +25,7 @@ class WakePace:
         self._left_out = 0
         self._to_leave_out = 0
 
-    def came(self, now_s: float, longest_s: float) -> float | None:
+    def on_records(self, now_s: float, longest_s: float) -> float | None:
         """Records came: how long to gather before a fetch is woken that allows `longest_s` between two wakes.
 
         0: wake it now; None: they are gathered already.

@@ -38,7 +38,7 @@ from rayka.storage.segments.reader import SegmentReader
 from rayka.types import AppendRequest, FetchResult, FileSlice
 
 R = TypeVar("R", FetchResult, ShareFetchResult)
-_ASKED = (
+_PLAIN_REQUESTS = (
     ListOffsets,
     FindEpochEnds,
     DeleteRecords,
@@ -52,6 +52,7 @@ _ASKED = (
     WriteTxnMarkers,
     DescribeProducers,
 )
+"""Requests that carry no record bytes, and are answered by the replica server as they are."""
 
 
 class ReceivedRequest(Protocol):
@@ -113,7 +114,7 @@ class FrameService:
             FetchParams: self._fetch,
             CancelFetch: self._cancel_fetch,
             ShareFetch: self._share_fetch,
-            **dict.fromkeys(_ASKED, self._ask),
+            **dict.fromkeys(_PLAIN_REQUESTS, self._ask),
         }
 
     def serve(self, request: ReceivedRequest) -> None:

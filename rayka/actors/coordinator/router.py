@@ -94,11 +94,12 @@ class CoordinatorRouter:
 
     def _leader_of(self, number: int) -> str:
         """The actor that leads a partition of the topic."""
-        found = self._router.locate(TopicPartition(self._spec.topic, number))
+        topic_partition = TopicPartition(self._spec.topic, number)
+        found = self._router.locate(topic_partition)
         if found is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise RaykaError(ErrorCode.NOT_COORDINATOR)
+            raise RaykaError(ErrorCode.NOT_COORDINATOR, f"{topic_partition} does not exist")
         if isinstance(found, ErrorCode):
-            raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_partition} has no leader now")
         return found[0]
 
     async def _create_topic(self) -> None:

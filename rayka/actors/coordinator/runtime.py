@@ -103,7 +103,7 @@ class CoordinatorRuntime(Generic[C]):
     def _execute(self, number: int, request: Any, respond: Respond) -> None:
         coordinator = self._coordinators.get(number)
         if coordinator is None:
-            respond(RaykaError(ErrorCode.NOT_COORDINATOR))
+            respond(RaykaError(ErrorCode.NOT_COORDINATOR, f"this process does not lead {self.topic}-{number}"))
         else:
             coordinator.execute(request, respond)
 

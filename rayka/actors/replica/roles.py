@@ -108,14 +108,14 @@ class ReplicaRoles:
         for path in self._directory.stray_partitions:
             logger.warning("%s belongs to a topic that the cluster does not know; remove it if you don't need it", path)
 
-    def _mine(self, topic: TopicImage) -> Iterable[PartitionImage]:
+    def _own_partitions(self, topic: TopicImage) -> Iterable[PartitionImage]:
         return (partition for partition in topic.partitions if self._name in partition.actors)
 
     async def _follow(self, topic: TopicImage, image: MetadataImage) -> None:
         """Take the roles of all replicas of a topic. Until that has succeeded, the topic counts as not opened."""
         self._not_opened.add(topic.name)
         are_open = True
-        for partition in self._mine(topic):
+        for partition in self._own_partitions(topic):
             topic_partition = TopicPartition(topic.name, partition.partition)
             try:
                 await self._take_role(topic_partition, topic, partition, image)
@@ -184,7 +184,7 @@ class ReplicaRoles:
 
     async def _remove(self, topic: TopicImage, *, is_deleted: bool) -> None:
         self._not_opened.discard(topic.name)
-        for partition in self._mine(topic):
+        for partition in self._own_partitions(topic):
             topic_partition = TopicPartition(topic.name, partition.partition)
             if topic_partition not in self._replicas:
                 continue

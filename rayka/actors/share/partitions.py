@@ -106,7 +106,7 @@ class SharePartitions:
         for key in self._waiters.keys(topic_partition):
             leader = self._leaders.get(key)
             longest_s = self._waiters.gather_s(key)
-            gather_s = leader.pace.came(self._loop.time(), longest_s) if leader is not None and longest_s else 0.0
+            gather_s = leader.pace.on_records(self._loop.time(), longest_s) if leader is not None and longest_s else 0.0
             if leader is not None and gather_s:
                 self._loop.call_later(gather_s, self._gathered, key, leader)
             elif gather_s is not None:

@@ -28,7 +28,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, Any]) -> None:
-        self.status_fd, theirs = os.pipe()
+        self.status_fd, child_fd = os.pipe()
         os.set_blocking(self.status_fd, False)
         self.exit_code: int | None = None
         self.listen: str | None = None
@@ -41,15 +41,15 @@ class Child:
             [sys.executable, "-m", "rayka.cli.daemon.reaper", *command],
             stdin=subprocess.PIPE,
             stdout=sys.stderr.fileno(),  # our stdout carries the ready line and nothing else
-            pass_fds=(theirs,),
+            pass_fds=(child_fd,),
             process_group=0,  # Ctrl-C in the terminal reaches the supervisor alone
             preexec_fn=processes.dies_with(os.getpid(), PARENT_DIED),
         )
         self.pid = self._process.pid
-        os.close(theirs)
+        os.close(child_fd)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps({**settings, "status_fd": theirs}).encode())
+            stdin.write(json.dumps({**settings, "status_fd": child_fd}).encode())
 
     def signal(self, number: int) -> None:
         """Sends a signal, if the child still runs."""

@@ -126,13 +126,13 @@ class RangeFetcher:
     def _recover(self, offsets: OffsetRange, position: int, error: RaykaError) -> int:
         """The offset to continue at after a transient error. Raises any other error."""
         _connections.forget(self._settings.bootstrap_servers)
-        if isinstance(error, _Gone) and (error.is_certain or self._failing_s() > _PATIENCE_S):
+        if isinstance(error, _RecordsDeleted) and (error.is_certain or self._failing_s() > _PATIENCE_S):
             return self._pass_over(error, offsets, position)
         if not error.code.retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
             raise error
         return self._wait(offsets, position, error)
 
-    def _pass_over(self, gone: _Gone, offsets: OffsetRange, position: int) -> int:
+    def _pass_over(self, gone: _RecordsDeleted, offsets: OffsetRange, position: int) -> int:
         """The offset after the deleted records. Raises the error if data loss is not allowed."""
         if self._settings.fail_on_data_loss:
             raise gone
@@ -149,7 +149,9 @@ class RangeFetcher:
             return position
         if isinstance(error, _NothingToRead) and _connections.log_end(self._settings, offsets) <= position:
             message = f"{left}: the log ends before these offsets, so their records are lost"
-            return self._pass_over(_Gone(ErrorCode.OFFSET_OUT_OF_RANGE, message, offsets.end_offset), offsets, position)
+            return self._pass_over(
+                _RecordsDeleted(ErrorCode.OFFSET_OUT_OF_RANGE, message, offsets.end_offset), offsets, position
+            )
         raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"{left}: {error}")
 
     def _failing_s(self) -> float:
@@ -166,8 +168,8 @@ class _NothingToRead(RaykaError):
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
 
-class _Gone(RaykaError):
-    """Records were deleted; those from `next_offset` on are left. `is_certain`: the leader itself has told."""
+class _RecordsDeleted(RaykaError):
+    """Records were deleted; those from `next_offset` on are left. `is_certain`: the leader itself has said so."""
 
     def __init__(self, code: ErrorCode, message: str, next_offset: int, *, is_certain: bool = False) -> None:
         super().__init__(code, message)
@@ -215,18 +217,18 @@ class _Connections:
         return self._clusters[settings.bootstrap_servers]
 
     def _find_leader(self, cluster: KafkaCluster, offsets: OffsetRange) -> BrokerConnection:
-        """The leader. Raises LEADER_NOT_AVAILABLE, and `_Gone` where the topic is gone or another one has its name."""
+        """The leader. Raises LEADER_NOT_AVAILABLE, and `_RecordsDeleted` where the topic is gone or was created again."""
         try:
             metadata = cluster.metadata([offsets.topic])
             partition = existing(metadata, offsets.topic_partition)
         except RaykaError as error:
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise _Gone(error.code, f"{offsets}: the partition was deleted", offsets.end_offset) from None
+                raise _RecordsDeleted(error.code, f"{offsets}: the partition was deleted", offsets.end_offset) from None
             raise
         topic_id = metadata.topics[offsets.topic].topic_id
         if topic_id != offsets.topic_id:
             message = f"{offsets}: the topic was deleted and created again ({offsets.topic_id}, now {topic_id})"
-            raise _Gone(ErrorCode.UNKNOWN_TOPIC_ID, message, offsets.end_offset)
+            raise _RecordsDeleted(ErrorCode.UNKNOWN_TOPIC_ID, message, offsets.end_offset)
         if partition.leader not in metadata.brokers:
             raise RaykaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{offsets.topic_partition} has no leader")
         return cluster.broker(metadata.brokers[partition.leader])
@@ -238,7 +240,7 @@ class _Connections:
             return _NothingToRead(f"{offsets.topic_partition} has no offset {position}")
         end = min(earliest, offsets.end_offset)
         message = f"{offsets.between(position, end)}: the records were deleted before they were read"
-        return _Gone(ErrorCode.OFFSET_OUT_OF_RANGE, message, end, is_certain=True)
+        return _RecordsDeleted(ErrorCode.OFFSET_OUT_OF_RANGE, message, end, is_certain=True)
 
     def log_end(self, settings: FetchSettings, offsets: OffsetRange) -> int:
         """The offset after the last record, committed or not."""

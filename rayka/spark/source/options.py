@@ -112,7 +112,7 @@ class SourceOptions:
 
 def parse_options(options: Mapping[str, str], query: Query) -> SourceOptions:
     """The options of a batch or streaming query. Raises INVALID_REQUEST and says which option is wrong."""
-    given = _Given(options, query)
+    given = _Options(options, query)
     given.require("kafka.security.protocol", {"PLAINTEXT": None})
     timeout_ms = given.positive("kafka.request.timeout.ms") or DEFAULT_TIMEOUT_MS
     limits = _trigger_limits(given)
@@ -137,7 +137,7 @@ def parse_options(options: Mapping[str, str], query: Query) -> SourceOptions:
     )
 
 
-class _Given:
+class _Options:
     """The options that a user gave. Every method raises INVALID_REQUEST for a value that is not valid."""
 
     def __init__(self, options: Mapping[str, str], query: Query) -> None:
@@ -222,7 +222,7 @@ def _whole(number: Any) -> int:
     return number
 
 
-def _choice(given: _Given) -> TopicChoice:
+def _choice(given: _Options) -> TopicChoice:
     chosen = [name for name in _CHOICES if given.text(name) is not None]
     if len(chosen) != 1:
         raise invalid(f"Give exactly one of the options {', '.join(_CHOICES)}; given: {', '.join(chosen) or 'none'}")
@@ -244,7 +244,7 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
         raise invalid(f"Option assign={text!r} is not valid: use JSON such as {example} ({error})") from None
 
 
-def _trigger_limits(given: _Given) -> tuple[int, int | None]:
+def _trigger_limits(given: _Options) -> tuple[int, int | None]:
     """The least and the most offsets of a batch."""
     least, most = given.positive("minOffsetsPerTrigger") or 1, given.positive("maxOffsetsPerTrigger")
     if most is not None and least > most:
@@ -252,7 +252,7 @@ def _trigger_limits(given: _Given) -> tuple[int, int | None]:
     return least, most
 
 
-def _starting(given: _Given, query: Query) -> Positions:
+def _starting(given: _Options, query: Query) -> Positions:
     """startingTimestamp goes before startingOffsetsByTimestamp, and that before startingOffsets."""
     strategies = {"error": True, "latest": False}
     required = given.require("startingOffsetsByTimestampStrategy", strategies) is not False
@@ -273,7 +273,7 @@ def _starting(given: _Given, query: Query) -> Positions:
     return positions
 
 
-def _ending(given: _Given) -> Positions:
+def _ending(given: _Options) -> Positions:
     """endingTimestamp goes before endingOffsetsByTimestamp, and that before endingOffsets."""
     for_all = given.timestamp("endingTimestamp")
     if for_all is not None:

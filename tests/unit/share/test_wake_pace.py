@@ -11,7 +11,7 @@ GATHER_S = 0.005
 
 def delay(pace: WakePace, now_s: float) -> float:
     """The delay of a wake for records that come now; nothing else comes until it is over."""
-    gather_s = pace.came(now_s, GATHER_S)
+    gather_s = pace.on_records(now_s, GATHER_S)
     assert gather_s is not None
     if gather_s:
         pace.gathered(now_s + gather_s)
@@ -20,15 +20,15 @@ def delay(pace: WakePace, now_s: float) -> float:
 
 def test_a_record_after_a_pause_is_fetched_at_once() -> None:
     pace = WakePace()
-    assert [pace.came(now_s * GATHER_S, GATHER_S) for now_s in range(5)] == [0.0] * 5
+    assert [pace.on_records(now_s * GATHER_S, GATHER_S) for now_s in range(5)] == [0.0] * 5
 
 
 def test_records_that_follow_each_other_quickly_are_gathered() -> None:
     pace = WakePace()
-    assert pace.came(0.0, GATHER_S) == 0.0
+    assert pace.on_records(0.0, GATHER_S) == 0.0
     for turn in range(1, 20):
-        assert pace.came((turn - 0.5) * GATHER_S, GATHER_S) == pytest.approx(0.5 * GATHER_S)
-        assert pace.came((turn - 0.2) * GATHER_S, GATHER_S) is None
+        assert pace.on_records((turn - 0.5) * GATHER_S, GATHER_S) == pytest.approx(0.5 * GATHER_S)
+        assert pace.on_records((turn - 0.2) * GATHER_S, GATHER_S) is None
         pace.gathered(turn * GATHER_S)
 
 
@@ -47,7 +47,7 @@ def test_gathering_begins_again_when_it_pays_again() -> None:
     wakes = 0
     for _ in range(1000):
         now_s += GATHER_S / 10
-        gather_s = pace.came(now_s, GATHER_S)
+        gather_s = pace.on_records(now_s, GATHER_S)
         wakes += gather_s == 0.0
         if gather_s:
             due_s = now_s + gather_s

@@ -30,7 +30,9 @@ _HELD_BACK: Final = AppendResult(
 )
 
 
-class _Lost(NamedTuple):
+class _LostBatch(NamedTuple):
+    """A batch that its leader did not take. `at_s`: when, by the loop's clock."""
+
     producer_epoch: int
     base_sequence: int
     at_s: float
@@ -42,7 +44,7 @@ class LostBatches:
     __slots__ = ("_lost",)
 
     def __init__(self) -> None:
-        self._lost: dict[tuple[TopicPartition, int], _Lost] = {}
+        self._lost: dict[tuple[TopicPartition, int], _LostBatch] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lost)
@@ -73,7 +75,7 @@ class LostBatches:
         if lost is not None and epoch == lost.producer_epoch and _follows(sequence, lost.base_sequence):
             return result if result.error in _LOSSES else _HELD_BACK
         if result.error in _LOSSES and producer_id >= 0 and len(self._lost) < _MOST:
-            self._lost[key] = _Lost(epoch, sequence, now_s)
+            self._lost[key] = _LostBatch(epoch, sequence, now_s)
         return result
 
     @staticmethod
