@@ -217,7 +217,7 @@ class _Connections:
         return self._clusters[settings.bootstrap_servers]
 
     def _find_leader(self, cluster: KafkaCluster, offsets: OffsetRange) -> BrokerConnection:
-        """The leader. Raises LEADER_NOT_AVAILABLE, and `_RecordsDeleted` where the topic is gone or was created again."""
+        """The leader. Raises LEADER_NOT_AVAILABLE, and `_RecordsDeleted` if the topic was deleted or created again."""
         try:
             metadata = cluster.metadata([offsets.topic])
             partition = existing(metadata, offsets.topic_partition)
