@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.columns.decode import SOUND, Bytes, Ints, Longs, RecordPositions, locate
+from rayka.storage.columns.decode import SOUND, Bytes, Longs, RecordPositions, locate
 from rayka.storage.format.batch import LOG_APPEND_TIME_FLAG, BatchHeader, Buffer, iter_headers
 from rayka.storage.format.compression import Codec, compress
 from rayka.storage.format.legacy import lz4_framing
@@ -41,12 +41,7 @@ class _Records(NamedTuple):
     data: Bytes
     header: BatchHeader
     ends: Longs
-    offsets: Longs
-    timestamps: Longs
-    key_positions: Ints
-    key_lengths: Ints
-    value_positions: Ints
-    value_lengths: Ints
+    positions: RecordPositions
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -100,17 +95,17 @@ class _Writer:
             attributes = self._attributes(records.header)
         out = bytearray(records.size(first, end))
         array = np.frombuffer(out, np.uint8)
-        write_messages(records.data, first, end, self._magic, attributes, base, *records[3:], array)
+        write_messages(records.data, first, end, self._magic, attributes, base, *records.positions[:6], array)
         return out
 
     def _wrapped(self, records: _Records, first: int, end: int, codec: Codec) -> bytes:
-        base = int(records.offsets[first]) if self._magic else 0
+        base = int(records.positions.offsets[first]) if self._magic else 0
         content = compress(codec, self._plain(records, first, end, self._attributes(records.header), base))
         if codec is Codec.LZ4 and not self._magic:
             content = lz4_framing.break_checksum(content)
         attributes = codec | self._attributes(records.header)
-        timestamp = int(records.timestamps[first:end].max())
-        return wrap(content, self._magic, attributes, int(records.offsets[end - 1]), timestamp)
+        timestamp = int(records.positions.timestamps[first:end].max())
+        return wrap(content, self._magic, attributes, int(records.positions.offsets[end - 1]), timestamp)
 
     def _attributes(self, header: BatchHeader) -> int:
         is_append_time = self._magic and header.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -157,14 +152,13 @@ def _locate(batches: Buffer, position: int, header: BatchHeader, fetch_offset: i
     span = np.array([[0, len(records), rows, header.base_offset, *_times(header)]], np.int64)
     longs = np.empty((2, rows), np.int64)
     ints = np.empty((6, rows), np.int32)
-    positions = RecordPositions(longs[0], longs[1], ints[0], ints[1], ints[2], ints[3], ints[4], ints[5])
+    positions = RecordPositions(*longs, *ints)
     found, broken = locate(data, span, fetch_offset, _NO_LIMIT, np.empty(1, np.int64), positions)
     if broken != SOUND:
         raise _corrupt(header)
-    offsets, timestamps = longs[:, :found]
-    keys, key_lengths, values, value_lengths = ints[:4, :found]
-    sizes = overhead + np.maximum(key_lengths, 0).astype(np.int64) + np.maximum(value_lengths, 0)
-    return _Records(data, header, np.cumsum(sizes), offsets, timestamps, keys, key_lengths, values, value_lengths)
+    positions = RecordPositions(*longs[:, :found], *ints[:, :found])
+    sizes = overhead + np.maximum(positions.key_lengths, 0).astype(np.int64) + np.maximum(positions.value_lengths, 0)
+    return _Records(data, header, np.cumsum(sizes), positions)
 
 
 def _times(header: BatchHeader) -> tuple[int, int]:
