@@ -13,14 +13,14 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.running import BatchIdentity, Sink, batch_of, running_batch
+from rayka.spark.running import BatchIdentity, Sink, batch_of, frames_of
 
 _PACKAGES: Mapping[str, str] = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",
@@ -77,6 +77,32 @@ def delta_sink(
     return DeltaSink(text if _SCHEME.match(text) else os.fspath(Path(text).absolute()), transform, key)
 
 
+class Commit(NamedTuple):
+    """How a commit knows what of a stream it has: a frame of a batch, which mostly has one frame."""
+
+    batch: BatchIdentity
+    frame: int
+
+    def options(self) -> dict[str, str]:
+        """For the writer of a DataFrame; `DESCRIBE HISTORY` shows the metadata."""
+        frame = {"frame": self.frame} if self.frame else {}
+        return {
+            "txnAppId": f"{self.batch.stream_id}/{self.frame}" if self.frame else self.batch.stream_id,
+            "txnVersion": str(self.batch.batch_id),
+            "userMetadata": json.dumps(self.batch._asdict() | frame),
+        }
+
+    def settings(self) -> dict[str, str]:
+        """The same for statements, which take it from their session."""
+        names = {"txnAppId": "write", "txnVersion": "write", "userMetadata": "commitInfo"}
+        return {f"spark.databricks.delta.{names[name]}.{name}": value for name, value in self.options().items()}
+
+    def is_described_by(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether this is the metadata of the commit, with any offsets."""
+        described = metadata.get("stream_id"), metadata.get("batch_id"), metadata.get("frame", 0)
+        return described == (self.batch.stream_id, self.batch.batch_id, self.frame)
+
+
 class DeltaSink:
     """See `delta_sink`."""
 
@@ -84,33 +110,29 @@ class DeltaSink:
         self._path = path
         self._transform = transform
         self._key = key
-        self._owner: str | None = None
+        self._owner = self._table_id = ""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write a batch, unless the table has it. Raises INVALID_REQUEST if it has it with other offsets."""
+        """Write a frame of a batch, unless the table has it. Raises INVALID_REQUEST if it has it with other offsets."""
         batch = batch_of(df, batch_id)
         if batch is None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, 'delta_sink is for streams: write a batch with format("delta")')
-        if (running := running_batch()) is not None:
-            running.require_alone(self, "delta_sink", self._path)
         rows = self._transformed(df) if self._key is None else self._upserts(df, self._key)
         self._require_owner(rows, batch.stream_id)
-        if self._key is None:
-            rows.write.format("delta").mode("append").options(**options_of(batch)).save(self._path)
-        else:
-            self._merge(rows, batch)
-        batch.require_same(self._committed_offsets(df.sparkSession, batch), f"Table {self._path}")
+        with frames_of(df, batch).next(f"Table {self._table_id} ({self._path})") as number:
+            commit = Commit(batch, number)
+            if self._key is None:
+                rows.write.format("delta").mode("append").options(**commit.options()).save(self._path)
+            else:
+                self._merge(rows, commit)
+            batch.require_same(self._committed_offsets(df.sparkSession, commit), f"Table {self._path}")
 
-    def release(self, stream_id: str) -> None:
-        """Nothing is kept for a stream."""
-
-    def _committed_offsets(self, spark: SparkSession, batch: BatchIdentity) -> Any:
-        """What the commit of a batch says that it has read: it is one of the last, or has to be looked for."""
+    def _committed_offsets(self, spark: SparkSession, commit: Commit) -> Any:
+        """What a commit says that it has read: it is one of the last, or has to be looked for."""
         for limit in (f"LIMIT {_LAST_COMMITS}", ""):
             history = spark.sql(f"DESCRIBE HISTORY {table_at(self._path)} {limit}").select("userMetadata").collect()
             for (metadata,) in history:
-                found = _read(metadata)
-                if (found.get("stream_id"), found.get("batch_id")) == (batch.stream_id, batch.batch_id):
+                if commit.is_described_by(found := _read(metadata)):
                     return found.get("offsets")
         return None
 
@@ -136,14 +158,14 @@ class DeltaSink:
             deleted.withColumn(_DELETED, F.lit(True)), allowMissingColumns=True
         )
 
-    def _merge(self, rows: DataFrame, batch: BatchIdentity) -> None:
+    def _merge(self, rows: DataFrame, commit: Commit) -> None:
         """The settings of the commit are those of a session that nobody else has."""
         view = f"rayka_batch_{uuid.uuid4().hex}"
         spark: Any = rows.sparkSession
         rows.createOrReplaceTempView(view)
         try:
             own = spark._jsparkSession.cloneSession()
-            for name, value in settings_of(batch).items():
+            for name, value in commit.settings().items():
                 own.conf().set(name, value)
             own.sql(merge_statement(self._path, view, _columns(rows)))
         finally:
@@ -156,7 +178,7 @@ class DeltaSink:
         spark, table = rows.sparkSession, table_at(self._path)
         columns = rows if self._key is None else rows.drop(_DELETED)
         spark.sql(create_statement(self._path, _ddl(columns), stream_id))
-        (properties,) = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").collect()[0]
+        ((table_id, properties),) = spark.sql(f"DESCRIBE DETAIL {table}").select("id", "properties").collect()
         owner = properties.get(_OWNER)
         if owner is None:
             spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_OWNER}' = '{stream_id}')")
@@ -166,22 +188,7 @@ class DeltaSink:
                 f"Table {self._path} has the batches of another stream ({owner}, the checkpoint is of {stream_id}): "
                 "use the checkpoint that belongs to the table, or another table",
             )
-        self._owner = stream_id
-
-
-def options_of(batch: BatchIdentity) -> dict[str, str]:
-    """How a commit knows its batch, for the writer of a DataFrame; `DESCRIBE HISTORY` shows the metadata."""
-    return {
-        "txnAppId": batch.stream_id,
-        "txnVersion": str(batch.batch_id),
-        "userMetadata": json.dumps(batch._asdict()),
-    }
-
-
-def settings_of(batch: BatchIdentity) -> dict[str, str]:
-    """The same for statements, which take it from their session."""
-    names = {"txnAppId": "write", "txnVersion": "write", "userMetadata": "commitInfo"}
-    return {f"spark.databricks.delta.{names[name]}.{name}": value for name, value in options_of(batch).items()}
+        self._owner, self._table_id = stream_id, table_id
 
 
 def table_at(path: str) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
+from rayka.spark.frames import Frames
 
 Sink = Callable[[DataFrame, int], object]
 """Is given each batch of a stream, and its number."""
@@ -24,21 +27,14 @@ class KeepingSink(Protocol):
         """Close what was kept for a stream."""
 
 
-class RunningBatch(NamedTuple):
-    """The stream whose sink runs, what the batch has of each partition, and the sinks of topics that it has met."""
+@dataclass(frozen=True, slots=True)
+class RunningBatch:
+    """The stream whose sink runs, what the batch has of each partition, and the sinks that keep something of it."""
 
     stream_id: str
     ranges: tuple[OffsetRange, ...]
-    sinks: dict[str, KeepingSink]
-
-    def require_alone(self, sink: KeepingSink, kind: str, target: str) -> None:
-        """Raises INVALID_REQUEST for the second sink of a kind that writes the batch to a topic or table.
-
-        It would find the batch there, which the first one has written, and leave its own rows out.
-        """
-        if self.sinks.setdefault(f"{kind}:{target}", sink) is not sink:
-            message = f"A stream has one {kind} for {target}: the second takes the batch of the first for its own"
-            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+    sinks: set[KeepingSink] = field(default_factory=set)
+    frames: Frames = field(default_factory=Frames)
 
 
 _running: ContextVar[RunningBatch | None] = ContextVar("running", default=None)
@@ -105,14 +101,38 @@ def batch_of(df: DataFrame, batch_id: int) -> BatchIdentity | None:
     running = running_batch()
     if running is not None:
         return BatchIdentity(running.stream_id, batch_id, _offsets(running.ranges))
-    session: Any = df.sparkSession
-    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query_id = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         return None
-    key = session._jvm.java.util.UUID.fromString(query_id)
-    query = session._jsparkSession.sharedState().activeStreamingQueries().get(key)
-    planned = query.offsetLog().get(batch_id).get().toString()
+    planned = _query(df, query_id).offsetLog().get(batch_id).get().toString()
     return BatchIdentity(query_id, batch_id, _read(planned))
+
+
+_lock = threading.Lock()
+_frames: dict[str, tuple[tuple[str, int], Frames]] = {}
+"""For each query of Structured Streaming that runs its last batch, by its run and number, with the frames of that."""
+
+
+def frames_of(df: DataFrame, batch: BatchIdentity) -> Frames:
+    """The frames of a batch that sinks have written since it began."""
+    running = running_batch()
+    if running is not None:
+        return running.frames
+    run = str(_query(df, batch.stream_id).runId()), batch.batch_id
+    with _lock:
+        if batch.stream_id not in _frames:
+            for query_id in [known for known in _frames if _query(df, known) is None]:
+                del _frames[query_id]
+        if batch.stream_id not in _frames or _frames[batch.stream_id][0] != run:
+            _frames[batch.stream_id] = run, Frames()
+        return _frames[batch.stream_id][1]
+
+
+def _query(df: DataFrame, query_id: str) -> Any:
+    """Spark's object of a query that runs, None once it has ended."""
+    session: Any = df.sparkSession
+    key = session._jvm.java.util.UUID.fromString(query_id)
+    return session._jsparkSession.sharedState().activeStreamingQueries().get(key)
 
 
 def _offsets(ranges: tuple[OffsetRange, ...]) -> dict[str, dict[str, list[int]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.running import BatchIdentity, Sink, batch_of
+from rayka.spark.running import BatchIdentity, Sink, batch_of, frames_of
 from rayka.storage.files import RealFiles
 
 _STREAM = "_stream.json"
@@ -45,8 +45,14 @@ class ParquetSink:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a batch, unless it is there; on disk when this returns."""
         batch = batch_of(df, batch_id)
-        if batch is not None:
-            self._require_owner(batch.stream_id)
+        if batch is None:
+            self._write_once(df, batch_id, None)
+            return
+        self._require_owner(batch.stream_id)
+        with frames_of(df, batch).only(f"The path {self._directory} of a parquet_sink"):
+            self._write_once(df, batch_id, batch)
+
+    def _write_once(self, df: DataFrame, batch_id: int, batch: BatchIdentity | None) -> None:
         target = self._directory / f"batch_id={batch_id}"
         if not target.exists():
             self._write(df, batch_id, target, batch)

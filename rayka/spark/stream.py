@@ -136,12 +136,12 @@ class TopicStream(Closing):
         return progress
 
     def _give(self, batch: PlannedBatch) -> None:
-        running = RunningBatch(self._batches.stream_id, batch.ranges, {})
+        running = RunningBatch(self._batches.stream_id, batch.ranges)
         try:
             with run_batch(running):
                 self._sink(self._frames.read(self._spark, batch.ranges), batch.batch_id)
         finally:
-            self._used_sinks.update(running.sinks.values())
+            self._used_sinks.update(running.sinks)
 
 
 def stream_topic(

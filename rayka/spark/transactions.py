@@ -12,12 +12,11 @@ metadata. So a batch that comes again after a crash is recognised, and the group
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +32,7 @@ from rayka.client.loop import Closing
 from rayka.client.settings import OpenTransaction
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.claims import WriteClaims
+from rayka.spark.committed import Committed, PlannedOffsets
 from rayka.spark.running import RunningBatch, Sink, running_batch
 from rayka.spark.sessions import ray_cluster_of
 from rayka.spark.write import count_of, records_of
@@ -43,8 +43,6 @@ logger = logging.getLogger(__name__)
 TRANSACTION_TIMEOUT_MS = 900_000
 """As long as brokers allow by default: a transaction is open as long as its job runs."""
 _ATTEMPTS = 3
-Committed: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
-"""Offsets of partitions, with the number of a batch as their metadata."""
 _PARTITION = StructField("partition", IntegerType())
 
 
@@ -215,18 +213,20 @@ class TopicSink:
         running = running_batch()
         if running is None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "topic_sink is for streams: use write_topic")
-        running.require_alone(self, "topic_sink", self._topic)
+        running.sinks.add(self)
         rows = records_of(df if self._transform is None else self._transform(df), **self._columns)
-        transactions = self._transactions_of(df, running)
-        group = self._group(running.stream_id)
+        planned = PlannedOffsets(self._group(running.stream_id), batch_id, running.ranges)
+        with running.frames.only(f"The topic {self._topic} of a topic_sink"):
+            self._write(rows, self._transactions_of(df, running), planned)
+
+    def _write(self, rows: DataFrame, transactions: TopicTransactions, planned: PlannedOffsets) -> None:
+        batch_id, group = planned.batch_id, planned.group
         for attempt in range(1, _ATTEMPTS + 1):
             transactions.init()
-            offsets = _offsets(running, batch_id)
-            empty = {each.topic_partition for each in running.ranges if not len(each)}
-            if was_committed(transactions.committed(group, offsets), offsets, group, batch_id, empty):
+            if planned.are_committed(transactions.committed(group, planned.offsets)):
                 return
             try:
-                transactions.write(rows, offsets, group)
+                transactions.write(rows, planned.offsets, group)
             except Exception as error:
                 logger.warning("batch %d, attempt %d of %d: %s", batch_id, attempt, _ATTEMPTS, error)
                 if attempt == _ATTEMPTS:
@@ -250,61 +250,3 @@ class TopicSink:
     def _group(self, stream_id: str) -> str:
         """The transactional id of a stream to this topic, and the group that has its offsets."""
         return f"rayka-stream-{stream_id}-{self._topic}"
-
-
-def was_committed(
-    committed: Committed, offsets: Committed, group: str, batch_id: int, empty: Container[TopicPartition] = ()
-) -> bool:
-    """Whether a batch was committed with its offsets: one transaction commits those of all partitions.
-
-    Of an `empty` partition it reads nothing: if it ends beyond what was committed, retention has taken that since then.
-
-    Raises INVALID_REQUEST if it was committed with other ones, or without a partition that it reads, or a later batch
-    was, so that the checkpoint is a copy.
-    Or if nobody can know, because other programs have committed offsets of the group.
-    """
-    numbers = {partition: _batch_id(one.metadata) for partition, one in committed.items()}
-    last = max((number for number in numbers.values() if number is not None), default=-1)
-    if last >= batch_id:
-        written = {
-            partition: one.offset
-            for partition, one in committed.items()
-            if numbers[partition] == last and not (partition in empty and one.offset < offsets[partition].offset)
-        }
-        planned = {
-            partition: one.offset
-            for partition, one in offsets.items()
-            if partition in written or not (partition in empty or numbers.get(partition, last) is None)
-        }
-        if last > batch_id or written != planned:
-            raise RaykaError(
-                ErrorCode.INVALID_REQUEST,
-                f"Group {group} has committed batch {last} up to {_shown(written)}, but the checkpoint has batch"
-                f" {batch_id} up to {_shown(planned)}: it was copied or restored. Use the checkpoint with which the"
-                " stream went on",
-            )
-        return True
-    if None in numbers.values():
-        raise RaykaError(
-            ErrorCode.INVALID_REQUEST,
-            f"The offsets of group {group} were reset or committed by another program, so it is not known whether "
-            f"batch {batch_id} was written. If it is not in the topic, delete the group and start the stream again",
-        )
-    return False
-
-
-def _shown(offsets: Mapping[TopicPartition, int]) -> str:
-    return ", ".join(f"{topic}-{partition}: {offset}" for (topic, partition), offset in offsets.items())
-
-
-def _batch_id(metadata: str) -> int | None:
-    """The batch number in the metadata of a committed offset; None if no stream has written it."""
-    try:
-        return int(json.loads(metadata)["batch_id"])
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _offsets(running: RunningBatch, batch_id: int) -> dict[TopicPartition, OffsetAndMetadata]:
-    metadata = json.dumps({"batch_id": batch_id})
-    return {each.topic_partition: OffsetAndMetadata(each.end_offset, metadata) for each in running.ranges}

@@ -137,6 +137,21 @@ def test_a_sink_refuses_the_batches_of_another_stream(spark, cluster, topic, tmp
     assert written(tmp_path / "out") == once(300)
 
 
+def test_a_second_frame_of_a_batch_is_refused_before_its_rows_are_left_out(spark, cluster, topic, tmp_path):
+    fill(cluster, topic, 3)
+    write = parquet_sink(tmp_path / "out")
+
+    def write_twice(frame, batch_id):
+        for partition in range(2):
+            write(frame.where(f"partition = {partition}"), batch_id)
+
+    with (
+        stream_topic(spark, topic, checkpoint=tmp_path / "checkpoint", sink=write_twice) as stream,
+        pytest.raises(RaykaError, match="of a parquet_sink has a frame of this batch"),
+    ):
+        stream.process_available()
+
+
 def test_parquet_files_are_on_disk_before_the_batch_is_committed(spark, cluster, topic, tmp_path, monkeypatch):
     synced, sync = [], os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd)))

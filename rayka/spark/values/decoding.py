@@ -27,6 +27,8 @@ from rayka.storage.columns.write import binary_fields
 
 OnError = Literal["fail", "null"]
 _REGISTERED = struct.Struct(">bI")
+_TIMES_OF_DAY = ("time-millis", "time-micros")
+_NESTED = ("type", "fields", "items", "values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def avro_values(
     """Values that are Avro records written with `avro_schema`.
 
     `prefix_bytes` are skipped first: 5 for the magic byte and schema id that schema registries put there. A column that
-    `avro_schema` does not have is null. Needs fastavro.
+    `avro_schema` does not have is null. Logical types are read as Spark's `from_avro` reads them: a time of day is the
+    number of its milliseconds or microseconds, and a decimal needs a column of `decimal`. Needs fastavro.
     """
     parsed = json.loads(avro_schema) if isinstance(avro_schema, str) else avro_schema
     return Decoding(schema, _Avro(parsed, prefix_bytes, on_error))
@@ -210,7 +213,7 @@ class _Avro:
     def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
         import fastavro
 
-        parsed = fastavro.parse_schema(self.avro_schema)
+        parsed = fastavro.parse_schema(_as_spark_reads(self.avro_schema))
 
         def one(value: bytes) -> Any:
             return _read_avro(value[self.prefix_bytes :], parsed)
@@ -226,7 +229,8 @@ class _Registered:
     def __call__(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
         import fastavro
 
-        parsed = {number: fastavro.parse_schema(each) for number, each in self.avro_schemas.items()}
+        schemas = self.avro_schemas.items()
+        parsed = {number: fastavro.parse_schema(_as_spark_reads(each)) for number, each in schemas}
 
         def one(value: bytes) -> Any:
             if len(value) < _REGISTERED.size:
@@ -251,6 +255,20 @@ class _ArrowStreams:
             return table.select(schema.names).to_pylist()[0]
 
         return one_by_one(values, schema, one, self.on_error, "Arrow")
+
+
+def _as_spark_reads(avro_schema: Any) -> Any:
+    """The schema with times of day as what they are written as, numbers: Spark's `from_avro` reads them so."""
+    if isinstance(avro_schema, list):
+        return [_as_spark_reads(each) for each in avro_schema]
+    if not isinstance(avro_schema, dict):
+        return avro_schema
+    is_time = avro_schema.get("logicalType") in _TIMES_OF_DAY
+    return {
+        name: _as_spark_reads(each) if name in _NESTED else each
+        for name, each in avro_schema.items()
+        if not (is_time and name == "logicalType")
+    }
 
 
 def _read_avro(value: bytes, parsed: Any) -> Any:

@@ -7,6 +7,7 @@ day, takes numbers for times, and texts for arrays. What is here raises ValueErr
 from __future__ import annotations
 
 import datetime
+import decimal
 import struct
 import uuid
 from collections.abc import Callable
@@ -42,8 +43,8 @@ def fit_of(wanted: pa.DataType) -> Fit:
         return _map(fit_of(wanted.key_type), fit_of(wanted.item_type))
     if types.is_integer(wanted):
         return _whole
-    if types.is_float32(wanted):
-        return _float
+    if types.is_floating(wanted):
+        return _float if types.is_float32(wanted) else _not_decimal
     if types.is_string(wanted):
         return _text
     if types.is_date(wanted):
@@ -78,18 +79,24 @@ def _text(value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """Numbers without a fraction are integers, whatever their type."""
+    """Numbers without a fraction are integers, also if they were written as `double`."""
     if isinstance(value, (int, str, bytes)):
         return value
-    whole = int(value)
-    if whole != value:
-        raise ValueError(f"{value} is not an integer")
-    return whole
+    if not isinstance(_not_decimal(value), float) or not value.is_integer():
+        raise ValueError(f"{_shown(value)} is not an integer")
+    return int(value)
+
+
+def _not_decimal(value: Any) -> Any:
+    """Spark reads decimals into decimals alone."""
+    if isinstance(value, decimal.Decimal):
+        raise ValueError(f"{_shown(value)} is a decimal: its column must be one, as in decimal(10, 2)")
+    return value
 
 
 def _float(value: Any) -> Any:
     """Rounded, but not to infinity."""
-    _FLOAT.pack(value)
+    _FLOAT.pack(_not_decimal(value))
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("pyspark")
 import pyspark
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.spark.delta import create_statement, delta_settings, delta_sink, merge_statement, options_of, settings_of
+from rayka.spark.delta import Commit, create_statement, delta_settings, delta_sink, merge_statement
 from rayka.spark.running import BatchIdentity
 
 BATCH = BatchIdentity("s", 7, {"clicks": {"0": [5, 9]}})
@@ -19,12 +20,23 @@ BATCH = BatchIdentity("s", 7, {"clicks": {"0": [5, 9]}})
 
 def test_statements_and_writers_are_told_the_same_of_a_batch() -> None:
     metadata = '{"stream_id": "s", "batch_id": 7, "offsets": {"clicks": {"0": [5, 9]}}}'
-    assert options_of(BATCH) == {"txnAppId": "s", "txnVersion": "7", "userMetadata": metadata}
-    assert settings_of(BATCH) == {
+    assert Commit(BATCH, 0).options() == {"txnAppId": "s", "txnVersion": "7", "userMetadata": metadata}
+    assert Commit(BATCH, 0).settings() == {
         "spark.databricks.delta.write.txnAppId": "s",
         "spark.databricks.delta.write.txnVersion": "7",
         "spark.databricks.delta.commitInfo.userMetadata": metadata,
     }
+
+
+def test_each_frame_of_a_batch_has_a_transaction_of_its_own() -> None:
+    commits = [Commit(BATCH, number) for number in range(3)]
+    assert [commit.options()["txnAppId"] for commit in commits] == ["s", "s/1", "s/2"]
+    described = [json.loads(commit.options()["userMetadata"]) for commit in commits]
+    assert [[commit.is_described_by(each) for each in described] for commit in commits] == [
+        [True, False, False],
+        [False, True, False],
+        [False, False, True],
+    ]
 
 
 def test_a_table_is_created_once_for_its_stream() -> None:

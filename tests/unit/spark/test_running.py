@@ -17,15 +17,8 @@ RANGES = (OffsetRange("clicks", 0, 5, 9), OffsetRange("clicks", 1, 0, 0), Offset
 OFFSETS = {"clicks": {"0": [5, 9], "1": [0, 0]}, "pages": {"0": [1, 4]}}
 
 
-class Keeping:
-    """A sink that keeps nothing."""
-
-    def release(self, stream_id: str) -> None:
-        """There is nothing to close."""
-
-
 def test_a_sink_knows_what_its_batch_reads() -> None:
-    with run_batch(RunningBatch("s", RANGES, {})):
+    with run_batch(RunningBatch("s", RANGES)):
         assert stream_id() == "s"
         assert json.loads(batch_offsets()) == OFFSETS
         assert batch_of(None, 7) == ("s", 7, OFFSETS)
@@ -33,7 +26,7 @@ def test_a_sink_knows_what_its_batch_reads() -> None:
 
 
 def test_a_batch_that_comes_again_with_other_offsets_is_refused() -> None:
-    with run_batch(RunningBatch("s", RANGES, {})):
+    with run_batch(RunningBatch("s", RANGES)):
         batch = batch_of(None, 7)
     batch.require_same(json.loads(json.dumps(OFFSETS)), "/data/t")
     both = r"/data/t has batch 7 of stream s .*\[5, 8\].* but the checkpoint .*\[5, 9\]"
@@ -54,7 +47,7 @@ def test_a_batch_that_comes_again_with_other_offsets_is_refused() -> None:
 )
 def test_a_batch_of_which_records_were_lost_since_it_was_written_is_the_same(left: tuple[OffsetRange, ...]) -> None:
     """With `on_data_loss="skip"` it comes again without them."""
-    with run_batch(RunningBatch("s", left, {})):
+    with run_batch(RunningBatch("s", left)):
         batch_of(None, 7).require_same({"clicks": {"0": [5, 9], "1": [2, 4]}}, "/data/t")
 
 
@@ -70,17 +63,8 @@ def test_a_batch_of_which_records_were_lost_since_it_was_written_is_the_same(lef
     ],
 )
 def test_a_batch_with_records_that_were_not_written_is_never_passed_over(left: tuple[OffsetRange, ...]) -> None:
-    with run_batch(RunningBatch("s", left, {})):
+    with run_batch(RunningBatch("s", left)):
         batch = batch_of(None, 7)
     for written in ({"clicks": {"0": [5, 9]}}, {}, None, [{"clicks": {"0": 9}}]):
         with pytest.raises(RaykaError, match="copied or restored"):
             batch.require_same(written, "/data/t")
-
-
-def test_a_second_sink_for_the_same_topic_is_refused_before_it_leaves_its_rows_out() -> None:
-    batch, first, second = RunningBatch("s", RANGES, {}), Keeping(), Keeping()
-    batch.require_alone(first, "topic_sink", "pages")
-    batch.require_alone(first, "topic_sink", "pages")
-    batch.require_alone(second, "delta_sink", "pages")
-    with pytest.raises(RaykaError, match="one topic_sink for pages"):
-        batch.require_alone(second, "topic_sink", "pages")

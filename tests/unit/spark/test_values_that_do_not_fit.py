@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     BooleanType,
     DateType,
     DecimalType,
+    DoubleType,
     FloatType,
     IntegerType,
     LongType,
@@ -36,9 +37,15 @@ from rayka.spark import arrow_values, avro_values, json_values, registry_values
 NOON = datetime.datetime(2024, 5, 6, 12, tzinfo=datetime.UTC)
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 3}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+TIME_MILLIS = {"type": "int", "logicalType": "time-millis"}
+TIME_MICROS = {"type": "long", "logicalType": "time-micros"}
+TIME = datetime.time(12, 34, 56, 7_008)
 LOST_IN_AVRO = {
     "a fraction": ("double", 19.99, LongType()),
-    "a fraction of a decimal": (DECIMAL, decimal.Decimal("1.500"), IntegerType()),
+    "a decimal in an integer": (DECIMAL, decimal.Decimal("2.000"), IntegerType()),
+    "a decimal in a double": (DECIMAL, decimal.Decimal("1.500"), DoubleType()),
+    "a decimal in a float": (DECIMAL, decimal.Decimal("1.500"), FloatType()),
+    "a time of day in a timestamp": (TIME_MILLIS, TIME, TimestampType()),
     "a fraction in an array": ({"type": "array", "items": "double"}, [1.0, 1.5], ArrayType(LongType())),
     "a fraction in a map": ({"type": "map", "values": "double"}, {"x": 1.5}, MapType(StringType(), LongType())),
     "a long in an integer": ("long", 1 << 40, IntegerType()),
@@ -54,7 +61,10 @@ LOST_IN_AVRO = {
 }
 FITTING_IN_AVRO = {
     "a whole double": ("double", 20.0, LongType(), 20),
-    "a whole decimal": (DECIMAL, decimal.Decimal("2.000"), IntegerType(), 2),
+    "a decimal": (DECIMAL, decimal.Decimal("1.239"), DecimalType(6, 3), decimal.Decimal("1.239")),
+    "a time of day in milliseconds": (TIME_MILLIS, TIME, IntegerType(), 45_296_007),
+    "a time of day in microseconds": (["null", TIME_MICROS], TIME, LongType(), 45_296_007_008),
+    "times of day in an array": ({"type": "array", "items": TIME_MILLIS}, [TIME], ArrayType(LongType()), [45_296_007]),
     "a double that a float rounds": ("double", 0.1, FloatType(), pytest.approx(0.1)),
     "a timestamp": (MILLIS, NOON, TimestampType(), NOON),
     "a date": ({"type": "int", "logicalType": "date"}, NOON.date(), DateType(), NOON.date()),

@@ -1,0 +1,48 @@
+"""The frames of one batch that sinks write: the function of a stream may give a sink several of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rayka.errors import ErrorCode, RaykaError
+
+
+class Frames:
+    """How many frames of a batch are written, for each topic, directory or table that they go to."""
+
+    def __init__(self) -> None:
+        self._written: Counter[str] = Counter()
+        self._begun: set[str] = set()
+        self._threads: dict[str, int] = {}
+
+    @contextmanager
+    def next(self, place: str) -> Iterator[int]:
+        """Write a frame; its number, from 0, tells it from the others when the batch comes again.
+
+        So their order must be the same then. Raises INVALID_REQUEST in another thread than that of the first frame, and
+        behind a frame that has failed: what comes next may be any frame, also one that is written.
+        """
+        thread = threading.get_ident()
+        if self._threads.setdefault(place, thread) != thread:
+            raise _refused(f"Two threads write frames of one batch to {place}: call the sinks one after the other")
+        if place in self._begun:
+            raise _refused(f"A frame of this batch for {place} has failed: let the batch fail, so that it comes again")
+        self._begun.add(place)
+        yield self._written[place]
+        self._written[place] += 1
+        self._begun.remove(place)
+
+    @contextmanager
+    def only(self, place: str) -> Iterator[None]:
+        """Write the only frame. Raises INVALID_REQUEST for a second one, which would be taken for the first."""
+        if self._written[place]:
+            raise _refused(f"{place} has a frame of this batch, and there can be one: unite them, or use another place")
+        yield
+        self._written[place] += 1
+
+
+def _refused(message: str) -> RaykaError:
+    return RaykaError(ErrorCode.INVALID_REQUEST, message)
