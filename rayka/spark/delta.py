@@ -68,6 +68,9 @@ def delta_sink(
     of the expression, and makes one row of it that keeps that column; if it makes none, the table keeps the row that it
     has. All records of a key must be in one partition.
 
+    Each call is a frame of its own of the batch: a function for `foreachBatch` may write several to one table. It must
+    call them in the same order when the batch comes again, and let the batch fail if one of them fails.
+
     The first batch creates the table, unless it is there. Delta rewrites small files as large ones from 50
     on (`delta.autoOptimize.autoCompact`). A table belongs to the stream that writes to it first. Another
     stream, or one whose checkpoint was deleted, would append records that are there: its first batch raises

@@ -29,7 +29,8 @@ def parquet_sink(path: str | os.PathLike[str], transform: Callable[[DataFrame], 
 
     The path belongs to the stream that writes to it first. Another stream, or one whose checkpoint was deleted, has
     batches of the same numbers, which would be taken for those that are there: its first batch raises INVALID_REQUEST.
-    So does a batch that is there with other offsets, because its checkpoint was copied or restored.
+    So does a batch that is there with other offsets, because its checkpoint was copied or restored, and a second frame
+    of one batch.
     """
     return ParquetSink(Path(path).absolute(), transform)
 

@@ -186,7 +186,8 @@ def topic_sink(
     job fails it is written again, a few times, in another transaction. A stream that is started again with its
     checkpoint ends what the earlier run left open, and goes on behind the last batch that was committed.
 
-    A sink that does more may call several of these, each for another topic, and each topic has its transaction.
+    A sink that does more may call several of these, each for another topic, and each topic has its transaction. A
+    second call for one topic in a batch raises INVALID_REQUEST.
     """
     given = {"value": value, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
     return TopicSink(topic, transform, given, producer or {})
