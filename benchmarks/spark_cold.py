@@ -4,7 +4,7 @@ The job reads a topic (records of 100 B, lz4) in a new process and asks for the 
 key and the largest timestamp: once cold, then again. It runs in turns with Spark's own Kafka source on Apache Kafka,
 with `rayka.spark` on RayDP, and with `format("rayka")` on PySpark 4, whose environment `--spark4` names; each has 2
 cores, and its broker runs already, filled. Times begin when the process is started; the load of the machine stands
-beside them.
+beside them. `--page` writes the medians into docs/spark.md; the runs are in benchmarks/results/spark_cold.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -90,6 +91,7 @@ def run_job(name: str, bootstrap: str, cores: int, started: float) -> Result:
         "whole": ends[0],
         "later": statistics.median(later),
         "records": counted,
+        "version": spark.version,
     }
     assert len(set(answers)) == 1, answers
     spark.stop()
@@ -132,20 +134,48 @@ def filled_brokers(names: set[str], records: int, partitions: int) -> Iterator[d
         yield found
 
 
-def table(results: dict[str, list[Result]]) -> str:
-    """Each job's runs and their medians, and the medians' ratio to those of the first job."""
-    stages = ("first line", "session", "first query", "whole", "later")
-    lines = [f"{'s':<10}" + "".join(f"{stage:>13}" for stage in stages) + f"{'load before':>13}"]
-    for name, runs in results.items():
-        for run in runs:
-            lines.append(f"{name:<10}" + "".join(f"{run[stage]:13.2f}" for stage in (*stages, "load before")))
-    peer = next(iter(results.values()))
-    for name, runs in results.items():
-        medians = {stage: statistics.median(run[stage] for run in runs) for stage in stages}
-        lines.append(f"{name + ' med.':<10}" + "".join(f"{medians[stage]:13.2f}" for stage in stages))
-        ratios = {stage: medians[stage] / statistics.median(run[stage] for run in peer) for stage in stages}
-        lines.append(f"{'  ratio':<10}" + "".join(f"{ratios[stage]:13.2f}" for stage in stages))
+STAGES = ("session", "first query", "whole", "later")
+TITLES = {
+    "kafka": "Spark's Kafka source on Apache Kafka",
+    "raydp": "`rayka.spark` on RayDP",
+    "spark4": '`format("rayka")`',
+}
+PAGE = Path(__file__).parents[1] / "docs" / "spark.md"
+BEGIN, END = "<!-- written by python -m benchmarks.spark_cold --page -->\n", "<!-- end -->\n"
+
+
+def medians(runs: list[Result]) -> dict[str, float]:
+    """A job's stages; the session is counted from the start of the process."""
+    return {
+        stage: statistics.median(run[stage] + run["first line"] * (stage == "session") for run in runs)
+        for stage in STAGES
+    }
+
+
+def table(results: dict[str, list[Result]], context: dict[str, str]) -> str:
+    """The medians of each job, with their ratios to those of the first job, in Markdown."""
+    runs = [run for runs in results.values() for run in runs]
+    loads = [run["load before"] for run in runs]
+    rounds = min(len(runs) for runs in results.values())
+    lines = [
+        f"Medians of {rounds} turns in seconds, and the ratio to Spark's Kafka source ({context['date']}, commit"
+        f" {context['commit']}, {context['machine']}, load {min(loads):.1f} to {max(loads):.1f}):",
+        "",
+        f"| | {' | '.join(STAGES)} |",
+        "|" + " --- |" * (1 + len(STAGES)),
+    ]
+    peer = medians(next(iter(results.values())))
+    for name, found in results.items():
+        cells = [f"{value:.1f} ({value / peer[stage]:.2f})" for stage, value in medians(found).items()]
+        lines.append(f"| {TITLES[name]}, PySpark {found[0]['version']} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def write_page(text: str) -> None:
+    """Put the table into docs/spark.md."""
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}{text}\n{END}{rest.partition(END)[2]}")
 
 
 def main() -> None:
@@ -156,6 +186,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2, help="cores of Spark")
     parser.add_argument("--rounds", type=int, default=5, help="turns")
     parser.add_argument("--only", nargs="+", choices=tuple(JOBS), default=tuple(JOBS))
+    parser.add_argument("--page", action="store_true", help="write the table into docs/spark.md")
     parser.add_argument("--spark4", default=".venv/spark4/bin/python", help="the Python that has PySpark 4")
     for name in ("--job", "--bootstrap", "--started"):
         parser.add_argument(name, help=argparse.SUPPRESS)
@@ -163,17 +194,37 @@ def main() -> None:
     if chosen.job:
         print(json.dumps(run_job(chosen.job, chosen.bootstrap, chosen.cores, float(chosen.started))))
         return
+    compare(chosen)
+
+
+def compare(chosen: argparse.Namespace) -> None:
+    """Run the jobs in turns; what is imported here is not imported by the jobs."""
+    from benchmarks.report import RESULTS, commit, machine
+
+    context = {"command": shlex.join(["python", "-m", "benchmarks.spark_cold", *sys.argv[1:]])}
+    context |= {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine()}
+    path = RESULTS / "spark_cold" / f"{time.strftime('%Y-%m-%d-%H%M')}.json"
     results: dict[str, list[Result]] = {name: [] for name in chosen.only}
     with filled_brokers(set(chosen.only), chosen.records, chosen.partitions) as brokers:
         for _ in range(chosen.rounds):
             for name in chosen.only:
-                python = chosen.spark4 if name == "spark4" else sys.executable
-                bootstrap, environment = brokers[name]
-                result = in_process(name, python, bootstrap, chosen.cores, environment)
-                assert result["records"] == chosen.records, result
-                results[name].append(result)
-                print(name, json.dumps(result), file=sys.stderr, flush=True)
-    print(table(results))
+                results[name].append(one_turn(name, chosen, brokers[name]))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(context | {"runs": results}, indent=1) + "\n")
+    text = table(results, context)
+    print(text)
+    if chosen.page:
+        write_page(text)
+
+
+def one_turn(name: str, chosen: argparse.Namespace, broker: tuple[str, dict[str, str]]) -> Result:
+    """Run one job, and show its times."""
+    bootstrap, environment = broker
+    python = chosen.spark4 if name == "spark4" else sys.executable
+    result = in_process(name, python, bootstrap, chosen.cores, environment)
+    assert result["records"] == chosen.records, result
+    print(name, json.dumps(result), file=sys.stderr, flush=True)
+    return result
 
 
 if __name__ == "__main__":

@@ -79,8 +79,7 @@ def test_all_frames_of_a_batch_are_upserted_once(spark, cluster, topic, tmp_path
         sinks[0](frame.where("partition = 7"), batch_id)
         if failures:
             raise failures.pop()
-        sinks[0](frame.where("partition = 1"), batch_id)
-        sinks[1](frame.where("partition = 2"), batch_id)
+        sinks[1](frame.where("partition > 0 and partition < 7"), batch_id)
 
     arguments = {"checkpoint": tmp_path / "checkpoint", "sink": write}
     with stream_topic(spark, topic, **arguments) as stream, pytest.raises(OSError, match="the network is down"):
@@ -88,7 +87,7 @@ def test_all_frames_of_a_batch_are_upserted_once(spark, cluster, topic, tmp_path
     with stream_topic(spark, topic, **arguments) as stream:
         stream.process_available()
     assert places(spark, tmp_path / "table") == once(30)
-    assert sorted(commit.get("frame", 0) for commit in commits_of_batches(spark, tmp_path / "table")) == [0, 1, 2, 3]
+    assert sorted(commit.get("frame", 0) for commit in commits_of_batches(spark, tmp_path / "table")) == [0, 1, 2]
 
 
 def test_a_table_has_the_last_record_of_each_key(spark, cluster, topic, tmp_path):
