@@ -185,6 +185,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=8, help="partitions of the topic")
     parser.add_argument("--cores", type=int, default=2, help="cores of Spark")
     parser.add_argument("--rounds", type=int, default=5, help="turns")
+    parser.add_argument("--minutes", type=float, default=60, help="no further turns that would last longer in all")
     parser.add_argument("--only", nargs="+", choices=tuple(JOBS), default=tuple(JOBS))
     parser.add_argument("--page", action="store_true", help="write the table into docs/spark.md")
     parser.add_argument("--spark4", default=".venv/spark4/bin/python", help="the Python that has PySpark 4")
@@ -205,8 +206,13 @@ def compare(chosen: argparse.Namespace) -> None:
     context |= {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine()}
     path = RESULTS / "spark_cold" / f"{time.strftime('%Y-%m-%d-%H%M')}.json"
     results: dict[str, list[Result]] = {name: [] for name in chosen.only}
+    began = time.monotonic()
     with filled_brokers(set(chosen.only), chosen.records, chosen.partitions) as brokers:
-        for _ in range(chosen.rounds):
+        turns_began = time.monotonic()
+        for turn in range(chosen.rounds):
+            now = time.monotonic()
+            if turn and now - began + (now - turns_began) / turn > 60 * chosen.minutes:
+                break
             for name in chosen.only:
                 results[name].append(one_turn(name, chosen, brokers[name]))
             path.parent.mkdir(parents=True, exist_ok=True)
