@@ -122,7 +122,7 @@ class DeltaSink:
             raise RaykaError(ErrorCode.INVALID_REQUEST, 'delta_sink is for streams: write a batch with format("delta")')
         rows = self._transformed(df) if self._key is None else self._upserts(df, self._key)
         self._require_owner(rows, batch.stream_id)
-        with frames_of(df, batch).next(f"Table {self._table_id} ({self._path})") as number:
+        with frames_of(df, batch).next(f"the Delta table {self._table_id}") as number:
             commit = Commit(batch, number)
             if self._key is None:
                 rows.write.format("delta").mode("append").options(**commit.options()).save(self._path)

@@ -39,7 +39,9 @@ class Frames:
     def only(self, place: str) -> Iterator[None]:
         """Write the only frame. Raises INVALID_REQUEST for a second one, which would be taken for the first."""
         if self._written[place]:
-            raise _refused(f"{place} has a frame of this batch, and there can be one: unite them, or use another place")
+            raise _refused(
+                f"A frame of this batch is in {place}, and there can be one: unite them, or use another place"
+            )
         yield
         self._written[place] += 1
 

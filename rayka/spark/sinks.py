@@ -50,7 +50,7 @@ class ParquetSink:
             self._write_once(df, batch_id, None)
             return
         self._require_owner(batch.stream_id)
-        with frames_of(df, batch).only(f"The path {self._directory} of a parquet_sink"):
+        with frames_of(df, batch).only(f"{self._directory} of a parquet_sink"):
             self._write_once(df, batch_id, batch)
 
     def _write_once(self, df: DataFrame, batch_id: int, batch: BatchIdentity | None) -> None:

@@ -217,7 +217,7 @@ class TopicSink:
         running.sinks.add(self)
         rows = records_of(df if self._transform is None else self._transform(df), **self._columns)
         planned = PlannedOffsets(self._group(running.stream_id), batch_id, running.ranges)
-        with running.frames.only(f"The topic {self._topic} of a topic_sink"):
+        with running.frames.only(f"topic {self._topic} of a topic_sink"):
             self._write(rows, self._transactions_of(df, running), planned)
 
     def _write(self, rows: DataFrame, transactions: TopicTransactions, planned: PlannedOffsets) -> None:

@@ -133,7 +133,7 @@ def test_a_stream_writes_to_several_topics(spark, cluster, topic, other_topic, t
         assert found(cluster, other_topic) == found(cluster, f"{other_topic}-2") == once(30)
         sinks.append(topic_sink(other_topic))
         fill(cluster, topic, 30, start=30)
-        with pytest.raises(RaykaError, match="of a topic_sink has a frame of this batch"):
+        with pytest.raises(RaykaError, match="A frame of this batch is in topic"):
             stream.process_available()
 
 

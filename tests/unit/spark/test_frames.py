@@ -52,6 +52,6 @@ def test_a_second_frame_is_refused_before_its_rows_are_left_out() -> None:
     for place in ("pages", "clicks"):
         with frames.only(place):
             pass
-    with pytest.raises(RaykaError, match="pages has a frame of this batch") as refused, frames.only("pages"):
+    with pytest.raises(RaykaError, match="A frame of this batch is in pages") as refused, frames.only("pages"):
         pass
     assert refused.value.code is ErrorCode.INVALID_REQUEST
