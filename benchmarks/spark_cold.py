@@ -105,7 +105,12 @@ def in_process(name: str, python: str, bootstrap: str, cores: int, environment: 
     command = [python, "-m", "benchmarks.spark_cold", "--job", name, "--bootstrap", bootstrap, "--cores", str(cores)]
     command += ["--started", repr(time.time())]
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, cwd=root, env={**os.environ, **environment}
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=root,
+        env={**os.environ, "PYSPARK_PYTHON": python, **environment},
     )
     return {**json.loads(done.stdout[done.stdout.rindex("{") :]), "load before": load}
 
