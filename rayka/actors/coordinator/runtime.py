@@ -33,6 +33,7 @@ class CoordinatorRuntime(Generic[C]):
         self._config = config
         self._broker_id = broker_id
         self._codec = MessageCodec(spec.message_types())
+        self._image = MetadataImage()
         self._topics = Topics()
         self._configs = CoordinatorConfigs(config)
         self._coordinators: dict[int, CoordinatorContext[C]] = {}
@@ -65,15 +66,26 @@ class CoordinatorRuntime(Generic[C]):
         for number in list(self._coordinators):
             self.leaves(number)
 
+    def take_image(self, image: MetadataImage) -> None:
+        """Let the coordinators that load from now on begin with these topics and configs.
+
+        One that has loaded while the logs of other partitions are still opened would know no topics otherwise: it
+        would assign nothing to its groups, and delete their state for want of the topics at last.
+        """
+        before, self._image = self._image, image
+        if before.topics is not image.topics or before.brokers is not image.brokers:
+            self._topics = topics_of(image)
+        if before.configs is not image.configs:
+            broker = self._config.with_dynamic(image.broker_configs(self._broker_id))
+            self._configs = CoordinatorConfigs(broker, group_configs(image))
+
     def image_changed(self, before: MetadataImage, after: MetadataImage) -> None:
         """Tell the coordinators about topics and configs."""
+        self.take_image(after)
         if before.topics is not after.topics or before.brokers is not after.brokers:
-            self._topics = topics_of(after)
             for coordinator in list(self._coordinators.values()):
                 coordinator.on_new_metadata_image()
         if before.configs is not after.configs:
-            broker = self._config.with_dynamic(after.broker_configs(self._broker_id))
-            self._configs = CoordinatorConfigs(broker, group_configs(after))
             for coordinator in list(self._coordinators.values()):
                 coordinator.on_new_configs()
 

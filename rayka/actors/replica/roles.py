@@ -72,6 +72,8 @@ class ReplicaRoles:
         """
         async with self._lock:
             self._image = after
+            for coordinator in self._coordinators.values():
+                coordinator.take_image(after)
             for name, topic in before.topics.items():
                 present = after.topics.get(name)
                 if present is not topic and (present is None or present.topic_id != topic.topic_id):

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import errno
 import os
+import threading
 import uuid
 from pathlib import Path
 
@@ -42,7 +43,14 @@ class NoNewDirectories(RealFiles):
 
     error: BaseException | None = None
 
+    def __init__(self) -> None:
+        self.made = threading.Event()
+        self.going_on = threading.Event()
+        self.going_on.set()
+
     def make_directory(self, path: str) -> None:
+        self.made.set()
+        assert self.going_on.wait(60)
         if self.error is not None:
             raise self.error
         super().make_directory(path)
@@ -58,7 +66,7 @@ class Actor:
         config, disk = BrokerConfig.parse({}), DiskThread()
         server = ReplicaServer(self.replicas, self.directory, disk)
         assignments = DirectoryAssignments(ActorRegistration(ACTOR, 1, str(path), "1"), self.directory, disk, None)
-        groups = CoordinatorRuntime(GROUPS, server, config, 1)
+        self.groups = groups = CoordinatorRuntime(GROUPS, server, config, 1)
         self.roles = ReplicaRoles(
             ACTOR, self.replicas, self.directory, disk, server, {OFFSETS_TOPIC: groups}, assignments, config
         )
@@ -69,6 +77,20 @@ class Actor:
     @property
     def served(self) -> list[str]:
         return [topic.name for topic in TOPICS if TopicPartition(topic.name, 0) in self.replicas]
+
+
+def test_a_coordinator_that_loads_while_other_logs_are_opened_knows_the_topics(tmp_path: Path) -> None:
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        actor.files.going_on.clear()
+        taking = asyncio.create_task(actor.take(MetadataImage(), IMAGE))
+        await asyncio.to_thread(actor.files.made.wait, 60)
+        assert actor.groups._topics.by_id.keys() == IMAGE.topic_names_by_id.keys()
+        actor.files.going_on.set()
+        await taking
+        await actor.roles.stop()
+
+    asyncio.run(run())
 
 
 def full_disk() -> OSError:
