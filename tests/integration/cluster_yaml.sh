@@ -46,7 +46,7 @@ from confluent_kafka import Producer
 
 producer = Producer({"bootstrap.servers": "127.0.0.1:29092"})
 producer.produce("greetings", b"hello over the wire")
-print("undelivered:", producer.flush(30))
+print("undelivered:", producer.flush(120))
 CLIENT
 launcher exec "$scratch/cluster.yaml" 'rayka consume greetings'
 grep 'hello over the wire' "$scratch/log" | tr -d '\r'
