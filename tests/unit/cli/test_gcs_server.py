@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from rayka.cli.daemon import gcs_server
@@ -78,9 +79,13 @@ class Machine:
         (self.directory / "ENDS").touch()
 
     def stop(self) -> None:
-        for process in self.running:
-            process.kill()
-            process.wait()
+        """Kill what runs, also what a program under test has started from here."""
+        for process in psutil.process_iter(["exe"]):
+            if Path(process.info["exe"] or "/").parent == self.directory:
+                process.kill()
+        for started in self.running:
+            started.kill()
+            started.wait()
 
 
 @pytest.fixture
