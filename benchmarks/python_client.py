@@ -2,7 +2,8 @@
 
 One broker, four partitions; each figure is from a process of its own, and the two clients take turns. Producers have
 batches of up to 1 MB that linger for 5 ms; a figure counts until the last acknowledgement. Consumers read what is in
-the page cache. The clock runs while a process loads compiled code: of a long run (`--times`) that is a small part.
+the page cache. The first run of each load does not count: what is not compiled yet is compiled and stored then. The
+clock runs while a process loads compiled code: of a long run (`--times`) that is a small part.
 Processor seconds are those of the client's and the broker's processes together, for each million records; times are in
 ms. `confluent-kafka` has no calls like some of rayka's: these are compared with its quickest. The first line says how
 fast this machine copies memory, and writes and reads files in the page cache: no broker writes records faster.
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from typing import Any
 from benchmarks import load
 from benchmarks.brokers import Rayka
 from rayka.client import runtime
+from rayka.client.compiled import THREAD_NAME as COMPILING
 from rayka.testing import cpu_s
 
 Figures = dict[str, float]
@@ -191,14 +194,18 @@ def theirs_iterate(bootstrap: str, topic: str, size: int, count: int) -> Figures
 
 
 def ours_poll(address: str, topic: str, size: int, count: int) -> Figures:
+    options = {"timeout_ms": 1000, "max_records": load.CALL_RECORDS}
+    return polled(address, topic, count, lambda consumer: sum(map(len, consumer.poll(**options).values())))
+
+
+def polled(address: str, topic: str, count: int, poll: Callable[[Any], int]) -> Figures:
     consumer = ours_consumer(address, topic)
 
     def work() -> int:
         assign_ours(consumer, topic)
         seen = 0
         while seen < count:
-            polled = consumer.poll(timeout_ms=1000, max_records=load.CALL_RECORDS)
-            seen += sum(map(len, polled.values()))
+            seen += poll(consumer)
         return seen
 
     return timed(work)
@@ -220,16 +227,7 @@ def theirs_poll(bootstrap: str, topic: str, size: int, count: int) -> Figures:
 def ours_poll_table(address: str, topic: str, size: int, count: int) -> Figures:
     from rayka.storage.columns import read  # noqa: F401  as a program that works with Arrow has it
 
-    consumer = ours_consumer(address, topic)
-
-    def work() -> int:
-        assign_ours(consumer, topic)
-        seen = 0
-        while seen < count:
-            seen += consumer.poll_table(timeout_ms=1000).num_rows
-        return seen
-
-    return timed(work)
+    return polled(address, topic, count, lambda consumer: len(consumer.poll_table(timeout_ms=1000)))
 
 
 def theirs_consumer(bootstrap: str, topic: str) -> Any:
@@ -362,10 +360,10 @@ def compare(broker: Rayka, what: str, size: int, rounds: int, times: int, place:
     load.create_topic(broker.bootstrap, topic, PARTITIONS)
     if what in READS:
         load.produce_on(broker.bootstrap, topic, size, 3600, max_records=count)
-    for _ in range(rounds):
+    for _ in range(1 + rounds):
         for name, figures in zip(PAIRS[what], seen, strict=True):
             figures.append(run(broker, name, place, topic, size, count))
-    ours, theirs = map(median, seen)
+    ours, theirs = (median(figures[1:]) for figures in seen)
     shown = ("p50", "p99", "cpu") if what == "one" else ("rate", "cpu")
     load.delete_topic(broker.bootstrap, topic)  # or else the next records wait for the disk
     parts = [f"{each} {ours[each]:,.3f} / {theirs[each]:,.3f} = {ours[each] / theirs[each]:.2f}" for each in shown]
@@ -383,6 +381,8 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.load:
         print(json.dumps(work_in(*json.loads(chosen.load))), flush=True)
+        for thread in [each for each in threading.enumerate() if each.name == COMPILING]:
+            thread.join()  # or else the next process begins again
         return
     print("rayka / confluent-kafka = ratio; cpu: processor seconds for each million records", flush=True)
     with contextlib.ExitStack() as stack:

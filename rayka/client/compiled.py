@@ -17,6 +17,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 LOAD_AFTER_RECORDS = 20_000
+THREAD_NAME = "rayka-compiled"
 
 
 class Compiled:
@@ -35,7 +36,7 @@ class Compiled:
         self._records += records
         if self._records >= LOAD_AFTER_RECORDS and self._asked_in != os.getpid():
             self._asked_in = os.getpid()
-            threading.Thread(target=self.load, name="rayka-compiled", daemon=True).start()
+            threading.Thread(target=self.load, name=THREAD_NAME, daemon=True).start()
 
     def load(self) -> None:
         """Load it now. Where that fails plain Python is used for good, and the log says why."""
