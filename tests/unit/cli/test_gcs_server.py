@@ -265,7 +265,8 @@ def test_a_gcs_without_a_store_is_not_kept(machine: Machine) -> None:
     assert "in memory" in guarded.log.read_text()
 
 
-def test_the_loss_of_the_raylet_ends_the_broker(machine: Machine) -> None:
+@pytest.mark.parametrize("order", [signal.SIGTERM, signal.SIGINT])
+def test_the_loss_of_the_raylet_ends_the_broker(machine: Machine, order: int) -> None:
     server, _ = machine.gcs_server()
     raylet = machine.start("raylet")
     stop, stopper = socket.socketpair()
@@ -274,7 +275,7 @@ def test_the_loss_of_the_raylet_ends_the_broker(machine: Machine) -> None:
     kill(raylet)
     assert wait_for_end(stop, daemons) == "raylet is gone"
     kill(machine.running[0])
-    stopper.send(bytes([signal.SIGTERM]))
+    stopper.send(bytes([order]))
     assert wait_for_end(stop, daemons) is None, "an order to stop comes before the death of a daemon"
 
 
