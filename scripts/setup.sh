@@ -3,6 +3,7 @@
 # RAYKA_VENV names another environment than .venv. One that this script has not made is used as it is.
 
 RAYKA_VENV=$(realpath -m "${RAYKA_VENV:-.venv}")
+unset PYTHONDONTWRITEBYTECODE  # without bytecode every process of a broker, and every test worker, compiles all again
 
 say() { printf '%s\n' "$*" >&2; }
 
