@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rayka.client.consumer.consumer import AsyncConsumer, tables_module, unread
-from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.consumer.pending import Polled
+from rayka.client.consumer.records import ConsumerRecord, RecordBatches
+from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.loop import Closing, LoopThread, Shell, blocking, blocking_close
 from rayka.errors import ErrorCode, RaykaError
+from rayka.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,16 +48,32 @@ class Consumer(Shell[AsyncConsumer], Closing):
 
     assign = blocking(AsyncConsumer.assign)
     assignment = blocking(AsyncConsumer.assignment)
-    poll = blocking(AsyncConsumer.poll)
-    poll_batches = blocking(AsyncConsumer.poll_batches)
     seek = blocking(AsyncConsumer.seek)
+
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, ConsumerRecords]:
+        """See `AsyncConsumer.poll`."""
+        return self._deliver(self._core.taking(max_records), timeout_ms)
+
+    def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
+        """See `AsyncConsumer.poll_batches`."""
+        return self._deliver(self._core.taking_batches, timeout_ms)
+
+    def _deliver(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+        """An interrupt (Ctrl-C) while the answer comes leaves it to the next poll."""
+        with self._only_user():
+            polled = self._take(take, timeout_ms)
+            self._core.pending.end_delivery()
+            return polled
+
+    def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+        return self._loop.run(self._core.take(take, timeout_ms))
 
     def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """As `AsyncConsumer.poll_table`; the calling thread decodes."""
         polled = self.poll_batches(timeout_ms)
         try:
             return tables_module().table_of(polled, columns, self._core.config.check_crcs)
-        except RaykaError:
+        except BaseException:
             for partition, position in unread(polled):
                 self.seek(partition, position)
             raise
@@ -96,9 +115,9 @@ class Consumer(Shell[AsyncConsumer], Closing):
         return self._run(self._core.fill())
 
     def __next__(self) -> ConsumerRecord:
-        try:
-            return self._core.pending.popleft()
-        except IndexError:
-            if self._fill():
+        while True:
+            try:
                 return self._core.pending.popleft()
-            raise StopIteration from None
+            except IndexError:
+                if not self._fill():
+                    raise StopIteration from None

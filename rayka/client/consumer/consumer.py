@@ -60,6 +60,7 @@ class AsyncConsumer(AsyncClosing):
         self.home = home or asyncio.get_running_loop()
         self._broker = broker
         self._fetcher = Fetcher(broker, self.config, self.home)
+        self._fetcher.on_recreated = self._drop_pending
         self._is_closed = self._is_woken = False
         self.pending = PendingRecords()
         self._filled_s = 0.0
@@ -91,13 +92,13 @@ class AsyncConsumer(AsyncClosing):
         Raises the error of a partition that can't be read: OFFSET_OUT_OF_RANGE without a reset, CORRUPT_MESSAGE,
         INVALID_RECORD if a deserializer failed. Reading goes on at the same position at the next call.
         """
-        records = await self._take(partial(self._fetcher.take, self._limit(max_records)), timeout_ms)
+        records = await self.take(self.taking(max_records), timeout_ms)
         self.pending.end_delivery()
         return records
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """All record batches that were read ahead, not decoded; errors as `poll`."""
-        batches = await self._take(self._fetcher.take_batches, timeout_ms)
+        batches = await self.take(self.taking_batches, timeout_ms)
         self.pending.end_delivery()
         return batches
 
@@ -111,7 +112,7 @@ class AsyncConsumer(AsyncClosing):
         polled = await self.poll_batches(timeout_ms)
         try:
             return await asyncio.to_thread(tables_module().table_of, polled, columns, self.config.check_crcs)
-        except (RaykaError, asyncio.CancelledError):
+        except BaseException:
             for partition, position in unread(polled):
                 await self.seek(partition, position)
             raise
@@ -151,8 +152,11 @@ class AsyncConsumer(AsyncClosing):
     @at_home
     async def pause(self, *partitions: tuple[str, int]) -> None:
         """Give out no records of these partitions until `resume`."""
+        first_offsets = self.pending.first_offsets()
         for state in self._states(partitions):
             state.is_paused = True
+            if (offset := first_offsets.get(state.topic_partition)) is not None:
+                self._reposition(state, partial(state.seek, offset))
 
     @at_home
     async def resume(self, *partitions: tuple[str, int]) -> None:
@@ -233,6 +237,7 @@ class AsyncConsumer(AsyncClosing):
         self._is_closed = True
         self.pending.clear()
         self._fetcher.close()
+        self._fetcher.wake()
 
     @at_home
     async def fill(self) -> bool:
@@ -248,17 +253,32 @@ class AsyncConsumer(AsyncClosing):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        if not self.pending and not await self.fill():
-            raise StopAsyncIteration
-        return self.pending.popleft()
+        while True:
+            try:
+                return self.pending.popleft()
+            except IndexError:
+                if not await self.fill():
+                    raise StopAsyncIteration from None
 
     def _configure(self, config: Mapping[str, Any]) -> ConsumerConfig:
         return configure(ConsumerConfig, config)
 
     @at_home
-    async def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+    async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+        """What `take` gives, within `timeout_ms`. Its caller has it when it calls `pending.end_delivery`."""
+        return await self._wait(take, timeout_ms)
+
+    def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, ConsumerRecords]]:
+        """For `take`: what `poll` gives. Raises INVALID_REQUEST."""
+        return partial(self._taken, partial(self._fetcher.take, self._limit(max_records)))
+
+    def taking_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
+        """For `take`: what `poll_batches` gives."""
+        return self._taken(self._fetcher.take_batches)
+
+    def _taken(self, take: Callable[[], Polled]) -> Polled:
         self._return_pending()
-        return self.pending.begin_delivery(await self._wait(take, timeout_ms))
+        return self.pending.begin_delivery(take())
 
     async def _wait(self, take: Callable[[], Fetched], timeout_ms: float | None) -> Fetched:
         """What `take` gives as soon as that is not empty, or at the end of the time."""
@@ -285,6 +305,7 @@ class AsyncConsumer(AsyncClosing):
 
     def _take_some(self) -> dict[TopicPartition, ConsumerRecords]:
         """For iteration: `max_poll_records`, and more as long as the program is quick to take them."""
+        self._fetcher.check_topic_ids()
         self._return(self.pending.polled)
         taken = self._fetcher.take(self._fill_limit)
         if taken:
@@ -296,6 +317,7 @@ class AsyncConsumer(AsyncClosing):
 
     def _return_pending(self) -> None:
         """Un-read what has not reached the program."""
+        self._fetcher.check_topic_ids()
         self._return(self.pending.first_offsets())
 
     def _return(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -309,8 +331,11 @@ class AsyncConsumer(AsyncClosing):
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
         """Seek, and drop what iteration has not given out."""
         seek()
-        self.pending.keep(lambda partition: partition != state.topic_partition)
+        self._drop_pending(state.topic_partition)
         self._fetcher.pump()
+
+    def _drop_pending(self, topic_partition: TopicPartition) -> None:
+        self.pending.keep(lambda partition: partition != topic_partition)
 
     async def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> dict[TopicPartition, int]:
         found = await self._look_up({self._require_valid(partition): spec for partition in partitions})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -58,6 +58,8 @@ class Fetcher:
         self._is_closed = False
         self._seen_image: MetadataImage | None = None
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
+        self.on_recreated: Callable[[TopicPartition], None] = lambda _: None
+        """Called when positions in a partition mean nothing any more, as its topic is another one of the same name."""
 
     def assign(
         self, topic_partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int] = _NO_OFFSETS
@@ -80,8 +82,7 @@ class Fetcher:
         """Ask for whatever is wanted and not on its way."""
         if self._is_closed:
             return
-        if self._broker.image is not self._seen_image:
-            self._check_topic_ids()
+        self.check_topic_ids()
         wanted = [state for state in self.partitions.values() if _wants_records(state)]
         lost = [state for state in wanted if state.position is None]
         found = [state for state in wanted if state.position is not None]
@@ -147,8 +148,10 @@ class Fetcher:
             search.cancel()
         self._files.close()
 
-    def _check_topic_ids(self) -> None:
+    def check_topic_ids(self) -> None:
         """Notice topics that were deleted and created again since their positions were found."""
+        if self._broker.image is self._seen_image:
+            return
         self._seen_image = image = self._broker.image
         for state in self.partitions.values():
             topic = image.topics.get(state.topic_partition.topic)
@@ -164,6 +167,7 @@ class Fetcher:
         message = f"topic {name} was deleted and created again (topic id {old}, now {state.topic_id})"
         logger.warning("%s; auto_offset_reset is %s", message, self._config.auto_offset_reset)
         state.seek_by(None)
+        self.on_recreated(state.topic_partition)
         if self._config.auto_offset_reset == "none":
             self._fail(state, RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, message))
 

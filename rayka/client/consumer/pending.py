@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords, MadeRecords
@@ -14,6 +15,13 @@ from rayka.types import TopicPartition
 Polled = TypeVar(
     "Polled", bound=Mapping[TopicPartition, ConsumerRecords] | Mapping[TopicPartition, list[RecordBatches]]
 )
+
+
+class RecordPlace(NamedTuple):
+    """The partition and the offset of a record."""
+
+    topic_partition: TopicPartition
+    offset: int
 
 
 class PendingRecords:
@@ -54,6 +62,14 @@ class PendingRecords:
             self.make()
         return self.made.popleft()
 
+    def next_place(self) -> RecordPlace | None:
+        """Where the next record is, which is not made for this; None if there are no more."""
+        for record in islice(self.made, 1):
+            return RecordPlace(record.topic_partition, record.offset)
+        for partition, records in islice(self._waiting, 1):
+            return RecordPlace(partition, records.first_offset)
+        return None
+
     def take(self, limit: int) -> ConsumerRecords:
         """The next records, at most `limit` and all of one partition, not made for this; none if there are no more."""
         if self.made:
@@ -81,18 +97,17 @@ class PendingRecords:
         block = self.take(BLOCK_RECORDS)
         try:
             self.made.extend(block)
-        except RaykaError:
+        except BaseException as error:
             self._waiting.appendleft((partition, block.between(len(self.made), len(block))))
-            if not self.made:
+            if not self.made or not isinstance(error, RaykaError):
                 raise
         return True
 
     def first_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record of each partition that has one."""
-        offsets = {partition: records.first_offset for partition, records in reversed(self._waiting)}
-        if self.made:
-            offsets[self.made[0].topic_partition] = self.made[0].offset
-        return offsets | self.polled
+        waiting, made = [*self._waiting], [*islice(self.made, 1)]  # the caller's thread may take some meanwhile
+        offsets = {partition: records.first_offset for partition, records in reversed(waiting)}
+        return offsets | {record.topic_partition: record.offset for record in made} | self.polled
 
     def keep(self, is_wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop the records of all other partitions."""

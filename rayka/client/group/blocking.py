@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar, overload
 
 from rayka.client.consumer.blocking import Consumer
-from rayka.client.consumer.records import ConsumerRecord, RecordBatches
-from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.consumer.pending import Polled
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
 from rayka.client.group.coordinator import OffsetAndMetadata, ReadOffsets
 from rayka.client.group.member import RebalanceCallback
@@ -54,14 +53,6 @@ class GroupConsumer(Consumer):
         """See `AsyncGroupConsumer.committed`."""
         return self._run(self._core.committed(partitions))
 
-    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, ConsumerRecords]:
-        """See `AsyncGroupConsumer.poll`."""
-        return self._poll_events(self._core.taking(max_records), timeout_ms) or {}
-
-    def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
-        """See `AsyncGroupConsumer.poll_batches`."""
-        return self._poll_events(self._core.taking_batches, timeout_ms) or {}
-
     def commit_async(
         self,
         offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
@@ -92,16 +83,11 @@ class GroupConsumer(Consumer):
         finally:
             self._loop.run(self._core.stop())
 
-    def __next__(self) -> ConsumerRecord:
-        while True:
-            try:
-                return self._core.pending.popleft()
-            except IndexError:
-                if not self._fill():
-                    raise StopIteration from None
-
     def _fill(self) -> bool:
         return bool(self._poll_events(self._core.filling, self._core.config.consumer_timeout_ms))
+
+    def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+        return self._poll_events(take, timeout_ms) or {}
 
     def _poll_events(self, take: Callable[[], T], timeout_ms: float | None) -> T | None:
         deadline_s = deadline_after(timeout_ms)

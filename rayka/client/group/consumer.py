@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rayka.client.consumer.pending import PendingRecords, Polled
-from rayka.client.consumer.records import RecordBatches
 from rayka.client.consumer.sequence import ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
@@ -141,11 +140,11 @@ class AsyncGroupConsumer(CommittingConsumer):
 
         Raises also what the coordinator refuses for good, such as UNRELEASED_INSTANCE_ID; the next poll tries again.
         """
-        return await self._poll(self.taking(max_records), timeout_ms) or {}
+        return await super().poll(timeout_ms, max_records)
 
-    async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
-        """As `AsyncConsumer.poll_batches`."""
-        return await self._poll(self.taking_batches, timeout_ms) or {}
+    async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+        """As `AsyncConsumer.take`."""
+        return await self._poll_events(take, deadline_after(timeout_ms)) or {}
 
     async def fill(self) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""
@@ -234,21 +233,6 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._fetcher.close()
         self._fetcher.wake()
 
-    def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, ConsumerRecords]]:
-        """For `next_event`: what `poll` gives."""
-        limit = self._limit(max_records)
-
-        def take() -> dict[TopicPartition, ConsumerRecords]:
-            self._return_pending()
-            return self._fetcher.take(limit)
-
-        return take
-
-    def taking_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
-        """For `next_event`: what `poll_batches` gives."""
-        self._return_pending()
-        return self._fetcher.take_batches()
-
     def filling(self) -> PendingRecords:
         """For `next_event`: more for iteration."""
         self.pending.add(self._take_some())
@@ -276,11 +260,6 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     def _forget_pending(self) -> None:
         self.pending.keep(self._fetcher.partitions.__contains__)
-
-    async def _poll(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
-        polled = await self._poll_events(lambda: self.pending.begin_delivery(take()), deadline_after(timeout_ms))
-        self.pending.end_delivery()
-        return polled
 
     async def _poll_events(self, take: Callable[[], T], deadline_s: float | None) -> T | None:
         while isinstance(event := await self.next_event(take, deadline_s), RebalanceCallback):

@@ -19,9 +19,13 @@ CommitCallback = Callable[[CommitResults | None, BaseException | None], object]
 class ShareConsumer(Shell[AsyncShareConsumer], Closing):
     """The blocking form of `AsyncShareConsumer`, for one thread at a time."""
 
-    poll = blocking(AsyncShareConsumer.poll)
     renew = blocking(AsyncShareConsumer.renew)
     close = blocking_close(AsyncShareConsumer.close)
+
+    def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
+        """See `AsyncShareConsumer.poll`. An interrupt (Ctrl-C) while the answer comes gives the records back."""
+        self._core.end_last_poll()
+        return self._core.give(self._loop.run(self._core.poll_more(timeout_ms)))
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
         """See `AsyncShareConsumer.acknowledge`."""

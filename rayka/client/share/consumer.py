@@ -107,13 +107,11 @@ class AsyncShareConsumer(AsyncClosing):
         Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, and after
         `close`; what ended the membership; and an error of a partition that will not pass by itself.
         """
-        self._end_last_poll()
-        records = await self.poll_more(timeout_ms, self._max_poll_records)
-        self._given |= {(record.topic_partition, record.offset) for record in records}
-        return records
+        self.end_last_poll()
+        return self.give(await self.poll_more(timeout_ms))
 
     @at_home
-    async def poll_more(self, timeout_ms: float, max_records: int) -> list[ShareRecord]:
+    async def poll_more(self, timeout_ms: float, max_records: int | None = None) -> list[ShareRecord]:
         """As `poll`, for a program that holds records of earlier polls, and goes on to hold them.
 
         With `acquire_mode` `record_limit` there are no more than `max_records`.
@@ -125,7 +123,7 @@ class AsyncShareConsumer(AsyncClosing):
             if self._member.error is not None:
                 raise self._member.error
             left_s = max(0.0, until - self.home.time())
-            records = await self._fetched(min(left_s, _LONGEST_WAIT_S), max_records)
+            records = await self._fetched(min(left_s, _LONGEST_WAIT_S), max_records or self._max_poll_records)
             if records or self.home.time() >= until:
                 return records
 
@@ -139,7 +137,12 @@ class AsyncShareConsumer(AsyncClosing):
         """Whether the group has given it partitions."""
         return bool(self._member.assignment)
 
-    def _end_last_poll(self) -> None:
+    def give(self, records: list[ShareRecord]) -> list[ShareRecord]:
+        """The program has the records of its poll."""
+        self._given |= {(record.topic_partition, record.offset) for record in records}
+        return records
+
+    def end_last_poll(self) -> None:
         """Accept what the program was given, and release what came when its poll had been cancelled."""
         given, unacknowledged = self._given, list(self._unacknowledged)  # the other loop may add to it meanwhile
         if not self._is_implicit and (count := len(given.intersection(unacknowledged))):
@@ -287,7 +290,7 @@ class AsyncShareConsumer(AsyncClosing):
         first.
         """
         if self._is_implicit:
-            self._end_last_poll()
+            self.end_last_poll()
         return self._acknowledge(self._take_acknowledgements())
 
     async def acknowledge_alone(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> RaykaError | None:

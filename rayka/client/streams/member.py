@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from rayka.client.consumer.pending import PendingRecords
+from rayka.client.consumer.pending import PendingRecords, RecordPlace
 from rayka.client.consumer.positions import AssignedPartition
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.consumer.sequence import ConsumerRecords
@@ -25,6 +25,7 @@ from rayka.client.group.subscription import Subscription
 from rayka.client.loop import at_home
 from rayka.errors import RaykaError
 from rayka.gateway.ports import Broker
+from rayka.types import TopicPartition
 
 _MIN_WAIT_S = 0.01
 
@@ -44,7 +45,7 @@ class StreamMember(AsyncGroupConsumer):
             **config,
         )  # fmt: skip
         self._lock = threading.RLock()
-        self._current: ConsumerRecord | None = None
+        self._current: ConsumerRecord | RecordPlace | None = None
         self._reader: object = None
         self._saver: asyncio.Task[None] | None = None
 
@@ -68,9 +69,8 @@ class StreamMember(AsyncGroupConsumer):
         """The next records of one partition that are here, as `take_next`. They count as read at the next call."""
         with self._lock:
             self._reader = reader
-            records = self.pending.take(limit)
-            self._current = records[0] if records else None
-            return records
+            self._current = self.pending.next_place()
+            return self.pending.take(limit)
 
     def finish(self, reader: object) -> None:
         """If this thread or task reads the stream, it has processed the last record."""
@@ -113,6 +113,12 @@ class StreamMember(AsyncGroupConsumer):
         with self._lock:
             super()._forget_pending()
             if self._current is not None and self._current.topic_partition not in self._fetcher.partitions:
+                self._current = None
+
+    def _drop_pending(self, topic_partition: TopicPartition) -> None:
+        with self._lock:
+            super()._drop_pending(topic_partition)
+            if self._current is not None and self._current.topic_partition == topic_partition:
                 self._current = None
 
     def _position(self, state: AssignedPartition) -> int | None:

@@ -12,16 +12,20 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.consumer import tables
 from rayka.client.consumer.blocking import Consumer
 from rayka.client.consumer.consumer import AsyncConsumer, WakeupError
+from rayka.client.consumer.pending import PendingRecords
 from rayka.client.consumer.records import ConsumerRecord
+from rayka.client.consumer.sequence import ConsumerRecords, MadeRecords
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import iter_headers, seal
 from rayka.storage.format.records import read_batch
 from rayka.testing import wait_until
-from rayka.types import FetchPartition, IsolationLevel, TopicPartition
+from rayka.types import FetchPartition, IsolationLevel, TimestampType, TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import FaultyPartitions
+from tests.unit.client.interrupts import interrupt_next_answer
 
 EVENTS = TopicPartition("events", 0)
 
@@ -105,6 +109,84 @@ def test_iteration_goes_on_with_the_records_of_a_poll_that_was_cancelled(cluster
             return [record async for record in consumer]
 
     assert numbers(asyncio.run(asyncio.wait_for(main(), 60))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+@pytest.mark.parametrize("call", ["poll", "poll_batches", "poll_table"])
+def test_records_that_came_when_their_poll_was_interrupted_come_again(
+    cluster: Cluster, call: str, group: str | None
+) -> None:
+    fill(cluster, 3)
+    consumer: Any = cluster.consumer(group, auto_offset_reset="earliest")
+    consumer.assign([EVENTS])
+    interrupt_next_answer(consumer)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(consumer, call)(timeout_ms=30_000)
+    assert consumer.position(EVENTS) == 0
+    assert numbers(take(consumer, 3)) == [0, 1, 2]
+    consumer.close()
+
+
+def test_records_of_an_interrupted_poll_are_not_committed(cluster: Cluster) -> None:
+    fill(cluster, 3)
+    consumer = cluster.consumer("readers", auto_offset_reset="earliest")
+    consumer.assign([EVENTS])
+    interrupt_next_answer(consumer)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(timeout_ms=30_000)
+    consumer.close()
+    with cluster.consumer("readers", auto_offset_reset="earliest") as successor:
+        successor.assign([EVENTS])
+        assert numbers(take(successor, 3)) == [0, 1, 2]
+
+
+def test_records_come_again_when_no_table_was_made_of_them(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cluster, 3)
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with reader(cluster) as consumer:
+        with monkeypatch.context() as patched:
+            patched.setattr(tables, "table_of", fail)
+            with pytest.raises(MemoryError):
+                consumer.poll_table(30_000)
+        assert consumer.poll_table(30_000)["offset"].to_pylist() == [0, 1, 2]
+
+    async def in_asyncio() -> list[int]:
+        async with cluster.async_consumer(auto_offset_reset="earliest") as consumer:
+            await consumer.assign([EVENTS])
+            with monkeypatch.context() as patched:
+                patched.setattr(tables, "table_of", fail)
+                with pytest.raises(MemoryError):
+                    await consumer.poll_table(30_000)
+            return (await consumer.poll_table(30_000))["offset"].to_pylist()
+
+    assert asyncio.run(asyncio.wait_for(in_asyncio(), 60)) == [0, 1, 2]
+
+
+class InterruptedSource(MadeRecords):
+    """Records that are made two at a time; an interrupt comes before the third one is."""
+
+    interrupted = False
+
+    def records(self, start: int, end: int) -> list[ConsumerRecord]:
+        if start == 2 and not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return self[start : min(end, start + 2)]
+
+
+def test_an_interrupt_while_records_are_made_loses_none() -> None:
+    made = [ConsumerRecord(*EVENTS, offset, 0, TimestampType.CREATE_TIME, None, None, ()) for offset in range(7)]
+    taken, pending = ConsumerRecords(), PendingRecords()
+    taken.append(InterruptedSource(made), 0, 7)
+    pending.add({EVENTS: taken})
+    with pytest.raises(KeyboardInterrupt):
+        pending.popleft()
+    assert pending.first_offsets() == {EVENTS: 0}
+    assert [pending.popleft() for _ in made] == made
+    assert not pending
 
 
 def test_poll_is_bounded(cluster: Cluster) -> None:
@@ -251,6 +333,14 @@ def test_a_topic_that_was_created_again_is_read_by_the_reset(cluster: Cluster) -
         assert numbers(take(consumer, 10)) == [*range(10)]
 
 
+def test_the_rest_of_an_iteration_says_nothing_of_a_topic_that_was_created_again(cluster: Cluster) -> None:
+    fill(cluster, 5)
+    with reader(cluster) as consumer:
+        assert next(consumer).offset == 0
+        recreate(cluster, 10)
+        assert numbers(take(consumer, 10)) == [*range(10)]
+
+
 def test_a_topic_that_was_created_again_is_an_error_without_a_reset(cluster: Cluster) -> None:
     fill(cluster, 5)
     with reader(cluster, auto_offset_reset="none") as consumer:
@@ -296,6 +386,17 @@ def test_paused_partitions_give_nothing(cluster: Cluster) -> None:
         assert consumer.poll(20) == {}
         consumer.resume()
         assert {record.partition for record in take(consumer, 10)} == {0}
+
+
+def test_iteration_gives_no_records_of_paused_partitions(cluster: Cluster) -> None:
+    fill(cluster, 10)
+    with reader(cluster, consumer_timeout_ms=300) as consumer:
+        given = [next(consumer), next(consumer)]
+        consumer.pause(EVENTS)
+        assert list(consumer) == []
+        assert consumer.position(EVENTS) == 2
+        consumer.resume()
+        assert numbers([*given, *take(consumer, 8)]) == [*range(10)]
 
 
 def test_offsets_by_time(cluster: Cluster) -> None:
@@ -509,6 +610,23 @@ def test_a_closed_consumer_says_so(cluster: Cluster) -> None:
     consumer.close()
     with pytest.raises(RaykaError, match="The consumer is closed"):
         consumer.poll(0)
+
+
+def test_closing_ends_an_iteration_that_waits(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events")
+    consumer, ended = reader(cluster), []
+
+    def iterate() -> None:
+        with pytest.raises(RaykaError, match="The consumer is closed"):
+            next(consumer)
+        ended.append(True)
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    wait_until(lambda: consumer._core._fetcher._changed._waiters, 30, "the thread waits")
+    consumer.close()
+    thread.join(30)
+    assert ended
 
 
 def test_closing_ends_the_fetches(cluster: Cluster, faults: FaultyPartitions) -> None:

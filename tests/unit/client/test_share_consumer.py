@@ -22,6 +22,7 @@ from rayka.share.record_state import AcknowledgeType
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition, ShareFetchResult
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
+from tests.unit.client.interrupts import interrupt_next_answer
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
@@ -99,6 +100,18 @@ def test_records_that_came_when_their_poll_was_cancelled_are_delivered_again(clu
             return found
 
     assert asyncio.run(asyncio.wait_for(main(), 60)) == set(values)
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_records_that_came_when_their_poll_was_interrupted_are_delivered_again(cluster: Cluster, mode: str) -> None:
+    values = write(cluster, 3)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode=mode) as consumer:
+        interrupt_next_answer(consumer)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(timeout_ms=30_000)
+        taken = take(consumer, 3, ACCEPT)
+    assert sorted(record.value or b"" for record in taken) == values
+    assert {record.delivery_count for record in taken} == {2}
 
 
 class AwayLeaders:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rayka.client.streams.streams import AsyncStream, ConsumerConnector, Stream
 from rayka.client.streams.topic_filter import Blacklist, Whitelist
 from rayka.coordinator.groups.consumer.assignors import ranges
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.format.batch import iter_headers, seal
 from rayka.testing import wait_until
 from tests.unit.client.grouped import FAST_GROUPS, write
 
@@ -126,6 +128,25 @@ def test_a_batch_counts_as_read_when_the_next_one_is_asked_for(cluster: Cluster)
     with cluster.consumer_connector("g", **SETTINGS) as connector:
         (stream,) = connector.create_message_streams({"one": 1})["one"]
         assert [record.offset for record in stream.next_batch()] == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_batch_that_begins_with_a_malformed_record_is_given_out(cluster: Cluster, tmp_path: Path) -> None:
+    """The others of its records can be read."""
+    with cluster.producer() as producer:
+        for number in range(2):
+            producer.send_batch("one", 0, [b"%d" % (10 * number + digit) for digit in range(10)])
+    (segment,) = (tmp_path / "one-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    _, second = [place for place, _ in iter_headers(data)]
+    data[61] ^= 0xFF
+    seal(data, 0, second)
+    segment.write_bytes(data)
+    with cluster.consumer_connector("g", **{**SETTINGS, "consumer_timeout_ms": None}) as connector:
+        (stream,) = connector.create_message_streams({"one": 1})["one"]
+        batch = stream.next_batch(15)
+        with pytest.raises(RaykaError, match="CORRUPT_MESSAGE"):
+            list(batch)
+        assert [record.offset for record in [*batch[10:], *stream.next_batch()]] == [*range(10, 20)]
 
 
 def test_batches_in_asyncio(cluster: Cluster) -> None:
