@@ -52,20 +52,20 @@ class Consumer(Shell[AsyncConsumer], Closing):
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, ConsumerRecords]:
         """See `AsyncConsumer.poll`."""
-        return self._deliver(self._core.taking(max_records), timeout_ms)
+        return self._deliver(self._core.taking(max_records), timeout_ms) or {}
 
     def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """See `AsyncConsumer.poll_batches`."""
-        return self._deliver(self._core.taking_batches, timeout_ms)
+        return self._deliver(self._core.taking_batches, timeout_ms) or {}
 
-    def _deliver(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+    def _deliver(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         """An interrupt (Ctrl-C) while the answer comes leaves it to the next poll."""
         with self._only_user():
             polled = self._take(take, timeout_ms)
             self._core.pending.end_delivery()
             return polled
 
-    def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+    def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         return self._loop.run(self._core.take(take, timeout_ms))
 
     def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:

@@ -94,13 +94,13 @@ class AsyncConsumer(AsyncClosing):
         """
         records = await self.take(self.taking(max_records), timeout_ms)
         self.pending.end_delivery()
-        return records
+        return records or {}
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """All record batches that were read ahead, not decoded; errors as `poll`."""
         batches = await self.take(self.taking_batches, timeout_ms)
         self.pending.end_delivery()
-        return batches
+        return batches or {}
 
     async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
         """All records that were read ahead as a table, without a Python object for any of them; it may be empty.
@@ -264,7 +264,7 @@ class AsyncConsumer(AsyncClosing):
         return configure(ConsumerConfig, config)
 
     @at_home
-    async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+    async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         """What `take` gives, within `timeout_ms`. Its caller has it when it calls `pending.end_delivery`."""
         return await self._wait(take, timeout_ms)
 

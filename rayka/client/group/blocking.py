@@ -86,8 +86,8 @@ class GroupConsumer(Consumer):
     def _fill(self) -> bool:
         return bool(self._poll_events(self._core.filling, self._core.config.consumer_timeout_ms))
 
-    def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
-        return self._poll_events(take, timeout_ms) or {}
+    def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
+        return self._poll_events(take, timeout_ms)
 
     def _poll_events(self, take: Callable[[], T], timeout_ms: float | None) -> T | None:
         deadline_s = deadline_after(timeout_ms)

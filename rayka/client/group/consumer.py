@@ -142,9 +142,9 @@ class AsyncGroupConsumer(CommittingConsumer):
         """
         return await super().poll(timeout_ms, max_records)
 
-    async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled:
+    async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
         """As `AsyncConsumer.take`."""
-        return await self._poll_events(take, deadline_after(timeout_ms)) or {}
+        return await self._poll_events(take, deadline_after(timeout_ms))
 
     async def fill(self) -> bool:
         """Put the next records into `pending`, for iteration; False when `consumer_timeout_ms` is over."""

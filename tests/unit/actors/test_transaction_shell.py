@@ -21,7 +21,6 @@ from rayka.coordinator.request import Request, TransactionalRequest
 from rayka.coordinator.spec import CoordinatorSpec
 from rayka.coordinator.transactions.requests import (
     AddPartitionsRequest,
-    AddPartitionsResponse,
     EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
@@ -35,7 +34,7 @@ from rayka.replica.partition import Partition
 from rayka.types import TopicPartition, TransactionSupport, TxnMarker
 from tests.unit.actors.test_coordinator_log import FewDescriptors, open_partition
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS, PAYMENTS, REFUNDS = TopicPartition("orders", 0), TopicPartition("payments", 0), TopicPartition("refunds", 0)
 
 
 class Running:
@@ -177,17 +176,6 @@ def test_a_commit_of_offsets_is_answered_if_its_transaction_cannot_be_verified(t
     check(tmp_path, GROUPS, refuse)
 
 
-class Coordinators:
-    """Answers each producer epoch when told to."""
-
-    def __init__(self) -> None:
-        self.answers: dict[int, asyncio.Future[AddPartitionsResponse]] = {}
-
-    async def execute(self, request: AddPartitionsRequest) -> AddPartitionsResponse:
-        self.answers[request.producer_epoch] = asyncio.get_running_loop().create_future()
-        return await self.answers[request.producer_epoch]
-
-
 class Leaders:
     """Leaders that give these answers in turn, and the metadata of this process.
 
@@ -205,6 +193,11 @@ class Leaders:
         self.sent.append(marker)
         return [next(self.answers) for _ in marker.partitions]
 
+    @property
+    def asked(self) -> list[tuple[TopicPartition, ...]]:
+        """The partitions of each request."""
+        return [marker.partitions for marker in self.sent]
+
     def locate(self, partition: TopicPartition) -> tuple[str, int] | ErrorCode:
         return ("leader", 1) if self.is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -215,11 +208,13 @@ class Leaders:
         self.is_known = self.exists
 
 
-def write_markers(leaders: Leaders) -> Request[Any] | None:
-    """Write the marker of a commit to one partition."""
+def write_markers(
+    leaders: Leaders, partitions: tuple[TopicPartition, ...] = (ORDERS,), is_committed: bool = True
+) -> Request[Any] | None:
+    """Write the markers of a transaction."""
     nobody = cast(Any, None)
     links = TransactionLinks(nobody, cast(Any, leaders), lambda: BrokerConfig.parse({}), leaders.catch_up)
-    markers = TransactionMarkers("t", 5, 1, True, 2, (ORDERS,))
+    markers = TransactionMarkers("t", 5, 1, is_committed, 2, partitions)
     return asyncio.run(asyncio.wait_for(links.perform(markers, 3), 60))
 
 
@@ -242,6 +237,40 @@ def test_markers_are_sent_until_the_leader_has_written_them() -> None:
     assert leaders.caught_up == 0
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_marker_says_whose_transaction_ended_and_how(is_committed: bool) -> None:
+    leaders = Leaders(ErrorCode.NONE)
+    assert write_markers(leaders, is_committed=is_committed) == WRITTEN
+    assert leaders.sent == [
+        TxnMarker(
+            producer_id=5,
+            producer_epoch=1,
+            coordinator_epoch=3,
+            is_committed=is_committed,
+            transaction_version=2,
+            partitions=(ORDERS,),
+        )
+    ]
+
+
+def test_only_what_is_not_written_is_sent_again() -> None:
+    moved, done = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE
+    leaders = Leaders(done, moved, moved, done, moved, done)
+    assert write_markers(leaders, (ORDERS, PAYMENTS, REFUNDS)) == WRITTEN
+    assert leaders.asked == [(ORDERS, PAYMENTS, REFUNDS), (PAYMENTS, REFUNDS), (REFUNDS,)]
+
+
+def test_a_leader_that_is_away_for_long_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses_s: list[float] = []
+
+    async def sleep(duration_s: float) -> None:
+        pauses_s.append(duration_s)
+
+    monkeypatch.setattr("rayka.actors.coordinator.transactions.asyncio.sleep", sleep)
+    assert write_markers(Leaders(*[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 9, ErrorCode.NONE)) == WRITTEN
+    assert pauses_s == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0]
+
+
 def test_a_deleted_partition_needs_no_marker() -> None:
     leaders = Leaders(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, is_known=False, exists=False)
     assert write_markers(leaders) == WRITTEN
@@ -255,27 +284,3 @@ def test_a_partition_that_this_process_does_not_know_yet_gets_its_marker(away: i
     leaders = Leaders(*unknown, ErrorCode.NONE, is_known=False, away=away)
     assert write_markers(leaders) == WRITTEN
     assert len(leaders.sent) == away + 2
-
-
-def test_a_zombie_that_commits_offsets_takes_nothing_from_its_successor(tmp_path: Path) -> None:
-    async def check_both() -> None:
-        partition, _ = open_partition(tmp_path)
-        coordinators = Coordinators()
-        nobody = cast(Any, None)
-        links = TransactionLinks(cast(Any, coordinators), nobody, lambda: BrokerConfig.parse({}), nobody)
-
-        def ask(epoch: int) -> asyncio.Task[Verified]:
-            request = TxnOffsetCommitRequest("g", (), "t", 5, epoch, TransactionSupport.ADD_PARTITIONS)
-            return asyncio.ensure_future(links.verified(partition, request))
-
-        zombie, successor = ask(0), ask(1)
-        while len(coordinators.answers) < 2:
-            await asyncio.sleep(0)
-        coordinators.answers[0].set_result(AddPartitionsResponse((ErrorCode.PRODUCER_FENCED,)))
-        assert (await zombie)[0] is ErrorCode.INVALID_PRODUCER_EPOCH
-        coordinators.answers[1].set_result(AddPartitionsResponse((ErrorCode.NONE,)))
-        error, verification = await successor
-        assert error is ErrorCode.NONE
-        assert partition.log.begin_verification(5, 1, 0, 0) is verification, "its commit is appended"
-
-    asyncio.run(asyncio.wait_for(check_both(), 60))
