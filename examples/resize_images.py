@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as directory, rayka.start(f"{directory}/data"
             producer.send("images", size, key=b"image-%d" % number)
 
     with cluster.process("images", GROUP, Resizer, actors=2, delay_ms=200) as pool:
-        counts = pool.join(idle_ms=2000)
+        counts = pool.join(idle_ms=5000)
     print(f"{counts.accepted} thumbnails, {counts.rejected} image that is none, {counts.released} came back")
 
     with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=60_000) as consumer:

@@ -65,9 +65,9 @@ class Documents:
 
 def wait_for(url: str) -> dict[str, object]:
     """The outcome of a document."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        found = requests.get(url, timeout=30).json()
+        found = requests.get(url, timeout=120).json()
         if found["status"] in ("SUCCESS", "FAILURE"):
             return found
         time.sleep(0.1)
@@ -80,12 +80,12 @@ with tempfile.TemporaryDirectory() as directory, rayka.start(f"{directory}/data"
     serve.run(Documents.bind(Summarizer.bind()))
     url = f"http://127.0.0.1:{port}/documents"
     texts = ["Logs are simple. They only grow.", "Queues lease. They forget nothing.", " "]
-    ids = [requests.post(url, json={"text": text}, timeout=60).json()["task_id"] for text in texts]
+    ids = [requests.post(url, json={"text": text}, timeout=180).json()["task_id"] for text in texts]
     outcomes = [wait_for(f"{url}/{task_id}") for task_id in ids]
     for text, outcome in zip(texts, outcomes, strict=True):
         print(repr(text), "->", outcome)
     assert [outcome["status"] for outcome in outcomes] == ["SUCCESS", "SUCCESS", "FAILURE"]
-    task_id, name, error, *_ = rayka.Queue(name="failed-documents").get(timeout=30)
+    task_id, name, error, *_ = rayka.Queue(name="failed-documents").get(timeout=120)
     print(f"{name} {task_id} failed: {error}")
     assert (task_id, error) == (ids[2], "ValueError('the document has no text')")
     serve.shutdown()
