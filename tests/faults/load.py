@@ -10,8 +10,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from rayka.testing import wait_until
+from tests.support.scale import rounds
 
-RECOVERY_S = 120.0
+RECOVERY_S = rounds(120, 180)
 """How long a test waits for what follows a fault. It takes one or two seconds on a machine that does nothing else, and
 half a minute on one with ten times more to do than it can."""
 
