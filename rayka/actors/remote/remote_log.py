@@ -296,7 +296,7 @@ class RemoteLog:
             if segment_id in self._copying:
                 continue
             remote = await self._topic.read(metadata.partition)
-            if remote.get(segment_id) is None:
+            if segment_id in self._put and remote.get(segment_id) is None:
                 logger.warning("a copy of %s was deleted meanwhile: %s", metadata.partition, segment_id)
                 await self._topic.append(metadata)
             self._put.pop(segment_id, None)
