@@ -20,6 +20,7 @@ IDLE_SECONDS = 10.0
 RECOVERY_RECORD_BYTES = 1000
 TRANSACTIONS = "benchmarks.transactions"
 PER_S, COMMIT_COST = ("transactions/s",), ("p99", EARLY_COMMITS, ENDS)
+LEAST_COMMITS = 200
 LEVEL = 0.05
 MOST_WARM_UPS = 12
 WARM_UP_SECONDS = 2.0
@@ -125,6 +126,7 @@ def transactions(open_ms: float) -> Callable[[Broker, Options], Figures]:
     def run(broker: Broker, options: Options) -> Figures:
         topic = new_name("transactions")
         arguments = {"topic": topic, "size": 1000, "seconds": options.seconds, "open_ms": open_ms}
+        arguments["least_commits"] = LEAST_COMMITS
         figures = with_cpu(broker, lambda: load.run("write", TRANSACTIONS, bootstrap=broker.bootstrap, **arguments))
         delete(broker, topic)
         return figures

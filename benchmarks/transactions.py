@@ -18,8 +18,10 @@ EARLY_BYTES = 1_500_000_000
 EARLY_COMMITS, ENDS = "p99 of commits in the first 1.5 GB", "p99 of the end alone"
 
 
-def write(bootstrap: str, topic: str, size: int, seconds: float, open_ms: float) -> Figures:
+def write(bootstrap: str, topic: str, size: int, seconds: float, open_ms: float, least_commits: int = 0) -> Figures:
     """Transactions one after the other, each written to for `open_ms` (0: one record), and how long a commit takes.
+
+    It goes on for `seconds`, and until there are `least_commits`: the p99 of a hundred or fewer is their maximum.
 
     A commit sends what the client has gathered, and ends the transaction when all of it is acknowledged. From some
     amount of data on the kernel writes to the disk, and commits take longer: the faster broker is there sooner. So
@@ -32,7 +34,7 @@ def write(bootstrap: str, topic: str, size: int, seconds: float, open_ms: float)
     value, records, early = payload(size), 0, 0
     commits_ms, ends_ms = [], []
     began = time.perf_counter()
-    while time.perf_counter() < began + seconds:
+    while time.perf_counter() < began + seconds or len(commits_ms) < least_commits:
         producer.begin_transaction()
         opened = time.perf_counter()
         records += _fill(producer, topic, value, opened + open_ms / 1000)
