@@ -176,6 +176,45 @@ def test_a_commit_of_offsets_is_answered_if_its_transaction_cannot_be_verified(t
     check(tmp_path, GROUPS, refuse)
 
 
+def test_a_coordinator_of_a_new_epoch_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    """What waits for the one before is answered, and it is not loaded again for news of the epoch that it is in."""
+
+    async def lead_again(running: Running) -> None:
+        await running.start(ListGroupsRequest())
+        offsets = (CommittedOffset("orders", 0, 7),)
+        committing = running.send(TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS))
+        running.runtime.leads(running.partition)
+        assert not committing.done()
+        running.partition.become_leader(1)
+        await running.start(ListGroupsRequest())
+        answer = await asyncio.wait_for(committing, 60)
+        assert isinstance(answer, RaykaError)
+        assert answer.code is ErrorCode.NOT_COORDINATOR
+        running.runtime.leaves(0)
+        await running.start(ListGroupsRequest())
+        assert not isinstance(await running.send(ListGroupsRequest()), RaykaError), "it leads again in the same epoch"
+
+    check(tmp_path, GROUPS, lead_again)
+
+
+def test_markers_are_written_where_the_partition_is_led(tmp_path: Path) -> None:
+    async def write(running: Running) -> None:
+        await running.start(ListGroupsRequest())
+        marker = TxnMarker(5, 1, 3, True, 2, ())
+        answers: list[ErrorCode] = []
+        running.runtime.write_marker(1, marker, answers.append)
+        assert answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        running.runtime.write_marker(0, marker, answers.append)
+        while len(answers) < 2:
+            await asyncio.sleep(0)
+        assert answers[1] is ErrorCode.NONE
+        running.runtime.leaves(0)
+        running.runtime.write_marker(0, marker, answers.append)
+        assert answers[2] is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    check(tmp_path, GROUPS, write)
+
+
 class Leaders:
     """Leaders that give these answers in turn, and the metadata of this process.
 
