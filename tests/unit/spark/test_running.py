@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import rayka.spark.running
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
 from rayka.spark import batch_offsets, stream_id
-from rayka.spark.running import RunningBatch, batch_of, run_batch
+from rayka.spark.running import BatchIdentity, RunningBatch, batch_of, frames_of, run_batch
 
 RANGES = (OffsetRange("clicks", 0, 5, 9), OffsetRange("clicks", 1, 0, 0), OffsetRange("pages", 0, 1, 4))
 OFFSETS = {"clicks": {"0": [5, 9], "1": [0, 0]}, "pages": {"0": [1, 4]}}
@@ -68,3 +70,46 @@ def test_a_batch_with_records_that_were_not_written_is_never_passed_over(left: t
     for written in ({"clicks": {"0": [5, 9]}}, {}, None, [{"clicks": {"0": 9}}]):
         with pytest.raises(RaykaError, match="copied or restored"):
             batch.require_same(written, "/data/t")
+
+
+class Queries(dict):
+    """What a DataFrame of Structured Streaming knows of the queries that run, as Java shows it: runs by query."""
+
+    sparkSession = property(lambda self: self)  # noqa: N815
+    _jvm = property(lambda self: SimpleNamespace(java=SimpleNamespace(util=SimpleNamespace(UUID=self))))
+    _jsparkSession = property(lambda self: self)  # noqa: N815
+
+    def fromString(self, query_id: str) -> str:  # noqa: N802
+        return query_id
+
+    def sharedState(self) -> Queries:  # noqa: N802
+        return self
+
+    def activeStreamingQueries(self) -> Queries:  # noqa: N802
+        return self
+
+    def get(self, query_id: str) -> SimpleNamespace | None:
+        return SimpleNamespace(runId=lambda: self[query_id]) if query_id in self else None
+
+
+def test_frames_are_counted_for_each_batch_of_each_run_of_a_query() -> None:
+    running = Queries(first="run 1", second="run 1")
+
+    def write(query_id: str, batch_id: int) -> int:
+        with frames_of(running, BatchIdentity(query_id, batch_id, {})).next("t") as number:
+            return number
+
+    assert [write("first", 0), write("first", 0), write("second", 0), write("first", 0)] == [0, 1, 0, 2]
+    assert write("first", 1) == 0
+    running["second"] = "run 2"
+    assert write("second", 0) == 0
+
+
+def test_nothing_is_kept_of_queries_that_have_ended() -> None:
+    running = Queries(ended="run 1")
+    with frames_of(running, BatchIdentity("ended", 0, {})).next("t"):
+        pass
+    del running["ended"]
+    running["later"] = "run 1"
+    frames_of(running, BatchIdentity("later", 0, {}))
+    assert "ended" not in rayka.spark.running._frames
