@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple
@@ -28,6 +29,7 @@ class LoopThread:
     def __init__(self, name: str = "rayka-client") -> None:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._process_id = os.getpid()  # an interrupt in Thread.is_alive can make it say no for ever
         self._closed = False
         self._closing = threading.Lock()
         self._thread.start()
@@ -40,7 +42,7 @@ class LoopThread:
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called, or this is a fork of the process, which has none of its threads."""
-        return self._closed or not self._thread.is_alive()
+        return self._closed or os.getpid() != self._process_id
 
     @property
     def is_current(self) -> bool:
