@@ -172,7 +172,7 @@ def main() -> int:
         print(f"== {title}; RAYKA_SEED={seed} repeats its property tests", flush=True)
         done = soak(chosen.soak_minutes) if title == SOAK else run_part(PARTS[title], seed, chosen.minutes)
         rows[title] = row(title, done, seed)
-        failed |= bool(done.failures)
+        failed |= bool(done.failures) or done.is_interrupted
         write(rows)
         if done.is_interrupted:
             break
