@@ -120,15 +120,19 @@ class DeltaSink:
         batch = batch_of(df, batch_id)
         if batch is None:
             raise RaykaError(ErrorCode.INVALID_REQUEST, 'delta_sink is for streams: write a batch with format("delta")')
-        rows = self._transformed(df) if self._key is None else self._upserts(df, self._key)
-        self._require_owner(rows, batch.stream_id)
-        with frames_of(df, batch).next(f"the Delta table {self._table_id}") as number:
-            commit = Commit(batch, number)
-            if self._key is None:
-                rows.write.format("delta").mode("append").options(**commit.options()).save(self._path)
-            else:
-                self._merge(rows, commit)
-            batch.require_same(self._committed_offsets(df.sparkSession, commit), f"Table {self._path}")
+        frames = frames_of(df, batch)
+        with frames.attempt(f"the path {self._path}"):
+            rows = self._transformed(df) if self._key is None else self._upserts(df, self._key)
+            self._require_owner(rows, batch.stream_id)
+            with frames.next(f"the Delta table {self._table_id}") as number:
+                self._commit(rows, Commit(batch, number))
+
+    def _commit(self, rows: DataFrame, commit: Commit) -> None:
+        if self._key is None:
+            rows.write.format("delta").mode("append").options(**commit.options()).save(self._path)
+        else:
+            self._merge(rows, commit)
+        commit.batch.require_same(self._committed_offsets(rows.sparkSession, commit), f"Table {self._path}")
 
     def _committed_offsets(self, spark: SparkSession, commit: Commit) -> Any:
         """What a commit says that it has read: it is one of the last, or has to be looked for."""

@@ -16,24 +16,33 @@ class Frames:
     def __init__(self) -> None:
         self._written: Counter[str] = Counter()
         self._begun: set[str] = set()
-        self._threads: dict[str, int] = {}
+        self._threads: dict[str, threading.Thread] = {}  # not their ids, which later threads may have too
+
+    @contextmanager
+    def attempt(self, place: str) -> Iterator[None]:
+        """Make a frame and write it, by `next` once it is known where to.
+
+        Raises INVALID_REQUEST in another thread than that of the first frame, and behind a frame that has failed: what
+        comes next may be any frame, also one that is written.
+        """
+        thread = threading.current_thread()
+        if self._threads.setdefault(place, thread) is not thread:
+            raise _refused(f"Two threads write frames of one batch to {place}: call the sinks one after the other")
+        if place in self._begun:
+            raise _refused(f"A frame of this batch for {place} has failed: let the batch fail, so that it comes again")
+        self._begun.add(place)
+        yield
+        self._begun.remove(place)
 
     @contextmanager
     def next(self, place: str) -> Iterator[int]:
         """Write a frame; its number, from 0, tells it from the others when the batch comes again.
 
-        So their order must be the same then. Raises INVALID_REQUEST in another thread than that of the first frame, and
-        behind a frame that has failed: what comes next may be any frame, also one that is written.
+        So their order must be the same then. Raises as `attempt` does.
         """
-        thread = threading.get_ident()
-        if self._threads.setdefault(place, thread) != thread:
-            raise _refused(f"Two threads write frames of one batch to {place}: call the sinks one after the other")
-        if place in self._begun:
-            raise _refused(f"A frame of this batch for {place} has failed: let the batch fail, so that it comes again")
-        self._begun.add(place)
-        yield self._written[place]
-        self._written[place] += 1
-        self._begun.remove(place)
+        with self.attempt(place):
+            yield self._written[place]
+            self._written[place] += 1
 
     @contextmanager
     def only(self, place: str) -> Iterator[None]:
@@ -42,8 +51,12 @@ class Frames:
             raise _refused(
                 f"A frame of this batch is in {place}, and there can be one: unite them, or use another place"
             )
-        yield
         self._written[place] += 1
+        try:
+            yield
+        except BaseException:
+            self._written[place] -= 1
+            raise
 
 
 def _refused(message: str) -> RaykaError:

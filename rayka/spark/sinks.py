@@ -44,20 +44,20 @@ class ParquetSink:
         self._files = RealFiles()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write a batch, unless it is there; on disk when this returns."""
+        """Write a batch, unless it is there; on disk when this returns. Raises INVALID_REQUEST outside of a stream."""
         batch = batch_of(df, batch_id)
         if batch is None:
-            self._write_once(df, batch_id, None)
-            return
+            message = "parquet_sink is for streams, in the thread of their function: write a batch with df.write"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, message)
         self._require_owner(batch.stream_id)
         with frames_of(df, batch).only(f"{self._directory} of a parquet_sink"):
-            self._write_once(df, batch_id, batch)
+            self._write_once(df, batch)
 
-    def _write_once(self, df: DataFrame, batch_id: int, batch: BatchIdentity | None) -> None:
-        target = self._directory / f"batch_id={batch_id}"
+    def _write_once(self, df: DataFrame, batch: BatchIdentity) -> None:
+        target = self._directory / f"batch_id={batch.batch_id}"
         if not target.exists():
-            self._write(df, batch_id, target, batch)
-        elif batch is not None and (written := target / _OFFSETS).exists():
+            self._write(df, target, batch)
+        elif (written := target / _OFFSETS).exists():
             batch.require_same(json.loads(written.read_text()), target)
         self._files.sync_path(os.fspath(self._directory))
 
@@ -78,14 +78,13 @@ class ParquetSink:
                 "use the checkpoint that belongs to the path, or another path",
             )
 
-    def _write(self, df: DataFrame, batch_id: int, target: Path, batch: BatchIdentity | None) -> None:
-        attempt = self._directory / f"_attempt-{batch_id}-{uuid.uuid4().hex}"
+    def _write(self, df: DataFrame, target: Path, batch: BatchIdentity) -> None:
+        attempt = self._directory / f"_attempt-{batch.batch_id}-{uuid.uuid4().hex}"
         (df if self._transform is None else self._transform(df)).write.parquet(attempt.as_uri())
         for old in self._directory.glob("_attempt-*"):
             if old != attempt:
                 shutil.rmtree(old, ignore_errors=True)
-        if batch is not None:
-            (attempt / _OFFSETS).write_text(json.dumps(batch.offsets))
+        (attempt / _OFFSETS).write_text(json.dumps(batch.offsets))
         self._sync(attempt)
         attempt.rename(target)
 

@@ -13,7 +13,7 @@ import pyspark
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.delta import Commit, create_statement, delta_settings, delta_sink, merge_statement
-from rayka.spark.running import BatchIdentity
+from rayka.spark.running import BatchIdentity, RunningBatch, run_batch
 
 BATCH = BatchIdentity("s", 7, {"clicks": {"0": [5, 9]}})
 
@@ -70,3 +70,16 @@ def test_the_release_of_delta_fits_the_pyspark(monkeypatch: pytest.MonkeyPatch) 
 def test_a_table_is_where_its_path_says(given: str, path: str) -> None:
     """Also in the file system that a scheme without a host names."""
     assert delta_sink(given)._path == path.format(cwd=Path.cwd())
+
+
+def test_behind_a_frame_that_could_not_be_made_the_table_takes_no_other(tmp_path: Path) -> None:
+    """It would get the number of that one, which is then left out when the batch comes again."""
+
+    def fail(df: object) -> None:
+        raise OSError("the network is down")
+
+    with run_batch(RunningBatch("s", ())):
+        with pytest.raises(OSError, match="the network is down"):
+            delta_sink(tmp_path, fail)(None, 7)
+        with pytest.raises(RaykaError, match="has failed: let the batch fail"):
+            delta_sink(tmp_path)(None, 7)

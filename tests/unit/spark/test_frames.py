@@ -39,10 +39,33 @@ def test_threads_whose_order_is_a_matter_of_chance_are_refused() -> None:
         with frames.next("clicks"):
             pass
 
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(threading.get_ident).result() != threading.get_ident()
-        with pytest.raises(RaykaError, match="Two threads"):
-            pool.submit(write).result()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RaykaError, match="Two threads"):
+        pool.submit(write).result()
+
+
+def test_a_thread_that_gets_the_id_of_an_earlier_one_is_another() -> None:
+    frames, refused = Frames(), []
+
+    def write() -> None:
+        try:
+            with frames.next("clicks"):
+                pass
+        except RaykaError as error:
+            refused.append(error.code)
+
+    for _ in range(2):
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+    assert refused == [ErrorCode.INVALID_REQUEST]
+
+
+def test_behind_a_frame_that_could_not_be_made_no_other_takes_its_number() -> None:
+    frames = Frames()
+    with pytest.raises(OSError, match="full"), frames.attempt("the path"):
+        raise OSError("the disk is full")
+    with pytest.raises(RaykaError, match="let the batch fail"), frames.attempt("the path"), frames.next("clicks"):
+        pass
 
 
 def test_a_second_frame_is_refused_before_its_rows_are_left_out() -> None:
@@ -53,5 +76,7 @@ def test_a_second_frame_is_refused_before_its_rows_are_left_out() -> None:
         with frames.only(place):
             pass
     with pytest.raises(RaykaError, match="A frame of this batch is in pages") as refused, frames.only("pages"):
+        pass
+    with pytest.raises(RaykaError, match="is in users"), frames.only("users"), frames.only("users"):
         pass
     assert refused.value.code is ErrorCode.INVALID_REQUEST
