@@ -62,7 +62,7 @@ class Consumer(Shell[AsyncConsumer], Closing):
         """An interrupt (Ctrl-C) while the answer comes leaves it to the next poll."""
         with self._only_user():
             polled = self._take(take, timeout_ms)
-            self._core.pending.end_delivery()
+            self._core.pending.end_delivery(polled)
             return polled
 
     def _take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:

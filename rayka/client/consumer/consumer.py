@@ -93,13 +93,13 @@ class AsyncConsumer(AsyncClosing):
         INVALID_RECORD if a deserializer failed. Reading goes on at the same position at the next call.
         """
         records = await self.take(self.taking(max_records), timeout_ms)
-        self.pending.end_delivery()
+        self.pending.end_delivery(records)
         return records or {}
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
         """All record batches that were read ahead, not decoded; errors as `poll`."""
         batches = await self.take(self.taking_batches, timeout_ms)
-        self.pending.end_delivery()
+        self.pending.end_delivery(batches)
         return batches or {}
 
     async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
 from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords, MadeRecords
@@ -52,9 +52,13 @@ class PendingRecords:
             )
         return polled
 
-    def end_delivery(self) -> None:
-        """The caller of the poll has what it took. May be called in the caller's thread."""
-        self.polled.clear()
+    def end_delivery(self, polled: Mapping[TopicPartition, Any] | None) -> None:
+        """The caller of the poll has what it took. May be called in the caller's thread.
+
+        If that is nothing, what an earlier poll took stays pending: during a rebalance a poll takes nothing back.
+        """
+        if polled:
+            self.polled.clear()
 
     def popleft(self) -> ConsumerRecord:
         """The next record. Raises IndexError."""

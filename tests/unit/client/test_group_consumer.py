@@ -19,11 +19,14 @@ from rayka.client.consumer.consumer import WakeupError
 from rayka.client.consumer.records import ConsumerRecord
 from rayka.client.group.blocking import GroupConsumer
 from rayka.client.group.coordinator import OffsetAndMetadata
+from rayka.client.group.membership import MembershipState
 from rayka.coordinator.groups.requests import OffsetCommitRequest
 from rayka.errors import ErrorCode, RaykaError
+from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
 from tests.unit.client.grouped import FAST_GROUPS, write
+from tests.unit.client.interrupts import interrupt_next_answer
 
 SETTINGS: dict[str, Any] = {"auto_offset_reset": "earliest", "retry_backoff_ms": 10}
 
@@ -381,6 +384,20 @@ def test_assigned_partitions_use_the_offsets_of_the_group(cluster: Cluster) -> N
         with pytest.raises(RaykaError, match="the group assigns the partitions"):
             consumer.assign([("events", 0)])
         until(share(consumer), consumer)
+
+
+def test_records_of_an_interrupted_poll_come_after_the_rebalance(cluster: Cluster) -> None:
+    cluster.admin().create_topic("single", partitions=1)
+    write(cluster, 10, "single")
+    with cluster.consumer("g", ["single"], **SETTINGS) as consumer:
+        interrupt_next_answer(consumer)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(30_000)
+        consumer.subscribe(["single", "events"])
+        membership = consumer._core._membership
+        wait_until(lambda: membership.state is MembershipState.RECONCILING, 60, "the member has a new assignment")
+        assert consumer.poll() == {}
+        assert numbers(take(10, consumer)) == [*range(10)]
 
 
 def test_unsubscribing_leaves_and_subscribing_joins_again(cluster: Cluster) -> None:
