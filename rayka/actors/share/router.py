@@ -106,7 +106,7 @@ class RoutedShareFetch:
         for index, partition in enumerate(partitions):
             found = router.locate(partition.topic_partition)
             if isinstance(found, ErrorCode):
-                self._failed([index], RaykaError(found))
+                self._failed([index], RaykaError(found), with_acknowledgements=True)
             else:
                 self._leaders.setdefault(found[0], []).append(index)
 
@@ -179,7 +179,7 @@ class RoutedShareFetch:
                 self._merge(index, result)
         else:
             error = answer if isinstance(answer, RaykaError) else RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            self._failed(indexes, error)
+            self._failed(indexes, error, with_acknowledgements=with_acknowledgements)
 
     def _merge(self, index: int, result: ShareFetchResult) -> None:
         """Keep the results of the acknowledgements."""
@@ -190,10 +190,11 @@ class RoutedShareFetch:
             )
         self._results[index] = result
 
-    def _failed(self, indexes: Sequence[int], error: RaykaError) -> None:
+    def _failed(self, indexes: Sequence[int], error: RaykaError, *, with_acknowledgements: bool) -> None:
+        """The leader was not reached, or did not answer. Acknowledgements of an earlier request are not concerned."""
         code, message = error.code, error.message or error.code.name
         for index in indexes:
             result = ShareFetchResult(code, message) if self._partitions[index].is_fetched else ShareFetchResult()
-            if self._partitions[index].acknowledgement_batches:
+            if with_acknowledgements and self._partitions[index].acknowledgement_batches:
                 result = result._replace(acknowledge_error=code, acknowledge_error_message=message)
             self._merge(index, result)

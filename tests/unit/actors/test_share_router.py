@@ -11,7 +11,9 @@ import pytest
 
 from rayka.actors.share.router import ShareRouter
 from rayka.coordinator.shares.requests import InitializeShareGroupStateRequest
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import NewTopic
+from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.requests import ShareFetchParams, ShareFetchPartition
 from rayka.types import TopicPartition
 from tests.support.local_broker import LocalBroker
@@ -28,7 +30,7 @@ class TwoLeaders:
     def __init__(self, broker: LocalBroker) -> None:
         self._leaders = (LocalShareLeaders(broker), broker.share_leaders)
         broker.partitions.more_bytes = self._more_bytes
-        self.asked = 0
+        self.asked, self.last_asked = 0, 1000
 
     def _more_bytes(self, topic_partition: TopicPartition) -> None:
         for leaders in self._leaders:
@@ -40,6 +42,8 @@ class TwoLeaders:
     async def ask(self, name: str, request: Any, timeout_s: float = 0) -> Any:
         self.asked += 1
         assert self.asked < 1000, "the leaders are asked over and over"
+        if self.asked > self.last_asked:
+            return RaykaError(ErrorCode.REQUEST_TIMED_OUT)
         return await self._leaders[int(name)]._ask(request)
 
 
@@ -83,6 +87,24 @@ def test_a_fetch_that_has_no_room_for_records_asks_each_leader_once(tmp_path: Pa
         append(broker, "t", 1)
         assert await fetch(**values) == 0
         assert leaders.asked < FEW
+
+    check(tmp_path, body)
+
+
+def test_acknowledgements_that_were_taken_stay_so_when_the_leader_fails_afterwards(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, leaders: TwoLeaders, fetch: Any) -> None:
+        append(broker, "t", 1)
+        assert await fetch() == 1
+        topic_id, accepted = broker.image.topics["t"].topic_id.bytes, (AcknowledgementBatch(0, 0, (1,)),)
+        partitions = [
+            ShareFetchPartition(TopicPartition("t", number), topic_id, True, batches)
+            for number, batches in ((1, ()), (0, accepted))
+        ]
+        leaders.last_asked = leaders.asked + 2
+        params = ShareFetchParams("g", "m", max_wait_s=0.0, min_bytes=1, max_bytes=1 << 20, max_records=500)
+        _, results = await ShareRouter(leaders).fetch(params, partitions)  # type: ignore[arg-type]
+        assert [result.error for result in results] == [0, ErrorCode.REQUEST_TIMED_OUT]
+        assert results[1].acknowledge_error == 0
 
     check(tmp_path, body)
 
