@@ -116,10 +116,9 @@ class AsyncShareConsumer(AsyncClosing):
 
         With `acquire_mode` `record_limit` there are no more than `max_records`.
         """
-        if self._is_closed:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, "The share consumer is closed")
         until = self.home.time() + timeout_ms / 1000
         while True:
+            self._require_open()
             if self._member.error is not None:
                 raise self._member.error
             left_s = max(0.0, until - self.home.time())
@@ -160,11 +159,17 @@ class AsyncShareConsumer(AsyncClosing):
             self._fetching = self._start(self._fetch(wait_s, max_records))
         fetching = self._fetching
         try:
-            records = await asyncio.shield(fetching)
+            await asyncio.wait([fetching])
         finally:
             if fetching.done():
                 self._fetching = None
+        self._require_open()  # It was perhaps `close` that ended the fetch.
+        records = fetching.result()
         return [record for record in records if self.holds(record)]  # The next poll may have released them before.
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "The share consumer is closed")
 
     def _start(self, request: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = self.home.create_task(request)

@@ -114,6 +114,19 @@ def test_records_that_came_when_their_poll_was_interrupted_are_delivered_again(c
     assert {record.delivery_count for record in taken} == {2}
 
 
+def test_a_poll_that_waits_hears_that_the_consumer_was_closed(cluster: Cluster) -> None:
+    async def main() -> None:
+        consumer = cluster.async_share_consumer("workers", ["tasks"])
+        polling = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
+        await asyncio.sleep(0)
+        wait_until(lambda: consumer._fetching is not None, 60, "it waits for records")
+        await consumer.close()
+        with pytest.raises(RaykaError, match="closed"):
+            await polling
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 class AwayLeaders:
     """The leaders of a cluster: while `is_away` they take no request, while `is_mute` nobody hears their answers."""
 
