@@ -253,12 +253,13 @@ def test_consumers_share_a_topic_record_by_record(cluster: Cluster) -> None:
 
 
 def test_a_renewed_lock_outlasts_the_others(cluster: Cluster) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "3000"})
     write(cluster, 1)
     with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as slow:
         (record,) = take(slow, 1)
         with cluster.share_consumer("workers", ["tasks"]) as other:
             for _ in range(3):
-                assert other.poll(timeout_ms=600) == []
+                assert other.poll(timeout_ms=1200) == []
                 slow.renew(record)
             assert len(take(other, 1)) == 1, "without a renewal the lock expires"
         slow.acknowledge(record)
@@ -309,10 +310,11 @@ def test_released_records_wait_for_the_backoff_of_the_group(cluster: Cluster) ->
     configure(cluster, **{"share.retry.backoff.ms": "400"})
     write(cluster, 1)
     with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        before = time.monotonic()
         for delivery_count, wait_s in ((1, 0.0), (2, 0.4), (3, 0.8)):
-            before = time.monotonic()
             assert [record.delivery_count for record in take(consumer, 1, RELEASE)] == [delivery_count]
             assert time.monotonic() - before >= wait_s - 0.05
+            before = time.monotonic()
             consumer.commit()
 
 
