@@ -73,10 +73,12 @@ class Results:
 
 
 def rows(results: Results) -> Iterator[tuple[str, ...]]:
-    """Title and unit, each broker's figure with its spread, ratio, better."""
+    """Title and unit, each broker's figure with its spread, ratio, better. What was not measured has no row."""
     for name, measure in MEASURES.items():
         for figure in (*measure.figures, *measure.costs) if name in results.figures else ():
             found = results.values(name, figure)
+            if not found:
+                continue
             more_is_better = measure.more_is_better and figure not in measure.costs
             shown = (spread(found.get(broker)) for broker in NAMES)
             yield (f"{measure.title}: {figure}", *shown, *compared(found, more_is_better))

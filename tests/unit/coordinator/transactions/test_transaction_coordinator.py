@@ -242,6 +242,18 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
     assert shell.end(producer).error is ErrorCode.PRODUCER_FENCED
 
 
+def test_partitions_that_are_added_later_give_a_transaction_no_more_time() -> None:
+    shell = Shell()
+    producer = shell.init(timeout_ms=5_000)
+    shell.add(producer, ORDERS)
+    shell.pass_time(3_000)
+    shell.add(producer, PAYMENTS)
+    shell.pass_time(1_999)
+    assert shell.state is TransactionState.ONGOING
+    shell.pass_time(1)
+    assert shell.state is TransactionState.PREPARE_ABORT
+
+
 @pytest.mark.parametrize(
     ("epoch", "after"),
     [(3, ProducerIdResponse(NONE, 7, 4)), (MAX_EPOCH - 1, ProducerIdResponse(NONE, 500, 0))],
