@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import socket
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from rayka.actors.controller.watch import find_controller
 from rayka.actors.node.answers import answers
 from rayka.actors.node.gateway import GatewayActor
 from rayka.actors.node.options import actor_options
+from rayka.actors.node.port import free_port, reserve_port
 from rayka.actors.node.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -32,8 +32,6 @@ from rayka.storage.files import RealFiles
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 3.0
-_PORT_TIMEOUT_S = 2.0
-_PORT_RETRY_S = 0.1
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024
 _GCS_STORAGE = "RAY_gcs_storage"
 _GCS_STORAGE_PATH = "RAY_gcs_storage_path"
@@ -116,7 +114,7 @@ def node_spec(data_dir: str, listen: str, configs: Mapping[str, str], namespace:
     host, port = parse_address(listen)
     given = "log.dirs" in configs or "log.dir" in configs
     log_dirs = config.log_dirs if given else (os.path.join(data_dir, "logs"),)
-    port = port or _free_port(host)
+    port = port or free_port(host)
     listener = _listener_name(config, configs)
     advertised = _advertised(config, listener) or (_reachable(host), port)
     return NodeSpec(
@@ -169,13 +167,6 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
-def _free_port(host: str) -> int:
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def _reachable(host: str) -> str:
     """A listener on every interface is advertised under the name of the machine."""
     return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
@@ -208,10 +199,9 @@ class RunningNode:
 def start_node(spec: NodeSpec) -> RunningNode:
     """Start the node's actors, or find them if they run, and return when clients are served.
 
-    Raises REQUEST_TIMED_OUT if one of them does not start.
+    Raises REQUEST_TIMED_OUT if one of them does not start, and INVALID_CONFIG if the port is not free.
     """
-    _check_port(spec)
-    port = _reserve_port(spec)
+    port = reserve_port(spec.host, spec.port, lambda: _has_controller(spec.namespace))
     try:
         return _start_actors(spec, port)
     except BaseException:
@@ -252,48 +242,12 @@ def _directory_id(path: str) -> uuid.UUID:
     return uuid.uuid4() if known is None else known.directory_id
 
 
-def _check_port(spec: NodeSpec) -> None:
-    """Say soon that the port is taken, unless it is by a broker of ours that runs already.
-
-    Processes that were killed keep their sockets for a moment after everything else of them is gone.
-    """
+def _has_controller(namespace: str) -> bool:
+    """Whether a broker of ours runs already."""
     with contextlib.suppress(RaykaError):
-        find_controller(spec.namespace)
-        return
-    deadline = time.monotonic() + _PORT_TIMEOUT_S
-    while (error := _port_error(spec)) is not None:
-        if time.monotonic() > deadline:
-            message = f"can't listen on {spec.host}:{spec.port}: {os.strerror(error.errno or 0)}"
-            raise RaykaError(ErrorCode.INVALID_CONFIG, message) from error
-        time.sleep(_PORT_RETRY_S)
-
-
-def _reserve_port(spec: NodeSpec) -> socket.socket:
-    """Bind the port without listening, so that no other program gets it while none of the node's processes listens.
-
-    They share the port (SO_REUSEPORT). One that was chosen for us is in the range of outgoing connections: between the
-    choice and the start of the gateways, or while a process starts again, the system would give it to anybody.
-    """
-    reserved = socket.socket(_family(spec.host), socket.SOCK_STREAM)
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    with contextlib.suppress(OSError):  # the gateways say what is wrong with it
-        reserved.bind((spec.host, spec.port))
-    return reserved
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _port_error(spec: NodeSpec) -> OSError | None:
-    with socket.socket(_family(spec.host), socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((spec.host, spec.port))
-        except OSError as error:
-            return error
-    return None
+        find_controller(namespace)
+        return True
+    return False
 
 
 def _stop_actors(actors: tuple[Any, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,14 +57,3 @@ def test_partition_actors_stay_in_their_directories_when_log_dirs_change(tmp_pat
     after = spec(tmp_path, "127.0.0.1:29123", {"log.dirs": f"{tmp_path}/new,{tmp_path}/c,{tmp_path}/b"})
     assert after.log_dir_of(1) == str(path)
     assert after.log_dir_of(2) == f"{tmp_path}/b/{after.partition_actor_name(2)}"
-
-
-def test_a_port_that_was_chosen_is_kept_for_the_processes_of_the_node(tmp_path: Path) -> None:
-    chosen = spec(tmp_path, "127.0.0.1:0")
-    with node._reserve_port(chosen), socket.socket() as gateway, socket.socket() as other:
-        gateway.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        gateway.bind((chosen.host, chosen.port))
-        gateway.listen()
-        socket.create_connection((chosen.host, chosen.port)).close()
-        with pytest.raises(OSError, match="in use"):
-            other.bind((chosen.host, chosen.port))

@@ -1,0 +1,79 @@
+"""The TCP port of a node: one broker's, and shared by the processes of that broker alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from rayka.errors import ErrorCode, RaykaError
+
+_TIMEOUT_S = 2.0
+_RETRY_S = 0.1
+
+
+def reserve_port(host: str, port: int, is_running: Callable[[], bool], timeout_s: float = _TIMEOUT_S) -> socket.socket:
+    """Bind the port without listening, so that nobody else gets it while none of the node's processes listens.
+
+    One that was chosen for us is in the range of outgoing connections: between the choice and the start of the
+    gateways, or while a process starts again, the system would give it to anybody. `is_running` tells whether this
+    node's own processes have it, left by a starter that died; then the port is shared with them. Processes that were
+    killed keep their sockets for a moment after everything else of them is gone, so a port in use is tried again.
+    Raises INVALID_CONFIG if another broker or program has it.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _claim(host, port)
+        except OSError as error:
+            if is_running():
+                return _share(host, port)
+            if time.monotonic() > deadline:
+                message = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
+                raise RaykaError(ErrorCode.INVALID_CONFIG, message) from error
+        time.sleep(_RETRY_S)
+
+
+def free_port(host: str) -> int:
+    """A port that nobody uses now."""
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _claim(host: str, port: int) -> socket.socket:
+    """Take the port if nobody has it. Raises OSError.
+
+    Two sockets with SO_REUSEADDR may bind one port, but only one of them may listen: of two brokers that start at the
+    same moment the kernel refuses one here. Shut down again, the socket stays bound and takes no connections. From
+    then on without SO_REUSEADDR, it keeps out everybody who binds the port without SO_REUSEPORT, as `_claim` does.
+    """
+    claimed = socket.socket(_family(host), socket.SOCK_STREAM)
+    try:
+        claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        claimed.bind((host, port))
+        claimed.listen()
+        claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        claimed.shutdown(socket.SHUT_RD)
+    except BaseException:
+        claimed.close()
+        raise
+    return claimed
+
+
+def _share(host: str, port: int) -> socket.socket:
+    """Bind the port beside the node's processes."""
+    shared = socket.socket(_family(host), socket.SOCK_STREAM)
+    shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    with contextlib.suppress(OSError):  # those processes say what is wrong with it
+        shared.bind((host, port))
+    return shared
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

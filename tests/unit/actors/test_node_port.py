@@ -1,0 +1,93 @@
+"""The port of a node belongs to one broker, and its processes share it."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+
+import pytest
+
+from rayka.actors.node.port import free_port, reserve_port
+from rayka.errors import ErrorCode, RaykaError
+
+HOST = "127.0.0.1"
+
+
+def reserve(port: int, host: str = HOST, *, is_running: bool = False) -> socket.socket:
+    return reserve_port(host, port, lambda: is_running, timeout_s=0.0)
+
+
+def listening(port: int) -> socket.socket:
+    """As the gateways and partition actors of a node listen."""
+    process = socket.socket()
+    process.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    process.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    process.bind((HOST, port))
+    process.listen()
+    return process
+
+
+def test_the_processes_of_the_node_share_the_port_and_the_reservation_takes_no_connections() -> None:
+    port = free_port(HOST)
+    with reserve(port):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((HOST, port))
+        with listening(port) as one, listening(port) as other:
+            clients = [socket.create_connection((HOST, port)) for _ in range(8)]
+            accepted: list[socket.socket] = []
+            while len(accepted) < len(clients):
+                ready, _, _ = select.select([one, other], [], [], 30)
+                assert ready, "the kernel gave a connection to somebody else"
+                accepted += [process.accept()[0] for process in ready]
+            for connection in accepted + clients:
+                connection.close()
+
+
+@pytest.mark.parametrize("host", [HOST, "0.0.0.0"])
+@pytest.mark.parametrize("serves", [False, True])
+def test_a_second_broker_on_the_port_is_refused_with_the_address(host: str, serves: bool) -> None:
+    """Whether the first one listens yet or is still starting."""
+    port = free_port(HOST)
+    with reserve(port), listening(port) if serves else contextlib.nullcontext():
+        with pytest.raises(RaykaError, match=f"cannot listen on {host}:{port}: Address already in use") as refused:
+            reserve(port, host)
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_of_brokers_that_start_at_the_same_moment_one_gets_the_port() -> None:
+    together = threading.Barrier(4)
+
+    def start() -> None:
+        together.wait(30)
+        with contextlib.suppress(RaykaError):
+            reserved.append(reserve(port))
+
+    for _ in range(20):
+        port, reserved = free_port(HOST), list[socket.socket]()
+        threads = [threading.Thread(target=start) for _ in range(together.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for each in reserved:
+            each.close()
+        assert len(reserved) == 1
+
+
+def test_connections_of_a_broker_before_do_not_keep_the_port() -> None:
+    port = free_port(HOST)
+    with listening(port) as before:
+        client = socket.create_connection((HOST, port))
+        before.accept()[0].close()  # waits in TIME_WAIT on this side
+        client.close()
+    reserve(port).close()
+
+
+def test_a_starter_shares_the_port_with_the_processes_that_an_earlier_one_left() -> None:
+    port = free_port(HOST)
+    with listening(port), reserve(port, is_running=True):
+        socket.create_connection((HOST, port)).close()
+        with pytest.raises(RaykaError):
+            reserve(port)
