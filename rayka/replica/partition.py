@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import Buffer, read_header
-from rayka.storage.log.appender import AppendInfo
+from rayka.storage.log.appends import AppendInfo
 from rayka.storage.log.log import Log
 from rayka.storage.producers.verification import Verification
 from rayka.types import (

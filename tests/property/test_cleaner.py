@@ -29,7 +29,7 @@ from tests.support.power_cut import PowerCut, PowerLost
 from tests.support.scale import examples
 
 RETENTION_MS = 1000
-SIZES = {"log.recovery.CHECKED_BYTES": 300, "segments.index.WRITE_BYTES": 16, "log.appender.SNAPSHOT_BYTES": 500}
+SIZES = {"log.recovery.CHECKED_BYTES": 300, "segments.index.WRITE_BYTES": 16, "log.appends.SNAPSHOT_BYTES": 500}
 IDEMPOTENT, FIRST, SECOND = 100, 201, 202
 keys = st.sampled_from([b"a", b"b", b"c", b"long key"])
 values = st.one_of(st.none(), st.binary(max_size=12))

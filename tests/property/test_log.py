@@ -22,7 +22,7 @@ from tests.support.scale import examples
 PRODUCERS = (-1, 100, 101)
 values = st.lists(st.binary(max_size=60), min_size=1, max_size=4)
 fractions = st.floats(0, 1)
-SIZES = {"log.recovery.CHECKED_BYTES": 300, "segments.index.WRITE_BYTES": 16, "log.appender.SNAPSHOT_BYTES": 500}
+SIZES = {"log.recovery.CHECKED_BYTES": 300, "segments.index.WRITE_BYTES": 16, "log.appends.SNAPSHOT_BYTES": 500}
 
 
 class LogMachine(RuleBasedStateMachine):

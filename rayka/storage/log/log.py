@@ -4,7 +4,7 @@ One thread writes. `append_as_leader` checks everything before it writes anythin
 batches at the end of the active segment. The other parts of the log have files of their own:
 
     open, after a crash too   `recovery.py`      what opening a log finds and repairs
-    append                    `appender.py`      checks, offsets, timestamps, rolling; `validator.py` looks at batches
+    append                    `appends.py`       checks, offsets, timestamps, rolling; `validator.py` looks at batches
     read                      `reads.py`         by offset, by timestamp, aborted transactions
     delete                    `retention.py`     by time, by size, DeleteRecords
     compact                   `replacement.py`   a segment of `storage/cleaner` takes the place of old ones
@@ -24,7 +24,6 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.directory import partition_metadata
 from rayka.storage.directory.disk_state import DiskState
 from rayka.storage.files import RealFiles, storing
-from rayka.storage.log.appender import AppendInfo
 from rayka.storage.log.flushing import LogFlush
 from rayka.storage.log.reads import LogReads
 from rayka.storage.log.recovery import NEW_LOG, LastRun, LogLoader
@@ -84,6 +83,7 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
         if self.flush_before_visible and self.log_end_offset > self.recovery_point:
             self.flush()
         self.update_high_watermark(min(high_watermark, self.log_end_offset))
+        self._plan_snapshot()
         self.validate_state()
 
     def begin_verification(
@@ -100,39 +100,6 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
     def producers(self) -> Mapping[int, ProducerEntry]:
         """What the log remembers of each producer, by id."""
         return self._producers.entries
-
-    def append_as_leader(
-        self,
-        records: bytearray | memoryview,
-        leader_epoch: int,
-        now_ms: int,
-        *,
-        origin_is_client: bool = True,
-        verification: Verification | None = None,
-        transaction_version: int = 0,
-    ) -> AppendInfo:
-        """Append batches, which get the next offsets. All of them or, with an error, none.
-
-        `records` is stamped in place. A batch that an idempotent producer sent before is not appended again.
-        Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
-        UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER,
-        INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR.
-        """
-        if not self._disk.takes_appends:
-            self._disk.check_appendable()
-        self._now_ms = now_ms
-        try:
-            return self._appender.append(
-                records,
-                leader_epoch,
-                now_ms,
-                self.log_start_offset,
-                origin_is_client,
-                verification,
-                transaction_version,
-            )
-        except OSError as error:
-            raise self.failed(error) from error
 
     def remove_expired_producers(self, now_ms: int) -> None:
         """Forget producers that wrote nothing for `producer.id.expiration.ms`."""
@@ -165,12 +132,7 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
         if self.high_watermark >= end_offset:
             self.high_watermark = end_offset
             self._high_watermark_place = self._local.place_of(end_offset)
-        self._appender.plan_snapshot()
-
-    @storing
-    def roll(self, now_ms: int) -> None:
-        """Begin a new segment at the log end, unless the active one is empty."""
-        self._appender.roll(now_ms)
+        self._plan_snapshot()
 
     @property
     def truncations(self) -> int:
@@ -181,6 +143,6 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
     def close(self, now_ms: int) -> None:
         """Leave everything complete and on the device, as a clean shutdown wants it."""
         self._now_ms = now_ms
-        self._appender.snapshot_producers()
+        self._snapshot_producers()
         self._producers.write_snapshots(sync=True)
         self._local.close()

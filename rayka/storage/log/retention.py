@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import storing
+from rayka.storage.log.appends import LogAppends
 from rayka.storage.log.deletion import Removal, SegmentDeletion
 from rayka.storage.log.leader_epochs import EpochEntry
-from rayka.storage.log.state import LogState
 from rayka.storage.segments.segment import Segment
 from rayka.types import NO_OFFSET
 
@@ -23,7 +23,7 @@ Predicate = Callable[[Segment, int], bool]
 """(segment, its exclusive end offset) -> whether it may go."""
 
 
-class LogRetention(LogState):
+class LogRetention(LogAppends):
     """The part of `Log` that deletes segments and records."""
 
     @storing
@@ -79,7 +79,7 @@ class LogRetention(LogState):
         if self._segments.active in segments:
             segments = self.deletable_segments(now_ms)
             if len(segments) == len(self._segments):
-                self._appender.roll(now_ms)
+                self.roll(now_ms)
         return segments
 
     @storing

@@ -14,10 +14,10 @@ from rayka.config.log import LogConfig
 from rayka.errors import RaykaError
 from rayka.storage.directory.disk_state import DiskState
 from rayka.storage.files import RealFiles, storing
-from rayka.storage.log.appender import Appender
 from rayka.storage.log.leader_epochs import EpochEntry
 from rayka.storage.log.local_log import LocalLog, LogOffsetMetadata
 from rayka.storage.log.recovery import LoadedLog
+from rayka.storage.log.validator import BatchValidator
 from rayka.storage.segments.segment import Segment
 from rayka.types import NO_OFFSET, TopicPartition
 
@@ -62,13 +62,15 @@ class LogState:
         self._local = LocalLog(files, directory, config, loaded.segments, loaded.log_end_offset, jitter_ms)
         self._high_watermark_place = self._local.place_of(self.high_watermark)
         self._flushed_ms = self._now_ms = now_ms
-        self._appender = Appender(topic_partition, config, self._local, self._producers, self._epochs)
+        self._validator = BatchValidator(topic_partition, config)
+        self._next_snapshot_size = 0
+        """The size of the active segment at which the next snapshot of the producers is due."""
 
     def configure(self, config: LogConfig) -> None:
         """Take up changed topic configs."""
         self.config = config
         self._local.configure(config, self._jitter_ms)
-        self._appender.configure(config)
+        self._validator = BatchValidator(self.topic_partition, config)
 
     def check_online(self) -> None:
         """Raises KAFKA_STORAGE_ERROR when the log directory is offline."""

@@ -8,7 +8,7 @@ import pytest
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
-from rayka.storage.log.appender import AppendInfo
+from rayka.storage.log.appends import AppendInfo
 from rayka.storage.log.log import Log
 from rayka.types import AbortedTransaction
 from tests.support.faulty_files import FaultyFiles

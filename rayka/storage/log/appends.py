@@ -1,19 +1,17 @@
-"""Appends as a leader: checks all batches, writes them with one call, then updates leader epochs and producers."""
+"""Appending to a log as a leader: check all batches, write them with one call, note leader epochs and producers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from rayka.config.log import LogConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import storing
 from rayka.storage.format.batch import CONTROL_FLAG, LOG_OVERHEAD, stamp
 from rayka.storage.format.control import read_coordinator_epoch
-from rayka.storage.log.leader_epochs import LeaderEpochs
-from rayka.storage.log.local_log import LocalLog
-from rayka.storage.log.validator import BatchValidator, ValidatedRecords
-from rayka.storage.producers.state import ProducerState
+from rayka.storage.log.state import LogState
+from rayka.storage.log.validator import ValidatedRecords
 from rayka.storage.producers.verification import Verification
-from rayka.types import NO_TIMESTAMP, TopicPartition
+from rayka.types import NO_TIMESTAMP
 
 SNAPSHOT_BYTES = 32 << 20
 """A producer snapshot is taken after so many bytes, so that a restart has little to read again,"""
@@ -34,50 +32,42 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool = False
 
 
-class Appender:
-    """Puts batches at the end of a log. Methods raise RaykaError for what is refused, and OSError."""
+class LogAppends(LogState):
+    """The part of `Log` that puts batches at its end."""
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        config: LogConfig,
-        local: LocalLog,
-        producers: ProducerState,
-        epochs: LeaderEpochs,
-    ) -> None:
-        self._topic_partition = topic_partition
-        self._local = local
-        self._producers = producers
-        self._epochs = epochs
-        self.configure(config)
-        self.plan_snapshot()
-
-    def configure(self, config: LogConfig) -> None:
-        """Take up changed topic configs."""
-        self._config = config
-        self._validator = BatchValidator(self._topic_partition, config)
-
-    def append(
+    def append_as_leader(
         self,
         records: bytearray | memoryview,
         leader_epoch: int,
         now_ms: int,
-        log_start_offset: int,
-        from_client: bool,
+        *,
+        origin_is_client: bool = True,
         verification: Verification | None = None,
         transaction_version: int = 0,
     ) -> AppendInfo:
-        """Append all batches or none; for a batch that was appended before, the offsets of then."""
-        records, headers = batches = self._validator.validate(records, now_ms, from_client=from_client)
-        duplicate = self._producers.check(headers, from_client=from_client, verification=verification)
+        """Append batches, which get the next offsets. All of them or, with an error, none.
+
+        `records` is stamped in place. A batch that an idempotent producer sent before is not appended again.
+        Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+        UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR.
+        """
+        if not self._disk.takes_appends:
+            self._disk.check_appendable()
+        self._now_ms = now_ms
+        records, headers = batches = self._validator.validate(records, now_ms, from_client=origin_is_client)
+        duplicate = self._producers.check(headers, from_client=origin_is_client, verification=verification)
         if duplicate is not None:
             first_offset, last_offset = duplicate.first_offset, duplicate.last_offset
-            return AppendInfo(first_offset, last_offset, log_start_offset=log_start_offset, is_duplicate=True)
-        if not from_client:
+            return AppendInfo(first_offset, last_offset, log_start_offset=self.log_start_offset, is_duplicate=True)
+        if not origin_is_client:
             self._check_markers(batches, transaction_version)
         base_offset = self._local.log_end_offset
-        last_offset = self._write(batches, base_offset, leader_epoch, now_ms, transaction_version)
-        return AppendInfo(base_offset, last_offset, self._validator.log_append_time(now_ms), log_start_offset)
+        try:
+            last_offset = self._write(batches, base_offset, leader_epoch, now_ms, transaction_version)
+        except OSError as error:
+            raise self.failed(error) from error
+        return AppendInfo(base_offset, last_offset, self._validator.log_append_time(now_ms), self.log_start_offset)
 
     def _check_markers(self, batches: ValidatedRecords, transaction_version: int) -> None:
         records, headers = batches
@@ -123,31 +113,32 @@ class Appender:
     def _make_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
         """Roll if it is time to."""
         if self._local.must_roll(size, last_offset, max_timestamp, now_ms):
-            if size > self._config.segment_size:
+            if size > self.config.segment_size:
                 raise RaykaError(
                     ErrorCode.RECORD_LIST_TOO_LARGE,
-                    f"{size} bytes in the append to {self._topic_partition} are more than segment.bytes,"
-                    f" {self._config.segment_size}",
+                    f"{size} bytes in the append to {self.topic_partition} are more than segment.bytes,"
+                    f" {self.config.segment_size}",
                 )
             self.roll(now_ms)
         elif self._local.segments.active.size > self._next_snapshot_size:
-            self.snapshot_producers()
+            self._snapshot_producers()
 
+    @storing
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment, with a snapshot of the producers at its base offset."""
-        self.snapshot_producers()
+        """Begin a new segment at the log end, unless the active one is empty, with a snapshot of the producers."""
+        self._snapshot_producers()
         self._local.roll(now_ms)
-        self.plan_snapshot()
+        self._plan_snapshot()
 
-    def snapshot_producers(self) -> None:
+    def _snapshot_producers(self) -> None:
         """Take a snapshot of the producers at the log end; the last one within a segment is not needed any more."""
         end_offset = self._local.log_end_offset
         self._local.segments.active.transaction_index.write()
         self._producers.take_snapshot(end_offset)
         self._producers.keep_snapshots({segment.base_offset for segment in self._local.segments} | {end_offset})
-        self.plan_snapshot()
+        self._plan_snapshot()
 
-    def plan_snapshot(self) -> None:
+    def _plan_snapshot(self) -> None:
         """Set the size of the active segment at which the next snapshot is due."""
         distance = SNAPSHOT_BYTES + len(self._producers.entries) * SNAPSHOT_BYTES_FOR_EACH_PRODUCER
         self._next_snapshot_size = self._local.segments.active.size + distance
