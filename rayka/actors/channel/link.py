@@ -7,6 +7,7 @@ with a failure; only `ReplicaServer` may call it before the request returns.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -47,3 +48,13 @@ class LeaderClient(Protocol):
 
     def close(self) -> None:
         """Close the connection; requests under way end with a failure."""
+
+
+def result_setter(future: asyncio.Future[Any]) -> Done:
+    """A `done` that gives the answer, or the failure as a value, to a future that may have been cancelled."""
+
+    def done(answer: Any) -> None:
+        if not future.done():
+            future.set_result(answer)
+
+    return done

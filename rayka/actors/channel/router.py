@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rayka.actors.channel.actor_link import ActorLeaderClient
 from rayka.actors.channel.channel_link import ChannelLeaderClient
-from rayka.actors.channel.link import CALL_TIMEOUT_S, Failed, LeaderClient
+from rayka.actors.channel.link import CALL_TIMEOUT_S, Failed, LeaderClient, result_setter
 from rayka.actors.channel.requests import (
     CheckRecords,
     DeleteRecords,
@@ -326,12 +326,7 @@ class Router:
     async def ask(self, actor_name: str, request: LeaderRequest, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Send a request to an actor and return its answer, as `OPERATIONS` names it, or a failure."""
         future: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(answer: Any) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        self.link(actor_name).ask(request, done, timeout_s)
+        self.link(actor_name).ask(request, result_setter(future), timeout_s)
         return await future
 
     async def _ask_leaders(

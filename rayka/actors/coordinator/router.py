@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from rayka.actors.channel.link import result_setter
 from rayka.actors.channel.messages import MessageCodec
 from rayka.actors.channel.requests import Coordinate
 from rayka.actors.channel.router import Router
@@ -78,15 +79,16 @@ class CoordinatorRouter:
         return list(await asyncio.gather(*(self._ask(number, request) for number in asked)))
 
     async def _ask(self, number: int, request: Request[R]) -> R:
-        actor_name = self._leader_of(number)
-        is_in_process = self._router.link(actor_name).is_in_process
-        message = request if is_in_process else self._codec.encode(request)
-        answer = await self._router.ask(actor_name, Coordinate(self._spec.name, number, message), _LONGEST_WAIT_S)
+        link = self._router.link(self._leader_of(number))
+        message = request if link.is_in_process else self._codec.encode(request)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        link.ask(Coordinate(self._spec.name, number, message), result_setter(future), _LONGEST_WAIT_S)
+        answer = await future
         if isinstance(answer, ChannelClosed):
             raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(answer))
         if isinstance(answer, RaykaError):
             raise answer
-        response: Any = answer if is_in_process else self._codec.decode(answer)
+        response: Any = answer if link.is_in_process else self._codec.decode(answer)
         if isinstance(response, RaykaError):
             raise response
         found: R = response

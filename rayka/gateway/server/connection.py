@@ -269,7 +269,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def start_call(self, request: PendingRequest) -> None:
         """Decode a request and handle it. Raises MalformedFrame."""
-        self.serve(request, self.decode(request).respond())
+        self.serve(request, _response(self.decode(request)))
 
     def decode(self, request: PendingRequest) -> Call:
         """The request for its handler. Raises MalformedFrame."""
@@ -385,3 +385,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.last_progress < before and (not self._requests or self._writer.is_blocked):
             logger.info("closed the idle connection from %s", self.client)
             self.abort()
+
+
+async def _response(call: Call) -> bytearray:
+    """Let the handler answer; the frame of its response."""
+    handle = call.pending.api.handle
+    assert handle is not None
+    return call.encode(await handle(call))
