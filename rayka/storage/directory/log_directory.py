@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from rayka.config.log import LogConfig
 from rayka.errors import RaykaError
@@ -37,6 +37,7 @@ RECOVERY_POINTS_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
 CLEANED_OFFSETS_FILE = "cleaner-offset-checkpoint"
+OFFSET_FILES = RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE, CLEANED_OFFSETS_FILE
 _CLEAN_SHUTDOWN = b'{"version":0,"brokerEpoch":-1}'
 PROBE_FILE = ".probe"
 PROBE_BYTES = 1 << 20
@@ -61,16 +62,20 @@ class LogDirectory:
         self._now_ms = now_ms
         self._logs: dict[TopicPartition, Log] = {}
         self._removals: list[Removal] = []
+        self._gone: set[TopicPartition] = set()
+        """Partitions that are not here any more, and may still be in the checkpoints."""
         self._is_writing = False
         self._was_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
         self._boot = BootRecord(files, path)
-        self._recovery_points = checkpoints.read_offsets(files, self._file(RECOVERY_POINTS_FILE))
-        self._log_start_offsets = checkpoints.read_offsets(files, self._file(LOG_START_OFFSETS_FILE))
-        self._high_watermarks = checkpoints.read_offsets(files, self._file(HIGH_WATERMARKS_FILE))
-        self._cleaned_offsets = checkpoints.read_offsets(files, self._file(CLEANED_OFFSETS_FILE))
+        self._offsets = {name: checkpoints.read_offsets(files, self._file(name)) for name in OFFSET_FILES}
+        self._recovery_points, self._log_start_offsets, self._high_watermarks, self._cleaned_offsets = (
+            self._offsets.values()
+        )
         self._find_partitions()
         if checkpoints.is_damaged(files, self._file(CLEANED_OFFSETS_FILE)):
-            self._cleaned_offsets = dict.fromkeys(self.partitions, 0) | self._cleaned_offsets
+            self._cleaned_offsets.update(dict.fromkeys(self.partitions, 0) | self._cleaned_offsets)
+        for topic_partition in set().union(*self._offsets.values()) - self.partitions.keys():
+            self._forget(topic_partition)
 
     @classmethod
     def open(
@@ -174,6 +179,8 @@ class LogDirectory:
         known_id = self.partitions.get(topic_partition)
         if topic_id is not None and known_id not in (None, topic_id):
             self._set_aside(topic_partition, known_id)
+        if topic_partition in self._gone:
+            self.checkpoint(())
         self._bring_back(topic_partition, topic_id)
         log = Log.open(
             self._file(str(topic_partition)),
@@ -237,7 +244,7 @@ class LogDirectory:
         name = stray_name(topic_partition, topic_id)
         if topic_id is not None and topic_partition not in self.partitions and name in self.strays:
             self._cleaned_offsets[topic_partition] = 0  # it may have been compacted: then offsets are missing
-            self._write_offsets(CLEANED_OFFSETS_FILE, self._cleaned_offsets)
+            self._write_offsets(CLEANED_OFFSETS_FILE)
             self._files.rename(self._file(name), self._file(str(topic_partition)))
             self.strays.remove(name)
             self.partitions[topic_partition] = topic_id
@@ -254,9 +261,11 @@ class LogDirectory:
         self._files.sync_path(self.path)
 
     def _forget(self, topic_partition: TopicPartition) -> None:
-        offsets = (self._recovery_points, self._log_start_offsets, self._high_watermarks, self._cleaned_offsets)
-        for entries in (*offsets, self.partitions):
-            entries.pop(topic_partition, None)
+        """The files follow before another log gets this name: after a crash it would have the offsets of this one."""
+        self._gone.add(topic_partition)
+        self.partitions.pop(topic_partition, None)
+        for offsets in self._offsets.values():
+            offsets.pop(topic_partition, None)
 
     @storing
     def opened(self) -> None:
@@ -301,9 +310,9 @@ class LogDirectory:
             self._recovery_points[log.topic_partition] = log.recovery_point
             self._log_start_offsets[log.topic_partition] = log.log_start_offset
             self._high_watermarks[log.topic_partition] = log.high_watermark
-        self._write_offsets(RECOVERY_POINTS_FILE, self._recovery_points)
-        self._write_offsets(LOG_START_OFFSETS_FILE, self._log_start_offsets)
-        self._write_offsets(HIGH_WATERMARKS_FILE, self._high_watermarks)
+        for name in OFFSET_FILES:
+            self._write_offsets(name)
+        self._gone.clear()
 
     @storing
     def write_log_starts(self, logs: Iterable[Log]) -> None:
@@ -311,7 +320,7 @@ class LogDirectory:
         for log in self._open(logs):
             log.write_epochs()
             self._log_start_offsets[log.topic_partition] = log.log_start_offset
-        self._write_offsets(LOG_START_OFFSETS_FILE, self._log_start_offsets)
+        self._write_offsets(LOG_START_OFFSETS_FILE)
 
     # -- compaction -----------------------------------------------------------------------------
 
@@ -324,7 +333,7 @@ class LogDirectory:
         """Note that a log is compacted below `offset`; with its log start offset, that compaction is about to begin."""
         if self._open([log]):
             self._cleaned_offsets[log.topic_partition] = offset
-            self._write_offsets(CLEANED_OFFSETS_FILE, self._cleaned_offsets)
+            self._write_offsets(CLEANED_OFFSETS_FILE)
 
     @storing
     def prepare_replacement(self, log: Log, replacement: Replacement) -> bool:
@@ -355,8 +364,8 @@ class LogDirectory:
         """Without those that were deleted meanwhile: another topic of that name must not get their offsets."""
         return [log for log in logs if self._logs.get(log.topic_partition) is log]
 
-    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        checkpoints.write_offsets(self._files, self._file(name), offsets)
+    def _write_offsets(self, name: str) -> None:
+        checkpoints.write_offsets(self._files, self._file(name), self._offsets[name])
 
     @storing
     def close(self, logs: Iterable[Log], *, now_ms: int) -> None:

@@ -372,6 +372,31 @@ def test_a_topic_made_anew_does_not_get_the_old_records(tmp_path: Path) -> None:
     assert (tmp_path / again.strays[0] / "00000000000000000000.log").read_bytes() != b""
 
 
+@pytest.mark.parametrize("is_made_before_the_crash", [True, False])
+def test_a_topic_made_anew_does_not_get_the_old_offsets_after_a_crash(
+    tmp_path: Path, is_made_before_the_crash: bool
+) -> None:
+    directory = open_directory(tmp_path)
+    log = open_log(directory)
+    directory.opened()
+    append(log, *[b"old"] * 50)
+    log.flush()
+    log.delete_records(40)
+    directory.checkpoint([log])
+    directory.write_cleaned_offset(log, 30)
+    directory.delete_log(log, "abc")
+    new_id = uuid.uuid4()
+    count = 35 if is_made_before_the_crash else 0
+    new_logs = [open_log(directory, new_id)] if is_made_before_the_crash else []
+    for new_log in new_logs:
+        append(new_log, *[b"new"] * count)
+    kill(directory, *new_logs)
+    again = open_directory(tmp_path)
+    new_log = open_log(again, new_id)
+    assert (new_log.log_start_offset, new_log.recovery_point, new_log.log_end_offset) == (0, 0, count)
+    assert again.cleaned_offset(ORDERS) is None
+
+
 def test_directories_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "notes").mkdir()
