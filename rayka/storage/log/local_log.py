@@ -320,7 +320,7 @@ class LocalLog:
         self.segments.replace(old, new)
         self._places.clear()
         for segment in old:
-            segment.close()
+            segment.release()
         paths = tuple(path for segment in old for path in segment.paths)
         return SegmentDeletion(paths, now_ms + self.config.file_delete_delay_ms)
 
@@ -328,7 +328,7 @@ class LocalLog:
         self.segments.remove(gone)
         self._places.clear()
         for segment in gone:
-            segment.close()
+            segment.release()
 
     def _remove_files(self, segment: Segment) -> None:
         for path in segment.paths:

@@ -153,7 +153,7 @@ class Segment:
             self._files.close(descriptor)
 
     def release(self) -> None:
-        """Give the descriptor back and write no index any more: by now the files may be those of another log.
+        """Give the descriptor back and write no index any more: the files are to be deleted, or another log's by now.
 
         A flush that began before may come later, in its thread.
         """
@@ -223,6 +223,8 @@ class Segment:
 
     def freeze(self) -> None:
         """Give back the memory of the indexes and the descriptor."""
+        if self._is_released:
+            return
         self.offset_index.freeze()
         self.time_index.freeze()
         self.transaction_index.freeze()

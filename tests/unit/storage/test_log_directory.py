@@ -335,6 +335,27 @@ def test_the_flush_of_a_deleted_log_writes_nothing_into_the_files_of_its_success
     check_indexes(tmp_path / "orders-0")
 
 
+def test_a_flush_that_the_deletion_of_its_segments_overtook_leaves_no_files(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    how = LogConfig(internal_segment_bytes=2000, index_interval_bytes=100)
+    log = directory.open_log(ORDERS, None, how, now_ms=NOW_MS)
+    for _ in range(60):
+        append(log, b"a")
+    late = log.begin_flush()
+    log.delete_records(log.log_end_offset)
+    log.write_snapshots()
+    deletion = log.delete_segments(log.deletable_segments(NOW_MS), NOW_MS)
+    assert deletion is not None
+    directory.rename_deleted(deletion)
+    late.run()
+    log.finish_flush(late)
+    directory.remove_deleted(NOW_MS + how.file_delete_delay_ms)
+    start = log.segments[0].base_offset
+    assert start > 0
+    assert {path.stem for path in (tmp_path / "orders-0").glob("*.*index")} == {f"{start:020d}"}
+    assert log.recovery_point == log.log_end_offset
+
+
 def test_a_log_whose_deletion_a_crash_cut_short_goes_at_the_next_start(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     directory.delete_log(open_log(directory), "abc")
