@@ -29,6 +29,7 @@ from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.log.log import Log
 from rayka.storage.log.replacement import CleanedSegment
+from rayka.storage.segments.transaction_index import AbortedTxn
 
 logger = logging.getLogger(__name__)
 
@@ -168,21 +169,20 @@ class LogCleaner:
 
     async def _clean(self, dirtiness: Dirtiness) -> bool:
         """One round; whether it got to its end."""
-        log, started = dirtiness.log, time.monotonic()
+        log, started, end = dirtiness.log, time.monotonic(), None
         try:
-            aborted = await self._disk.run(lambda: aborted_transactions(dirtiness))
-            if self._directory.cleaned_offset(log.topic_partition) is None:
-                await self._disk.run(lambda: self._directory.write_cleaned_offset(log, dirtiness.first_dirty_offset))
+            aborted = await self._prepare(dirtiness)
             request = CleaningRequest(plan_of(dirtiness, aborted, time.time_ns() // 1_000_000), self._limits())
             await self._in_thread(lambda: self._process.begin(request))
             end = await self._carry_out(dirtiness)
         except (OSError, RaykaError) as error:
-            end = None
             if not self._is_stopped and not log.is_released:
                 logger.error("compaction of %s failed: %s", log.topic_partition, error)
+        finally:
+            if end is None:
+                self._failed_logs.add(log)
+                await self._abandon(log)
         if end is None:
-            self._failed_logs.add(log)
-            await self._abandon(log)
             return False
         await self._disk.run(lambda: self._directory.write_cleaned_offset(log, end.end_offset))
         self.rounds += 1
@@ -192,6 +192,21 @@ class LogCleaner:
             end.bytes_read / 1e6, end.bytes_written / 1e6,
         )  # fmt: skip
         return True
+
+    async def _prepare(self, dirtiness: Dirtiness) -> tuple[AbortedTxn, ...]:
+        """Make ready for a round; the aborted transactions.
+
+        The markers of transactions in dirty segments may lie in the active one. They are flushed: a crash that takes
+        a marker must find the older values of the keys that its transaction has written.
+        """
+        log = dirtiness.log
+        await self._disk.run(lambda: self._directory.discard_cleaned(log))
+        job = log.begin_flush()
+        await self._in_thread(job.run)
+        log.finish_flush(job)
+        if self._directory.cleaned_offset(log.topic_partition) is None:
+            await self._disk.run(lambda: self._directory.write_cleaned_offset(log, dirtiness.first_dirty_offset))
+        return await self._disk.run(lambda: aborted_transactions(dirtiness))
 
     async def _carry_out(self, dirtiness: Dirtiness) -> RoundEnd | None:
         """Put each segment in place as it comes; the end of the round, None if it was ended early."""
@@ -203,7 +218,7 @@ class LogCleaner:
             if event.failure is not None:
                 self._failed(log, event.failure)
                 return None
-            if log.truncations != dirtiness.truncations:
+            if log.truncations != dirtiness.truncations or "compact" not in log.config.cleanup_policy:
                 return None
             if event.end is not None:
                 return event.end

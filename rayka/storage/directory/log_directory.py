@@ -354,7 +354,10 @@ class LogDirectory:
 
     @storing
     def discard_cleaned(self, log: Log) -> None:
-        """Remove the cleaned segments that no replacement has taken up; nothing writes to them any more."""
+        """Remove the cleaned segments that no replacement has taken up; nothing writes to them any more.
+
+        Else a replacement above them would count as unfinished after a crash.
+        """
         if self._open([log]):
             for name in self._files.list(log.directory):
                 if name.endswith(CLEANED_SUFFIX):

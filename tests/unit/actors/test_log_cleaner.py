@@ -25,7 +25,9 @@ from rayka.storage.cleaner.dirtiness import measure, plan_of
 from rayka.storage.cleaner.plan import CleanerLimits, CleaningPlan
 from rayka.storage.directory.log_directory import CLEANED_OFFSETS_FILE, LogDirectory
 from rayka.storage.files import RealFiles
+from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch
+from rayka.storage.segments.segment import CLEANED_SUFFIX, LOG_SUFFIX, file_name
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.logs import append, open_log, read_values
@@ -211,6 +213,61 @@ def test_a_log_that_was_cut_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
         subject.log.truncate_to(subject.log.log_end_offset - 1)
         assert not await cleaning
         assert len(read_values(subject.log)) == 2999
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
+def test_a_commit_is_on_the_device_before_older_values_of_its_keys_go(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        last = subject.write(1000)
+        value = b"committed" + bytes(100)
+        data = build_batch(
+            [Record(0, 0, key, value) for key in last],
+            producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True,
+        )  # fmt: skip
+        subject.log.append_as_leader(data, 0, 0, origin_is_client=False)
+        subject.log.roll(0)
+        subject.log.flush()
+        marker = build_end_transaction_marker(
+            ControlType.COMMIT, producer_id=7, producer_epoch=0, coordinator_epoch=0, now_ms=0
+        )
+        marker_offset = subject.log.append_as_leader(marker, 0, 0, origin_is_client=False).base_offset
+        subject.log.update_high_watermark(subject.log.log_end_offset)
+        assert subject.log.recovery_point == marker_offset
+        cleaning = asyncio.ensure_future(subject.cleaner.clean_one())
+        async with asyncio.timeout(30):
+            while subject.directory.cleaned_offset(NAME) is None:
+                await asyncio.sleep(0.001)
+        assert subject.log.recovery_point == marker_offset + 1
+        assert len(read_values(subject.log)) > 1000, "nothing was taken away before that"
+        assert await cleaning
+        assert set(read_values(subject.log).values()) >= {value}
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
+def test_a_policy_that_no_longer_compacts_ends_the_round(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(1000)
+        cleaning = asyncio.ensure_future(subject.cleaner.clean_one())
+        async with asyncio.timeout(30):
+            while subject.directory.cleaned_offset(NAME) is None:
+                await asyncio.sleep(0.001)
+        subject.log.configure(LogConfig(cleanup_policy=("delete",), internal_segment_bytes=20_000))
+        assert not await cleaning
+        assert len(read_values(subject.log)) == 1000
+        assert not list(Path(subject.log.directory).glob("*.cleaned"))
+
+    check(lambda: Cleaned(tmp_path), test)
+
+
+def test_a_round_begins_without_files_that_an_earlier_one_has_left(tmp_path: Path) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(1000)
+        left = Path(subject.log.directory, file_name(1, LOG_SUFFIX) + CLEANED_SUFFIX)
+        left.touch()
+        assert await subject.cleaner.clean_one()
+        assert not left.exists(), "after a crash a segment that is put in place would count as unfinished beside it"
 
     check(lambda: Cleaned(tmp_path), test)
 
