@@ -2,7 +2,8 @@
 
 A part begins and ends where batches do, and is kept only if it came whole and the CRCs of all its batches are right.
 The files are removed least recently used first. One that was handed out stays readable through an open descriptor; a
-reader that comes too late to open it asks again. All methods may be called in any thread.
+reader that comes too late to open it asks again. No name is used twice: while one thread removes a file, another may
+fetch the same part again. All methods may be called in any thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
 from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
@@ -43,6 +45,7 @@ class ChunkCache:
         self._lock = threading.Lock()
         self._chunks: OrderedDict[tuple[str, int], CachedChunk] = OrderedDict()
         self._loads: SharedLoads[CachedChunk] = SharedLoads()
+        self._numbers = count()
         if files.exists(path):
             files.remove_directory(path)
         files.make_directory(path)
@@ -85,9 +88,13 @@ class ChunkCache:
             raise OSError(f"{name} has fewer than {end} bytes in the remote store")
         if not _is_intact(data):
             raise OSError(f"{name} is damaged in the remote store, between {start} and {end}")
-        path = os.path.join(self._path, f"{name.replace('/', '_')[-200:]}.{start:020d}")
-        self._files.write_file(path, data)
-        return CachedChunk(path, self._files.status(path).inode, start, end)
+        path = os.path.join(self._path, f"{name.replace('/', '_')[-200:]}.{start:020d}.{next(self._numbers)}")
+        try:
+            self._files.write_at(path, data, 0)
+            return CachedChunk(path, self._files.status(path).inode, start, end)
+        except OSError:
+            self._files.remove_if_present(path)
+            raise
 
 
 def _is_intact(data: bytes) -> bool:

@@ -10,6 +10,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from rayka.storage.files import RealFiles
@@ -62,6 +63,7 @@ class RemoteLogReader:
         self._segments: OrderedDict[str, RemoteSegment] = OrderedDict()
         self._loads: SharedLoads[RemoteSegment] = SharedLoads()
         self._lock = threading.Lock()
+        self._numbers = count()
         if files.exists(self._index_path):
             files.remove_directory(self._index_path)
 
@@ -137,10 +139,9 @@ class RemoteLogReader:
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """The segment is deleted: drop its indexes."""
         with self._lock:
-            self._segments.pop(metadata.segment_id.hex, None)
-        directory = os.path.join(self._index_path, metadata.segment_id.hex)
-        if self._files.exists(directory):
-            self._files.remove_directory(directory)
+            segment = self._segments.pop(metadata.segment_id.hex, None)
+        if segment is not None:
+            self._files.remove_directory(segment.directory)
 
     def _open(self, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
         """The segment with its indexes."""
@@ -155,25 +156,29 @@ class RemoteLogReader:
             return segment
 
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
-        directory = os.path.join(self._index_path, key)
+        directory = os.path.join(self._index_path, f"{key}.{next(self._numbers)}")  # of its own, as chunks have
         self._files.make_directory(directory)
         segment = RemoteSegment(self._files, directory, metadata, self._chunks, self._limits.chunk_bytes)
-        segment.load_indexes(self._store)
+        try:
+            segment.load_indexes(self._store)
+        except OSError:
+            self._files.remove_directory(directory)
+            raise
         with self._lock:
             self._segments[key] = segment
-            gone = self._surplus()
-        for name in gone:
-            self._files.remove_directory(os.path.join(self._index_path, name))
+            removed = self._surplus()
+        for oldest in removed:
+            self._files.remove_directory(oldest.directory)
         return segment
 
-    def _surplus(self) -> list[str]:
+    def _surplus(self) -> list[RemoteSegment]:
         size = sum(segment.index_bytes for segment in self._segments.values())
-        gone = []
+        removed = []
         while size > self._limits.index_cache_bytes() and len(self._segments) > 1:
-            name, oldest = self._segments.popitem(last=False)
+            _, oldest = self._segments.popitem(last=False)
             size -= oldest.index_bytes
-            gone.append(name)
-        return gone
+            removed.append(oldest)
+        return removed
 
 
 def _size(found: BatchPosition, chunk: CachedChunk, max_bytes: int, min_one_message: bool) -> int:

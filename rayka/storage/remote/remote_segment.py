@@ -30,6 +30,8 @@ class RemoteSegment(Segment):
             index_bytes=_MAX_INDEX_BYTES,
             index_interval=_INDEX_INTERVAL,
         )
+        self.directory = directory
+        """Where its indexes are; nothing else is there."""
         self.metadata = metadata
         self.size = metadata.size
         self.index_bytes = 0

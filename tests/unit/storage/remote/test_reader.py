@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import pytest
 
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import RealFiles
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
-from rayka.storage.format.records import Record, build_batch
+from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.remote.copy_plan import copyable_segments
-from rayka.storage.remote.reader import NextChunk
-from rayka.types import AbortedTransaction
+from rayka.storage.remote.reader import NextChunk, ReaderLimits, RemoteLogReader
+from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
+from rayka.storage.segments.reader import SegmentReader
+from rayka.types import AbortedTransaction, FileSlice
 from tests.support.logs import NOW_MS, batch
 from tests.support.tiered import TieredLog
 
@@ -78,6 +82,55 @@ def test_chunks_are_fetched_once_and_the_cache_is_bounded(tiered: TieredLog) -> 
 
 def bytes_in(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir())
+
+
+class BusyFiles(RealFiles):
+    """Does other work before the next removal, as another thread may."""
+
+    def __init__(self) -> None:
+        self.other_work: Callable[[], object] | None = None
+
+    def _work(self) -> None:
+        work, self.other_work = self.other_work, None
+        if work is not None:
+            work()
+
+    def remove(self, path: str) -> None:
+        """See `RealFiles.remove`."""
+        self._work()
+        super().remove(path)
+
+    def remove_directory(self, path: str) -> None:
+        """See `RealFiles.remove_directory`."""
+        self._work()
+        super().remove_directory(path)
+
+
+@pytest.mark.parametrize(("chunk_bytes", "index_bytes"), [(2_000, 1 << 20), (1 << 20, 1)], ids=["chunk", "indexes"])
+def test_what_is_fetched_again_while_it_leaves_the_cache_can_be_read(
+    tiered: TieredLog, chunk_bytes: int, index_bytes: int
+) -> None:
+    one, two, three = tiered.remote.lineage(tiered.log.leader_epochs)[:3]
+    files, index_cache_bytes = BusyFiles(), [1 << 20]
+    limits = ReaderLimits(1_000, chunk_bytes, lambda: index_cache_bytes[0])
+    reader = RemoteLogReader(files, str(tiered.path / "small"), tiered.store, limits, lambda _: None)
+
+    def read(segment: RemoteLogSegmentMetadata) -> FileSlice | None:
+        return reader.read([segment], segment.start_offset, 100, True).records
+
+    def read_again() -> None:
+        index_cache_bytes[0] = 1 << 20
+        read(one)
+
+    read(one)
+    read(two)
+    files.other_work, index_cache_bytes[0] = read_again, index_bytes
+    read(three)
+
+    assert files.other_work is None
+    found = read(one)
+    assert found is not None
+    assert next(read_records(SegmentReader().read(found))).offset == one.start_offset
 
 
 def test_a_first_batch_that_is_larger_than_asked_for_is_whole(tiered: TieredLog) -> None:
