@@ -1,6 +1,8 @@
 """Parts of segments in the remote store as local files, so that readers get them like parts of local segments.
 
 A part begins and ends where batches do, and is kept only if it came whole and the CRCs of all its batches are right.
+The CRC does not cover the base offset of a batch, so offsets have to rise within the part, and to lie where the indexes
+have them.
 The files are removed least recently used first. One that was handed out stays readable through an open descriptor; a
 reader that comes too late to open it asks again. No name is used twice: while one thread removes a file, another may
 fetch the same part again. All methods may be called in any thread.
@@ -50,10 +52,13 @@ class ChunkCache:
             files.remove_directory(path)
         files.make_directory(path)
 
-    def load(self, name: str, start: int, end: int) -> CachedChunk:
-        """The chunk of an object, fetched if it is not cached; callers share one fetch. Raises OSError."""
+    def load(self, name: str, start: int, end: int, offsets: range) -> CachedChunk:
+        """The chunk of an object, whose records have these offsets. It is fetched if it is not cached.
+
+        Callers share one fetch. Raises OSError.
+        """
         key = (name, start)
-        return self._cached(key) or self._loads.load(key, lambda: self._cached(key) or self._fetch(key, end))
+        return self._cached(key) or self._loads.load(key, lambda: self._cached(key) or self._fetch(key, end, offsets))
 
     def _cached(self, key: tuple[str, int]) -> CachedChunk | None:
         with self._lock:
@@ -62,8 +67,8 @@ class ChunkCache:
                 self._chunks.move_to_end(key)
             return chunk
 
-    def _fetch(self, key: tuple[str, int], end: int) -> CachedChunk:
-        chunk = self._write(key, end)
+    def _fetch(self, key: tuple[str, int], end: int, offsets: range) -> CachedChunk:
+        chunk = self._write(key, end, offsets)
         with self._lock:
             self._chunks[key] = chunk
             self.size += chunk.end - chunk.start
@@ -80,13 +85,13 @@ class ChunkCache:
             removed.append(oldest)
         return removed
 
-    def _write(self, key: tuple[str, int], end: int) -> CachedChunk:
+    def _write(self, key: tuple[str, int], end: int, offsets: range) -> CachedChunk:
         name, start = key
         self._throttle(end - start)
         data = self._store.get(name, start, end - start)
         if len(data) != end - start:
             raise OSError(f"{name} has fewer than {end} bytes in the remote store")
-        if not _is_intact(data):
+        if not _is_intact(data, offsets):
             raise OSError(f"{name} is damaged in the remote store, between {start} and {end}")
         path = os.path.join(self._path, f"{name.replace('/', '_')[-200:]}.{start:020d}.{next(self._numbers)}")
         try:
@@ -97,11 +102,11 @@ class ChunkCache:
             raise
 
 
-def _is_intact(data: bytes) -> bool:
-    """Whether these are whole batches with the right CRCs."""
-    end = 0
+def _is_intact(data: bytes, offsets: range) -> bool:
+    """Whether these are whole batches with the right CRCs, whose offsets rise within `offsets`."""
+    end, next_offset = 0, offsets.start
     for batch in iter_batches(lambda size, position: data[position : position + size], 0, len(data), len(data)):
-        if not batch.is_intact():
+        if not batch.is_intact() or batch.header.base_offset < next_offset:
             return False
-        end = batch.end
-    return end == len(data)
+        end, next_offset = batch.end, batch.header.next_offset
+    return end == len(data) and next_offset <= offsets.stop

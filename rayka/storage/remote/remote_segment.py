@@ -67,7 +67,13 @@ class RemoteSegment(Segment):
         while (end := self._boundary(number + 1)) <= position < self.size:
             number += 1
             start = end
-        return self._chunks.load(self._name, start, end)
+        return self._chunks.load(self._name, start, end, self._offsets(start, end))
+
+    def _offsets(self, start: int, end: int) -> range:
+        """Between which index entries the offsets of the batches from one position up to another are."""
+        first = self.offset_index.lookup_position(start - 1).offset if start else self.base_offset
+        above = self.offset_index.offset_above(end)
+        return range(first, self.metadata.end_offset + 1 if above is None else above)
 
     def _boundary(self, number: int) -> int:
         """Where the chunk of this number begins. A batch that is larger than a chunk leaves some without bytes."""

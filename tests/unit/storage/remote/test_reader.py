@@ -11,6 +11,7 @@ import pytest
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.storage.remote.copy_plan import copyable_segments
@@ -242,3 +243,26 @@ def test_a_damaged_epoch_checkpoint_takes_nothing_from_the_store(tiered: TieredL
     assert tiered.log.leader_epochs == epochs
     assert list(tiered.read_all()) == [(offset, offset) for offset in range(200)]
     assert set(tiered.store.list("")) == in_store
+
+
+@pytest.mark.parametrize("batch_number", [0, 1, -1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("change", [-16, 16], ids=["lower", "higher"])
+def test_a_base_offset_that_the_store_changed_is_damage(
+    tiered: TieredLog, monkeypatch: pytest.MonkeyPatch, batch_number: int, change: int
+) -> None:
+    segment = tiered.remote.lineage(tiered.log.leader_epochs)[2]
+    get = tiered.store.get
+
+    def get_changed(name: str, position: int, size: int) -> bytes:
+        data = bytearray(get(name, position, size))
+        if name.endswith(".log"):
+            start, header = list(iter_headers(data))[batch_number]
+            data[start : start + 8] = (header.base_offset + change).to_bytes(8)
+        return bytes(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiered.store, "get", get_changed)
+        with pytest.raises(OSError, match="damaged"):
+            tiered.read(segment.start_offset)
+
+    assert tiered.read(segment.start_offset)[0].offset == segment.start_offset
