@@ -266,3 +266,44 @@ def test_a_base_offset_that_the_store_changed_is_damage(
             tiered.read(segment.start_offset)
 
     assert tiered.read(segment.start_offset)[0].offset == segment.start_offset
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        (".index", lambda data: flip(data, 8, 1)),
+        (".index", lambda data: flip(data, 8, 2)),
+        (".index", lambda data: flip(data, 8, 7)),
+        (".index", lambda _: None),
+        (".timeindex", lambda data: flip(data, 12, 4)),
+        (".timeindex", lambda data: flip(data, 12, 10)),
+        (".timeindex", lambda _: None),
+    ],
+    ids=["offset_too_high", "position_behind_the_end", "position_in_a_batch", "missing", "time", "offset", "no_times"],
+)
+def test_a_segment_whose_index_is_damaged_here_is_copied_with_a_right_one(
+    tmp_path: Path, suffix: str, damage: Callable[[bytes], bytes | None]
+) -> None:
+    tiered = TieredLog(tmp_path, CONFIG)
+    tiered.append(200)
+    tiered.log.flush()
+    index = Path(tiered.log.segments[0].path).with_suffix(suffix)
+    damaged = damage(index.read_bytes())
+    index.unlink() if damaged is None else index.write_bytes(damaged)
+    tiered.copy()
+    tiered.log.delete_old_segments(NOW_MS)
+
+    assert list(tiered.read_all()) == [(offset, offset) for offset in range(200)]
+    segments = tiered.remote.lineage(tiered.log.leader_epochs)[:1]
+    for offset in range(segments[0].end_offset + 1):
+        found = tiered.reader.offset_for_timestamp(segments, NOW_MS + offset, 0)
+        assert found is not None
+        assert found.offset == offset
+
+
+def flip(data: bytes, entry_bytes: int, position: int) -> bytes:
+    """An index with one bit of every second entry changed."""
+    changed = bytearray(data)
+    for start in range(0, len(data), 2 * entry_bytes):
+        changed[start + position] ^= 0x10
+    return bytes(changed)
