@@ -11,9 +11,8 @@ import statistics
 import time
 from collections.abc import Callable
 
-from benchmarks.batches import build_batches
+from benchmarks.batches import build_batches, write_columns
 from rayka.storage.columns.read import COLUMNS, read_columns
-from rayka.storage.columns.write import write_columns
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, read_records
 

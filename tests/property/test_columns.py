@@ -9,10 +9,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.batches import build_batches
+from benchmarks.batches import build_batches, write_columns
 from rayka.errors import RaykaError
 from rayka.storage.columns.read import COLUMNS, read_columns
-from rayka.storage.columns.write import write_columns
 from rayka.storage.format.batch import HEADER, RECORD_BATCH_OVERHEAD, read_header, seal
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records

@@ -9,7 +9,7 @@ from rayka.client.producer.batch import Headers
 from rayka.client.producer.route import TopicRoute
 from rayka.client.settings import Serializer
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.builder import RecordBatchBuilder
+from rayka.storage.format.builder import append_records
 
 HeadersLike = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None
 
@@ -47,7 +47,7 @@ def _is_bytes(value: object) -> bool:
 
 
 def require_fits(route: TopicRoute, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-    size = RecordBatchBuilder().append(key, value, 0, headers)
+    size = len(append_records((value,), (key,), (headers,), (0,)))
     if size > route.max_batch_size:
         raise RaykaError(
             ErrorCode.MESSAGE_TOO_LARGE,

@@ -1,12 +1,10 @@
-"""Arrow columns as record batches: the way back from `columns`.
+"""Arrow columns as the rows of records, which `rows.write_rows` writes: the way back from `columns`.
 
 The columns are key, value, headers and timestamp, as `columns.SCHEMA` has them; other columns are not looked
 at. Keys and values may also be strings, timestamps of any unit or integers in milliseconds.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,38 +13,14 @@ import pyarrow.compute as pc
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns.decode import Bytes, Longs
 from rayka.storage.columns.encode import Fields
-from rayka.storage.columns.rows import NO_BYTES, NO_FIELDS, Rows, nulls, write_rows
-from rayka.storage.format.compression import Codec
-
-DEFAULT_MAX_BATCH_SIZE = 1_000_000
-"""A little below the default of `max.message.bytes`."""
-
-
-def write_columns(
-    columns: pa.RecordBatch | pa.Table,
-    *,
-    now_ms: int,
-    max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
-    codec: Codec = Codec.NONE,
-    level: int | None = None,
-    base_offset: int = 0,
-) -> Iterator[bytearray | memoryview]:
-    """One record for each row, in batches of at most `max_batch_size` bytes before compression.
-
-    A missing column is null in every record; a missing or null timestamp is `now_ms`. A record that is larger
-    than a batch may be gets a batch of its own. The producer, if there is one, is set by `batch.stamp_producer`.
-    Raises INVALID_RECORD for a column of a type that has no bytes.
-    """
-    for part in columns.to_batches() if isinstance(columns, pa.Table) else [columns]:
-        if part.num_rows:
-            rows = rows_of_columns(part, now_ms)
-            written = write_rows(rows, max_batch_size=max_batch_size, codec=codec, level=level, base_offset=base_offset)
-            yield from (buffer for buffer, _ in written)
-            base_offset += part.num_rows
+from rayka.storage.columns.rows import NO_BYTES, NO_FIELDS, Rows, nulls
 
 
 def rows_of_columns(part: pa.RecordBatch, now_ms: int) -> Rows:
-    """The rows of Arrow columns. Raises INVALID_RECORD for a column of a type that has no bytes."""
+    """The rows of Arrow columns. A missing column is null in every record; a missing or null timestamp is `now_ms`.
+
+    Raises INVALID_RECORD for a column of a type that has no bytes.
+    """
     return Rows(_fields(part, "key"), _fields(part, "value"), *_headers(part), _timestamps(part, now_ms))
 
 

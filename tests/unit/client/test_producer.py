@@ -17,7 +17,7 @@ from rayka.client.producer.accumulator import BufferFull
 from rayka.client.producer.partitioner import key_partition
 from rayka.client.producer.producer import AsyncProducer
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.builder import RecordBatchBuilder
+from rayka.storage.format.builder import append_records
 from rayka.types import TimestampType
 from tests.support.client_connection import LocalConnection
 from tests.support.faulty_partitions import NO_LEADER, Fault, FaultyPartitions
@@ -294,7 +294,7 @@ def test_send_batch_keeps_its_place_between_sends(cluster: Cluster) -> None:
 
 def test_a_record_of_the_largest_size_fits(cluster: Cluster) -> None:
     cluster.admin().create_topic("events", configs={"max.message.bytes": 10_000})
-    largest = next(size for size in range(10_000, 0, -1) if RecordBatchBuilder().append(None, b"x" * size, 0) == 10_000)
+    largest = next(size for size in range(10_000, 0, -1) if len(append_records((b"x" * size,), (), (), (0,))) == 10_000)
     with cluster.producer() as producer:
         assert producer.send("events", b"x" * largest).get(5).offset == 0
         assert producer.send_batch("events", 0, [b"x" * largest] * 2)[1].get(5).base_offset == 2

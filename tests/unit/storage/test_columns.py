@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from benchmarks.batches import write_columns
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.columns import build as columns_build
 from rayka.storage.columns.read import SCHEMA, read_columns
-from rayka.storage.columns.write import write_columns
 from rayka.storage.format.batch import HEADER, read_header, seal
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records

@@ -19,7 +19,7 @@ from rayka.storage.format.batch import (
     seal,
     validate,
 )
-from rayka.storage.format.builder import RecordBatchBuilder, max_record_size, recompress
+from rayka.storage.format.builder import append_records, max_record_size, recompress
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.record_checks import RecordRules, find_rejected
 from rayka.storage.format.records import Record, build_batch, read_batch, read_records
@@ -164,28 +164,15 @@ def test_rebuilding_a_batch_of_kafka_gives_the_same_bytes(name: str) -> None:
         assert rebuild_batch(header, read_batch(log, position, header)) == original
 
 
-def test_the_builder_knows_its_size_exactly_without_a_codec() -> None:
-    builder = RecordBatchBuilder()
-    for record in RECORDS:
-        before = builder.size_in_bytes
-        size = builder.append(record.key, record.value, record.timestamp, record.headers)
-        assert size == builder.size_in_bytes
-        assert size - before <= max_record_size(record.key, record.value, record.headers)
-    assert builder.record_count == len(RECORDS)
-    size = builder.size_in_bytes
-    built = builder.build(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
-    assert len(built) == size
-    assert list(read_records(built)) == RECORDS
-    expected = build_batch(RECORDS, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
-    assert built == expected
+def test_records_of_a_producer_become_the_same_batch() -> None:
+    columns = zip(*((each.value, each.key, each.headers, each.timestamp) for each in RECORDS), strict=True)
+    assert append_records(*columns)[RECORD_BATCH_OVERHEAD:] == build_batch(RECORDS)[RECORD_BATCH_OVERHEAD:]
 
 
-def test_the_first_record_always_has_room() -> None:
-    builder = RecordBatchBuilder(Codec.LZ4)
-    assert builder.has_room_for(None, b"x" * 1000, (), 100)
-    builder.append(None, b"x" * 1000, NOW)
-    assert not builder.has_room_for(None, b"x", (), 1000)
-    assert builder.has_room_for(None, b"x", (), 2000)
+@pytest.mark.parametrize("record", RECORDS)
+def test_no_record_takes_more_than_its_largest_size(record: Record) -> None:
+    batch = build_batch([record])
+    assert len(batch) - RECORD_BATCH_OVERHEAD <= max_record_size(record.key, record.value, record.headers)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
