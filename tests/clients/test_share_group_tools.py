@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import AcknowledgeType, ShareConsumer
+from confluent_kafka import AcknowledgeType
 
 from rayka.testing import wait_until
 from tests.clients.adapters.confluent import Confluent
@@ -16,12 +15,12 @@ from tests.clients.conftest import Tool
 from tests.clients.record import Record
 from tests.clients.test_group_tools import TOOLS, group_id
 from tests.support.found_files import found_files
+from tests.support.share_members import TIMEOUT_S, consume, member
 
 __all__ = ["group_id"]  # a fixture
 
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
-TIMEOUT_S = 90.0
 
 
 @pytest.fixture
@@ -31,27 +30,6 @@ def topic(confluent: Confluent, new_topic: Callable[..., str]) -> str:
     for partition in (0, 1):
         confluent.produce(name, [Record(None, b"v")] * 10, partition=partition)
     return name
-
-
-@contextmanager
-def member(bootstrap: str, group_id: str, topic: str) -> Iterator[ShareConsumer]:
-    """A share consumer of the topic."""
-    with closing(ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group_id})) as consumer:
-        consumer.subscribe([topic])
-        yield consumer
-
-
-def consume(consumer: ShareConsumer, count: int) -> None:
-    """Read and, by reading on, acknowledge so many records."""
-    read = 0
-
-    def is_read() -> bool:
-        nonlocal read
-        read += sum(message.error() is None for message in consumer.poll(0.2) or ())
-        return read >= count
-
-    wait_until(is_read, TIMEOUT_S, f"{count} records are consumed")
-    consumer.poll(0.1)
 
 
 def rows(text: str) -> list[list[str]]:
@@ -112,9 +90,7 @@ def test_kafka_reads_the_state_of_records_that_wait_for_their_retry(
     tool: Tool, bootstrap: str, group_id: str, topic: str, data_dir: Path
 ) -> None:
     from_the_beginning(tool, group_id, "share.retry.backoff.ms=600000")
-    settings = {"bootstrap.servers": bootstrap, "group.id": group_id, "share.acknowledgement.mode": "explicit"}
-    with closing(ShareConsumer(settings)) as consumer:
-        consumer.subscribe([topic])
+    with member(bootstrap, group_id, topic, **{"share.acknowledgement.mode": "explicit"}) as consumer:
         released: set[tuple[int | None, int | None]] = set()
 
         def is_released() -> bool:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 
 import pytest
-from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from confluent_kafka import AcknowledgeType, Producer
 
 from rayka.testing import BrokerProcess, wait_until
 from tests.integration.conftest import Cli
-
-TIMEOUT_S = 90.0
+from tests.support.share_members import TIMEOUT_S, consume, member
 
 
 @pytest.fixture
@@ -36,27 +33,6 @@ def group(cli: Cli) -> str:
     return name
 
 
-@contextmanager
-def member(broker: BrokerProcess, group: str, topic: str, **settings: str) -> Iterator[ShareConsumer]:
-    conf = {"bootstrap.servers": broker.bootstrap, "group.id": group, "client.id": "worker", **settings}
-    with closing(ShareConsumer(conf)) as consumer:
-        consumer.subscribe([topic])
-        yield consumer
-
-
-def consume(consumer: ShareConsumer, count: int) -> None:
-    """Read and, by reading on, acknowledge so many records."""
-    read = 0
-
-    def is_read() -> bool:
-        nonlocal read
-        read += sum(message.error() is None for message in consumer.poll(0.2) or ())
-        return read >= count
-
-    wait_until(is_read, TIMEOUT_S, f"{count} records are consumed")
-    consumer.poll(0.1)
-
-
 def lags(cli: Cli, group: str) -> list[str]:
     """How many records of each partition are not done."""
     return [row[-1] for row in cli(0, "share-groups", "describe", group).rows()]
@@ -65,7 +41,7 @@ def lags(cli: Cli, group: str) -> list[str]:
 def test_a_live_group_is_shown_with_its_members_and_lag(
     broker: BrokerProcess, cli: Cli, group: str, topic: str
 ) -> None:
-    with member(broker, group, topic) as consumer:
+    with member(broker.bootstrap, group, topic) as consumer:
         consume(consumer, 20)
         (row,) = cli(0, "share-groups", "describe", group, "--members", "--verbose").rows()
         assert (row[0], row[3], row[4], row[6]) == (group, "worker", "2", f"{topic}:0,1")
@@ -85,7 +61,7 @@ def test_a_live_group_is_shown_with_its_members_and_lag(
 def test_records_are_shown_with_their_states_and_deliveries(
     broker: BrokerProcess, cli: Cli, group: str, topic: str
 ) -> None:
-    with member(broker, group, topic, **{"share.acknowledgement.mode": "explicit"}) as consumer:
+    with member(broker.bootstrap, group, topic, **{"share.acknowledgement.mode": "explicit"}) as consumer:
         seen: set[tuple[int, int]] = set()
 
         def is_answered() -> bool:
@@ -115,7 +91,7 @@ def test_records_are_shown_with_their_states_and_deliveries(
 
 
 def test_offsets_are_reset_only_with_execute(broker: BrokerProcess, cli: Cli, group: str, topic: str) -> None:
-    with member(broker, group, topic) as consumer:
+    with member(broker.bootstrap, group, topic) as consumer:
         consume(consumer, 20)
     shown = cli(0, "share-groups", "reset-offsets", group, "--all-topics", "--to-offset", "4")
     assert shown.rows() == [[group, topic, "0", "4"], [group, topic, "1", "4"]]
@@ -123,7 +99,7 @@ def test_offsets_are_reset_only_with_execute(broker: BrokerProcess, cli: Cli, gr
     wait_until(lambda: lags(cli, group) == ["0", "0"], TIMEOUT_S, "all records are acknowledged")
     cli(0, "share-groups", "reset-offsets", group, "--topic", f"{topic}:1", "--to-offset", "4", "--execute")
     assert cli(0, "share-groups", "describe", group).rows()[1] == [group, topic, "1", "4", "6"]
-    with member(broker, group, topic) as consumer:
+    with member(broker.bootstrap, group, topic) as consumer:
         consume(consumer, 6)
     cli(0, "share-groups", "delete", group, "--yes")
     assert "GROUP_ID_NOT_FOUND" in cli(3, "share-groups", "describe", group).err

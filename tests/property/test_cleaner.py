@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.cleaner.plan import CleanerLimits
@@ -21,15 +18,13 @@ from rayka.storage.format.compression import Codec
 from rayka.storage.format.control import ControlType, build_end_transaction_marker
 from rayka.storage.format.isolation import iter_visible
 from rayka.storage.format.records import Record, build_batch, read_batch
-from rayka.storage.log.log import Log
-from rayka.storage.segments.reader import SegmentReader
 from tests.support.compaction import rounds
-from tests.support.logs import NOW_MS, check_indexes, open_log
+from tests.support.log_machine import LogMachine
+from tests.support.logs import check_indexes, open_log
 from tests.support.power_cut import PowerCut, PowerLost
 from tests.support.scale import examples
 
 RETENTION_MS = 1000
-SIZES = {"log.recovery.CHECKED_BYTES": 300, "segments.index.WRITE_BYTES": 16, "log.appends.SNAPSHOT_BYTES": 500}
 IDEMPOTENT, FIRST, SECOND = 100, 201, 202
 keys = st.sampled_from([b"a", b"b", b"c", b"long key"])
 values = st.one_of(st.none(), st.binary(max_size=12))
@@ -59,16 +54,11 @@ class Written(NamedTuple):
     producer_id: int
 
 
-class CleanerMachine(RuleBasedStateMachine):
+class CleanerMachine(LogMachine):
     """The model: every record ever written by its offset, what became of transactions, and when tombstones were met."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.patches = [patch(f"rayka.storage.{name}", size) for name, size in SIZES.items()]
-        for one in self.patches:
-            one.start()
-        self.directory = tempfile.mkdtemp(prefix="rayka-cleaner-")
-        self.reader = SegmentReader()
         self.written: dict[int, Written] = {}
         self.open_since: dict[int, list[int]] = {}
         self.aborted: set[int] = set()
@@ -76,15 +66,8 @@ class CleanerMachine(RuleBasedStateMachine):
         self.sequences = {IDEMPOTENT: 0, FIRST: 0, SECOND: 0}
         self.met: dict[int, int] = {}
         self.cleaned_at = 0
-        self.end = self.eligible_end = 0
+        self.eligible_end = 0
         self.cleaned_offset: int | None = None
-        self.now_ms = NOW_MS
-
-    def teardown(self) -> None:
-        for one in self.patches:
-            one.stop()
-        self.log.release()
-        shutil.rmtree(self.directory)
 
     @initialize(
         segment_bytes=st.integers(300, 1200),
@@ -107,7 +90,7 @@ class CleanerMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self, recovery_point: int = 0, **how: object) -> None:
-        self.log: Log = open_log(
+        self.log = open_log(
             self.directory, files=self.files, now_ms=self.now_ms, recovery_point=recovery_point, **how, **self.config
         )
         self.log.update_high_watermark(self.log.log_end_offset)

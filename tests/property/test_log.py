@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import bisect
-import shutil
-import tempfile
-from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.compression import Codec
-from rayka.storage.log.log import Log
-from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice
+from tests.support.log_machine import LogMachine
 from tests.support.logs import NOW_MS, batch, check_indexes, open_log
 from tests.support.scale import examples
 
 PRODUCERS = (-1, 100, 101)
 values = st.lists(st.binary(max_size=60), min_size=1, max_size=4)
 fractions = st.floats(0, 1)
-SIZES = {"log.recovery.CHECKED_BYTES": 300, "segments.index.WRITE_BYTES": 16, "log.appends.SNAPSHOT_BYTES": 500}
 
 
-class LogMachine(RuleBasedStateMachine):
+class RecoveredLog(LogMachine):
     """The model: each batch that is in the log as (base offset, bytes, timestamps); what each producer sent."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.patches = [patch(f"rayka.storage.{name}", size) for name, size in SIZES.items()]
-        for one in self.patches:
-            one.start()
-        self.directory = tempfile.mkdtemp(prefix="rayka-log-")
-        self.reader = SegmentReader()
         self.batches: list[tuple[int, bytes, list[int]]] = []
         self.sent: dict[int, list[tuple[int, int, bytes]]] = {producer: [] for producer in PRODUCERS}
         self.known = dict.fromkeys(PRODUCERS, 0)
-        self.start = self.end = self.high_watermark = self.flushed = 0
-        self.now_ms = NOW_MS
-
-    def teardown(self) -> None:
-        for one in self.patches:
-            one.stop()
-        self.log.release()
-        shutil.rmtree(self.directory)
+        self.start = self.high_watermark = self.flushed = 0
 
     @initialize(segment_bytes=st.integers(400, 2000), interval=st.integers(0, 400), index_bytes=st.integers(48, 300))
     def begin(self, segment_bytes: int, interval: int, index_bytes: int) -> None:
@@ -60,7 +43,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def open(self, **how: object) -> None:
         """Open the log again, with what the checkpoints would say."""
-        self.log: Log = open_log(
+        self.log = open_log(
             self.directory,
             now_ms=self.now_ms,
             recovery_point=self.flushed,
@@ -202,5 +185,5 @@ class LogMachine(RuleBasedStateMachine):
         assert (None if found is None else found.offset) == (matches[0] if matches else None)
 
 
-LogMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
-TestLog = LogMachine.TestCase
+RecoveredLog.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
+TestLog = RecoveredLog.TestCase

@@ -52,22 +52,33 @@ def confluent_consumer(bootstrap: str, group: str, topic: str, stop: threading.E
     confluent(bootstrap, group, topic, stop, "consumer")
 
 
+def python_settings(bootstrap: str, group: str) -> dict[str, Any]:
+    """The settings of kafka-python and aiokafka, which have the same names."""
+    return {
+        "bootstrap_servers": bootstrap,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": SESSION_MS,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+        "metadata_max_age_ms": METADATA_MS,
+    }
+
+
+def subscription(topic: str) -> dict[str, Any]:
+    """The arguments of their `subscribe`."""
+    return {"pattern": topic} if topic.startswith("^") else {"topics": [topic]}
+
+
 def kafka_python(bootstrap: str, group: str, topic: str, stop: threading.Event) -> None:
     from kafka import KafkaConsumer
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from kafka.errors import KafkaError
 
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap,
-        group_id=group,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        metadata_max_age_ms=METADATA_MS,
-        partition_assignment_strategy=[RoundRobinPartitionAssignor],
+        partition_assignment_strategy=[RoundRobinPartitionAssignor], **python_settings(bootstrap, group)
     )
-    consumer.subscribe(**({"pattern": topic} if topic.startswith("^") else {"topics": [topic]}))
+    consumer.subscribe(**subscription(topic))
     while not stop.is_set():
         # kafka-python 3.0 loses its assignment if `poll` times out just when the group has been joined.
         # Joining seldom takes as long as this.
@@ -91,16 +102,9 @@ async def _aiokafka(bootstrap: str, group: str, topic: str, stop: threading.Even
     from aiokafka.errors import KafkaError
 
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        group_id=group,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        metadata_max_age_ms=METADATA_MS,
-        partition_assignment_strategy=[RoundRobinPartitionAssignor],
+        partition_assignment_strategy=[RoundRobinPartitionAssignor], **python_settings(bootstrap, group)
     )
-    consumer.subscribe(**({"pattern": topic} if topic.startswith("^") else {"topics": [topic]}))
+    consumer.subscribe(**subscription(topic))
     await consumer.start()
     while not stop.is_set():
         polled = await consumer.getmany(timeout_ms=100, max_records=200)
