@@ -247,6 +247,24 @@ def test_the_limit_of_a_fetch_holds_for_messages(version: int, tmp_path: Path) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_fetch_without_room_for_a_byte_is_answered_at_once(version: int, tmp_path: Path) -> None:
+    """It does not read on through the log for something that fits."""
+
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            log = await create(broker)
+            for _ in range(20):
+                append(broker, log, build_batch([Record(0, NOW, None, b"v")]))
+            asked = []
+            read = broker.partitions.fetch
+            broker.partitions.fetch = lambda *what, **how: asked.append(what) or read(*what, **how)  # type: ignore[method-assign, func-returns-value]
+            assert await fetch(client, version, 0, max_bytes=0) == (0, 20, b"")
+            assert len(asked) == 1
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("version", [0, 3])
 def test_zstd_cannot_be_fetched(version: int, tmp_path: Path) -> None:
     async def main() -> None:

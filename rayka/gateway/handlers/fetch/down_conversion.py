@@ -81,10 +81,11 @@ def _convert(source: _Source, version: int, left: int, is_first: bool) -> Conver
 
     result, fetch_offset, max_bytes = source.fetched
     limit = max(min(max_bytes, left), 0)
-    if result.error or not result.size or not (limit or is_first):
+    is_hard_limit = version < FIRST_WITH_MAX_BYTES
+    has_room = limit or (is_first and not is_hard_limit)
+    if result.error or not result.size or not has_room:
         return Converted(result._replace(records=None), fetch_offset)
     magic = 0 if version < _FIRST_WITH_MAGIC_1 else 1
-    is_hard_limit = version < FIRST_WITH_MAX_BYTES
     try:
         found = convert_down(source.read(), magic, fetch_offset, limit, is_hard_limit=is_hard_limit)
     except RaykaError as error:
