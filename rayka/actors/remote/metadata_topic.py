@@ -19,7 +19,7 @@ from typing import Final
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
 from rayka.metadata.commands import NewTopic
-from rayka.storage.format.batch import iter_headers
+from rayka.storage.format.batch import BatchHeader, Buffer, iter_headers
 from rayka.storage.format.records import Record, build_batch, read_batch
 from rayka.storage.remote.metadata_records import decode, encode
 from rayka.storage.remote.partitioner import metadata_partition
@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 METADATA_TOPIC: Final = "__remote_log_metadata"
 _TIMEOUT_MS: Final = 30_000
 _READ_BYTES: Final = 1 << 20
+_MOST_BATCH_BYTES: Final = 4 << 20
+"""Bytes that a batch may decompress to; an event has some hundred."""
 
 
 @dataclass(slots=True)
@@ -182,7 +184,7 @@ class MetadataTopic:
     ) -> tuple[list[RemoteLogMetadataEvent], int, int]:
         """The events from an offset on, the offset after them and the leader epoch of the last one.
 
-        A record that makes no sense is passed over.
+        What makes no sense is passed over: it must not keep the others from being read.
         """
         data = self._reader.read(records) if isinstance(records, FileSlice) else records or b""
         events = []
@@ -190,7 +192,7 @@ class MetadataTopic:
         for start, header in iter_headers(data):
             if header.next_offset <= position:
                 continue
-            for record in read_batch(data, start, header):
+            for record in _records(data, start, header):
                 try:
                     event = decode(record.value or b"")
                 except ValueError as error:
@@ -224,3 +226,11 @@ class MetadataTopic:
         )
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             raise RaykaError(ErrorCode(result.error), result.error_message or f"{METADATA_TOPIC} was not created")
+
+
+def _records(data: Buffer, start: int, header: BatchHeader) -> list[Record]:
+    try:
+        return read_batch(data, start, header, _MOST_BATCH_BYTES)
+    except RaykaError as error:
+        logger.error("a batch of %s is malformed: %s", METADATA_TOPIC, error)
+        return []

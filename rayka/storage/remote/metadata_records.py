@@ -34,6 +34,7 @@ _EPOCH: Final = struct.Struct(">iq")
 _EVENT: Final = struct.Struct(">iq")
 _INT: Final = struct.Struct(">i")
 _NO_TAGS: Final = b"\0"
+_UVARINT_BITS: Final = 35
 
 
 def encode(event: RemoteLogMetadataEvent) -> bytes:
@@ -124,13 +125,13 @@ class _Reader:
         return RemotePartitionDeleteMetadata(partition, broker_id, event_ms, state)
 
     def uvarint(self) -> int:
-        value = shift = 0
-        while True:
+        value = 0
+        for shift in range(0, _UVARINT_BITS, 7):
             byte = self._take(1)[0]
             value |= (byte & 0x7F) << shift
-            shift += 7
             if byte < 0x80:
                 return value
+        raise ValueError(f"the number before byte {self._position} is longer than 5 bytes")
 
     def _take(self, size: int) -> bytes:
         data = self._data[self._position : self._position + size]

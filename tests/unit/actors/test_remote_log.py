@@ -23,8 +23,9 @@ from rayka.metadata.commands import TopicResult
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.files import RealFiles
-from rayka.storage.format.batch import iter_headers, stamp
-from rayka.storage.format.records import Record, build_batch, read_records
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, iter_headers, stamp
+from rayka.storage.format.compression import Codec
+from rayka.storage.format.records import Record, build_batch, read_records, seal_batch
 from rayka.storage.remote.directory_store import MARKER, DirectoryStore
 from rayka.storage.remote.metadata_records import decode, encode
 from rayka.storage.remote.remote_partition import RemotePartition
@@ -319,6 +320,23 @@ def test_a_metadata_topic_that_lost_its_end_is_read_again_and_takes_no_copy_away
             await actor.remote_log._check_metadata(actor.partition)
 
     run(tmp_path, check)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_batch_that_makes_no_sense_stops_nothing(tmp_path: Path, codec: Codec) -> None:
+    """Clients with the right to write to the topic can send one; the broker looks at no records of it."""
+
+    def prepare(actor: Actor) -> None:
+        records = b"\xff" * 100 if codec is Codec.NONE else bytes(5 << 20)
+        batch = bytearray(RECORD_BATCH_OVERHEAD) + records
+        actor.metadata.write(seal_batch(batch, record_count=1, base_timestamp=0, max_timestamp=0, codec=codec))
+
+    async def check(actor: Actor) -> None:
+        await copy_all(actor)
+
+        assert actor.remote_log.done.failures == 0
+
+    run(tmp_path, check, prepare)
 
 
 def test_a_metadata_topic_that_was_deleted_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:

@@ -78,6 +78,12 @@ def test_a_record_that_is_cut_is_malformed(name: str) -> None:
             decode(data[:size])
 
 
+def test_a_number_without_an_end_is_malformed() -> None:
+    """Each of its bytes would make a larger number than the one before: a megabyte would take minutes."""
+    with pytest.raises(ValueError, match="longer than 5 bytes"):
+        decode(b"\xff" * (1 << 10))
+
+
 def test_tags_of_version_1_and_records_of_other_types_are_passed_over() -> None:
     with_leader_epoch = encode(FINISHED)[:2] + b"\1" + encode(FINISHED)[3:-1] + b"\1\0\4\0\0\0\5"
 
