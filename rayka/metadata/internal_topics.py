@@ -56,6 +56,7 @@ def _transaction_state_topic(config: BrokerConfig) -> NewTopic:
 
 
 def _remote_log_metadata_topic(config: BrokerConfig) -> NewTopic:
+    """What it says must survive a power cut: by then the local files of a copied segment may be deleted."""
     prefix = "rlmm.config.remote.log.metadata.topic."
     return NewTopic(
         "__remote_log_metadata",
@@ -63,6 +64,7 @@ def _remote_log_metadata_topic(config: BrokerConfig) -> NewTopic:
         replication_factor=int(config[f"{prefix}replication.factor"]),
         configs={
             "cleanup.policy": "delete",
+            "flush.messages": "1",
             "retention.ms": str(config[f"{prefix}retention.ms"]),
             "remote.storage.enable": "false",
             MIN_ISR: str(config[f"{prefix}min.isr"]),

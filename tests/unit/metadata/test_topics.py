@@ -190,6 +190,12 @@ def test_kafkas_internal_topics_are_marked(cluster: Cluster) -> None:
     assert [topic.is_internal for topic in cluster.image.topics.values()] == [True, False]
 
 
+def test_what_names_the_segments_in_the_remote_store_survives_a_power_cut(cluster: Cluster) -> None:
+    """Local files are deleted as soon as it says that they are copied."""
+    cluster.create(NewTopic("__remote_log_metadata"))
+    assert cluster.image.topic_configs("__remote_log_metadata")["flush.messages"] == "1"
+
+
 def test_partitions_are_added_behind_the_present_ones(cluster: Cluster) -> None:
     cluster.create(NewTopic("orders", 2))
     before = cluster.image.topics["orders"].partitions
