@@ -14,9 +14,9 @@ import ray
 from rayka.client.joined import RayCluster, leave
 from rayka.client.producer.blocking import Producer
 from rayka.errors import RaykaError
-from rayka.queue.reader import QueueReader
 from rayka.queue.settings import QueueSettings
 from rayka.queue.topic import QueueTopic
+from rayka.queue.waiting_reader import WaitingReader
 from rayka.queue.writer import QueueWriter
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Connected:
         self.loop = connection.loop
         self.writer = QueueWriter(_producer(cluster), topic.name, settings.put_ahead)
         self.topic = topic
-        self.reader = QueueReader(self.broker, self.loop, topic, settings)
+        self.reader = WaitingReader(self.broker, self.loop, topic, settings)
 
     def wait_until_known(self) -> None:
         """Wait a moment for the topic, if this process has not heard of it yet."""

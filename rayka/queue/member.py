@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from rayka.client.share.records import RecordAcknowledgement
 from rayka.errors import ErrorCode
@@ -23,6 +23,8 @@ from rayka.types import FileSlice, TopicPartition
 logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 8 << 20
+Fetch: TypeAlias = Callable[[ShareFetchParams, Sequence[ShareFetchPartition]], tuple[int, Sequence[ShareFetchResult]]]
+"""`ShareLeaders.fetch` for a thread."""
 _GAP: Final = RecordAcknowledgement(AcknowledgeType.GAP)
 _RENEW: Final = RecordAcknowledgement(AcknowledgeType.RENEW)
 _REFUSED: Final = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
@@ -57,19 +59,23 @@ class QueueMember:
         gather_s: float,
     ) -> dict[TopicPartition, ShareFetchResult]:
         """Acknowledge, and fetch up to so many items from all partitions."""
-        params = ShareFetchParams(
-            self._topic.name,
-            self._member_id,
-            max_wait_s=wait_s,
-            min_bytes=1,
-            max_bytes=MAX_BYTES,
-            max_records=count,
-            batch_size=max(1, count),
-            acquire_mode=AcquireMode.RECORD_LIMIT,
-            min_records=at_least,
-            gather_s=gather_s,
-        )
+        params = self._fetching(count, wait_s)._replace(min_records=at_least, gather_s=gather_s)
         return await self._ask(params, self._topic.partitions(), acknowledgements)
+
+    def fetch_by(
+        self, fetch: Fetch, wait_s: float, acknowledgements: Sequence[RangeAcknowledgement]
+    ) -> tuple[dict[TopicPartition, ShareFetchResult], Coroutine[Any, Any, None] | None]:
+        """As the other `fetch`, of one item, in this thread. The coroutine is to be run if something was refused."""
+        params = self._fetching(1, wait_s)
+        requests = self._requests(self._topic.partitions(), acknowledgements)
+        try:
+            lock_duration_ms, results = fetch(params, requests)
+        except BaseException:
+            self._unsent(acknowledgements)
+            raise
+        answers = self._answers(lock_duration_ms, requests, results)
+        is_refused = any(result.acknowledge_error for result in results)
+        return answers, self._settle_refused(answers, acknowledgements, renews=False) if is_refused else None
 
     def items(self, topic_partition: TopicPartition, result: ShareFetchResult) -> list[ItemRun]:
         """The items that a fetch has brought. Offsets without an item are acknowledged as gaps."""
@@ -106,6 +112,18 @@ class QueueMember:
         partitions = [TopicPartition(self._topic.name, number) for number in numbers]
         await self._broker.share_leaders.end_session(self._topic.name, self._member_id, partitions, is_lost=False)
 
+    def _fetching(self, count: int, wait_s: float) -> ShareFetchParams:
+        return ShareFetchParams(
+            self._topic.name,
+            self._member_id,
+            max_wait_s=wait_s,
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            max_records=count,
+            batch_size=max(1, count),
+            acquire_mode=AcquireMode.RECORD_LIMIT,
+        )
+
     def _acknowledging(self, *, renews: bool) -> ShareFetchParams:
         return ShareFetchParams(self._topic.name, self._member_id, is_renew_ack=renews)
 
@@ -121,14 +139,28 @@ class QueueMember:
         except BaseException:
             self._send_again(acknowledgements, renews=params.is_renew_ack)
             raise
+        answers = self._answers(lock_duration_ms, requests, results)
+        await self._settle_refused(answers, acknowledgements, renews=params.is_renew_ack)
+        return answers
+
+    def _answers(
+        self, lock_duration_ms: int, requests: Sequence[ShareFetchPartition], results: Sequence[ShareFetchResult]
+    ) -> dict[TopicPartition, ShareFetchResult]:
         if lock_duration_ms > 0:
             self.lease_s = lock_duration_ms / 1000
-        for request, result in zip(requests, results, strict=True):
-            if result.acknowledge_error and result.acknowledge_error not in GONE:
-                number = request.topic_partition.partition
-                refused = [one for one in acknowledgements if one.place.partition == number]
-                await self._refused(result.acknowledge_error, refused, renews=params.is_renew_ack)
         return {request.topic_partition: result for request, result in zip(requests, results, strict=True)}
+
+    async def _settle_refused(
+        self,
+        answers: Mapping[TopicPartition, ShareFetchResult],
+        acknowledgements: Sequence[RangeAcknowledgement],
+        *,
+        renews: bool,
+    ) -> None:
+        for (_, number), result in answers.items():
+            if result.acknowledge_error and result.acknowledge_error not in GONE:
+                refused = [one for one in acknowledgements if one.place.partition == number]
+                await self._refused(result.acknowledge_error, refused, renews=renews)
 
     def _requests(
         self, fetched: Sequence[TopicPartition], acknowledgements: Sequence[RangeAcknowledgement]

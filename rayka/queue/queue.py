@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
+import threading
 import time
 import uuid
 import weakref
@@ -22,6 +23,7 @@ from rayka.queue.holders import current_holder
 from rayka.queue.items import all_unpickled, pickled, unpickled
 from rayka.queue.leases import ACCEPT, Item
 from rayka.queue.settings import DEAD_LETTER_PREFIX, MOST_AHEAD, QueueSettings, lease_of
+from rayka.queue.waiting_reader import LeasedItem
 from rayka.share.record_state import AcknowledgeType
 
 __all__ = ["Empty", "Full", "Queue"]
@@ -151,9 +153,7 @@ class Queue:
         depth = self._here.loop.run(self._here.topic.count())
         return depth.available + depth.acquired
 
-    def qsize(self) -> int:
-        """As `size`."""
-        return self.size()
+    qsize = size
 
     def empty(self) -> bool:
         """Whether there is nothing to get."""
@@ -245,8 +245,7 @@ class Queue:
         reader.begin(holder)
         item = reader.take(holder)
         if item is None:
-            waits = block and timeout != 0
-            item = self._wait_for_item(holder, deadline_s) if waits else self._look_for_item(holder)
+            item = self._wait_for_item(holder, deadline_s) if block and timeout != 0 else self._look_for_item(holder)
         return item
 
     def _wait_for_item(self, holder: Hashable, deadline_s: float) -> Item:
@@ -261,6 +260,10 @@ class Queue:
                 self._here.reader.forget(waiter)
                 raise
         return item
+
+    def wait(self, timeout: float, unless: threading.Event) -> LeasedItem | None:
+        """As `lease`, of a queue with a `prefetch` of 1, for threads that wait for tasks; see `WaitingReader.wait`."""
+        return self._here.reader.wait(current_holder(), timeout, unless)
 
     def _look_for_item(self, holder: Hashable) -> Item:
         if not self._here.loop.run(self._look(1)) or (item := self._here.reader.take(holder)) is None:

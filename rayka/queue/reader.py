@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S: Final = 2.0
 """A fetch waits so long at the leaders, and meanwhile nothing goes back to the queue."""
-_RETRY_S: Final = 0.05
+RETRY_S: Final = 0.05
 _FAILED_S: Final = 1.0
 _ARRIVAL_S: Final = 0.2
 """How long what a leader has found takes at most to be here, on a machine that is not overloaded."""
@@ -95,7 +95,7 @@ class QueueReader:
         """The next item, if one is here."""
         with self._lock:
             self._forget_old()
-            item = self._leases.take(holder, _now_ms())
+            item = self._leases.take(holder, now_ms())
             wants_more = self._pumping is None and self._leases.wanted(0) > 0
         if item is not None and not self._ticking:
             self._loop.call_soon(self._start_ticking)
@@ -107,7 +107,7 @@ class QueueReader:
         """So many items, if they are here."""
         with self._lock:
             self._forget_old()
-            items = self._leases.take_many(holder, count, _now_ms())
+            items = self._leases.take_many(holder, count, now_ms())
         self._loop.call_soon(self._start_ticking)
         return items
 
@@ -143,7 +143,7 @@ class QueueReader:
 
     def _forget_old(self) -> None:
         """Leases that are not delivered and can't be relied on: a leader was replaced, or this process was paused."""
-        self._leases.forget_older(_now_ms() - int(self._member.lease_s * 1000 / 2))  # a pause: else they went back
+        self._leases.forget_older(now_ms() - int(self._member.lease_s * 1000 / 2))  # a pause: else they went back
         if self._broker.image is not self._image:
             self._forget_lost()
 
@@ -237,7 +237,7 @@ class QueueReader:
             with self._lock:
                 acknowledgements = self._leases.take_acknowledgements()
             self._note_epochs()
-            gather_s, since_ms = _GATHER_S if self._leases.is_quick else 0.0, _now_ms()
+            gather_s, since_ms = _GATHER_S if self._leases.is_quick else 0.0, now_ms()
             results = await self._member.fetch(count, wait_s, at_least, acknowledgements, gather_s)
         finally:
             del self._fetches[ended]
@@ -248,7 +248,7 @@ class QueueReader:
         self._trim_after(runs)
         is_refused = not runs and any(result.error for result in results.values())
         if is_refused:
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(RETRY_S)
         return FetchOutcome(found, is_refused)
 
     def _add(self, runs: Sequence[ItemRun], wanted: int, since_ms: int) -> int:
@@ -257,7 +257,7 @@ class QueueReader:
         size = sum(run.size for run in runs)
         self._fetched_bytes += size
         with self._lock:
-            self._leases.add(runs, _now_ms(), since_ms=since_ms, is_dry=found < wanted and size < MAX_BYTES // 2)
+            self._leases.add(runs, now_ms(), since_ms=since_ms, is_dry=found < wanted and size < MAX_BYTES // 2)
             self._waiters.wake(found)
         return found
 
@@ -327,7 +327,7 @@ class QueueReader:
                 acknowledgements = self._leases.take_acknowledgements()
             if acknowledgements:
                 await self._member.acknowledge(acknowledgements)
-            if self._leases.is_idle(_now_ms()):
+            if self._leases.is_idle(now_ms()):
                 await self._give_back(self._take_idle)
         except Exception:
             logger.exception("cannot acknowledge items of the queue %s", self._topic.name)
@@ -356,7 +356,7 @@ class QueueReader:
 
     def _take_idle(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """What a fetch under way brings would come before the items that go back now, so they go back after it."""
-        return {} if self._fetches else self._leases.take_idle(_now_ms())
+        return {} if self._fetches else self._leases.take_idle(now_ms())
 
     async def _give_back(self, take: Callable[[], Mapping[int, Sequence[tuple[int, int]]]]) -> None:
         async with self._giving_back:
@@ -395,5 +395,6 @@ class QueueReader:
             await self._member.leave(self._epochs)
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """Milliseconds of the clock that leases are counted by."""
     return time.monotonic_ns() // 1_000_000

@@ -185,10 +185,11 @@ def _settings(given: Any) -> RaykaAdapterConfig:
 
 
 def _task(name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Task:
-    task_id = str(options.pop("task_id", None) or uuid.uuid4())
+    given_id = options.pop("task_id", None)
     if options:
         raise TypeError(f"Unknown options: {', '.join(sorted(options))}; known is task_id")
-    return Task(task_id, name, dumps((tuple(args or ()), dict(kwargs or {}))), time.time())
+    arguments = dumps((tuple(args or ()), dict(kwargs or {})))
+    return Task(str(given_id or uuid.uuid4()), name, arguments, time.time(), has_own_id=not given_id)
 
 
 def _pending(task: Task) -> TaskResult:

@@ -54,13 +54,13 @@ class Results:
         self._cancelled: dict[str, int] = {}
         self._log_start_offset = 0
 
-    def write(self, task_id: str, status: Status, result: Any = None) -> None:
+    def write(self, task_id: str, status: Status, result: Any = None, *, is_only: bool = False) -> None:
         """Store a status, unless the task has ended; return when it is in the log.
 
-        What can't be pickled is stored as its text, and so is an exception that can't be unpickled. Raises RaykaError:
-        MESSAGE_TOO_LARGE.
+        `is_only`: nobody else can have run the task, so it has no other result. What can't be pickled is stored as its
+        text, and so is an exception that can't be unpickled. Raises RaykaError: MESSAGE_TOO_LARGE.
         """
-        if self.status(task_id) in (Status.SUCCESS, Status.FAILURE):
+        if not is_only and self.status(task_id) in (Status.SUCCESS, Status.FAILURE):
             return
         headers, value = [(_STATUS, status.encode())], _pickled(result)
         require_item_fits(len(value))

@@ -36,12 +36,16 @@ class Status(enum.StrEnum):
 
 
 class Task(NamedTuple):
-    """A task in its queue. `arguments` are pickled positional and keyword arguments; `created_s` is a Unix time."""
+    """A task in its queue. `arguments` are pickled positional and keyword arguments; `created_s` is a Unix time.
+
+    `has_own_id`: no other task can have its id, as one that a program gave.
+    """
 
     task_id: str
     name: str
     arguments: bytes
     created_s: float
+    has_own_id: bool = False
 
 
 class FailedTask(NamedTuple):

@@ -14,10 +14,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
-from rayka.queue import Empty, Queue
+from rayka.queue import Queue
 from rayka.serve.results import Results
 from rayka.serve.task import FailedTask, Status, Task, Verdict, delivery_limit, retry_delay_ms, verdict
 
@@ -31,6 +31,19 @@ Handler = Callable[..., Any]
 
 class WorkersDied(RuntimeError):
     """Each worker that had the task died, or could not say how it ended."""
+
+
+class Delivery(NamedTuple):
+    """A task that was delivered for the `number`th time.
+
+    `is_first`: nobody can have run or cancelled it before. It is leased at least until the time `until_s` of
+    `time.monotonic()`.
+    """
+
+    task: Task
+    number: int
+    is_first: bool
+    until_s: float
 
 
 class Workers:
@@ -88,110 +101,116 @@ class Workers:
     def _take(self, loop: asyncio.AbstractEventLoop) -> None:
         """One task, if there is one."""
         try:
-            item = self._queue.lease(timeout=_LOOK_UP_S)
-        except Empty:
-            return
+            leased = self._queue.wait(_LOOK_UP_S, self._is_stopping)
         except RaykaError:
             logger.exception("cannot get a task from the queue %s", self._queue.name)
             self._is_stopping.wait(_PAUSE_S)
             return
+        if leased is None:
+            return
+        count = leased.item.delivery_count
         try:
-            task = Task(*pickle.loads(item.value))
+            task = Task(*pickle.loads(leased.item.value))
         except Exception:
             logger.exception("an item of the queue %s is not a task", self._queue.name)
-            self._queue.task_failed(retry_delay_ms(item.delivery_count))
+            self._queue.task_failed(retry_delay_ms(count))
             return
+        delivery = Delivery(task, count, leased.is_new and task.has_own_id, leased.until_s)
         try:
-            self._process(task, item.delivery_count, loop)
+            self._process(delivery, loop)
         except Exception as error:
             logger.exception("task %s of the queue %s could not be processed", task.task_id, self._queue.name)
-            self._give_back(task, item.delivery_count, error)
+            self._give_back(delivery, error)
 
-    def _give_back(self, task: Task, delivery_count: int, error: Exception) -> None:
+    def _give_back(self, delivery: Delivery, error: Exception) -> None:
         """Have the task delivered again, for which this was nothing; but after the last delivery it has failed.
 
         The program that waits for it must learn that, so the task is kept until the result can be written.
         """
-        if delivery_count < delivery_limit(self._max_retries):
-            self._queue.task_failed(retry_delay_ms(delivery_count))
+        if delivery.number < delivery_limit(self._max_retries):
+            self._queue.task_failed(retry_delay_ms(delivery.number))
             return
         while not self._is_stopping.is_set():
             try:
-                self._end(task, Status.FAILURE, error)
+                self._end(delivery, Status.FAILURE, error)
                 return
             except RaykaError:
-                logger.exception("cannot store the failure of task %s", task.task_id)
+                logger.exception("cannot store the failure of task %s", delivery.task.task_id)
                 self._is_stopping.wait(_PAUSE_S)
 
-    def _process(self, task: Task, delivery_count: int, loop: asyncio.AbstractEventLoop) -> None:
-        status = self._results.status(task.task_id)
-        match verdict(status, delivery_count, self._max_retries, has_handler=task.name in self._handlers):
+    def _process(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> None:
+        task = delivery.task
+        status = Status.PENDING if delivery.is_first else self._results.status(task.task_id)
+        match verdict(status, delivery.number, self._max_retries, has_handler=task.name in self._handlers):
             case Verdict.DROP:
                 self._queue.task_done()
             case Verdict.REFUSE:
-                self._refuse(task, KeyError(f"No handler is registered for the task {task.name!r}"))
+                self._refuse(delivery, KeyError(f"No handler is registered for the task {task.name!r}"))
             case Verdict.GIVE_UP:
-                deliveries = f"the task {task.task_id} was delivered {delivery_count - 1} times, and no worker ended it"
-                self._fail(task, WorkersDied(deliveries), ((), {}))
+                deliveries = (
+                    f"the task {task.task_id} was delivered {delivery.number - 1} times, and no worker ended it"
+                )
+                self._fail(delivery, WorkersDied(deliveries), ((), {}))
             case Verdict.RUN:
-                self._try(task, delivery_count, loop)
+                self._try(delivery, loop)
 
-    def _try(self, task: Task, delivery_count: int, loop: asyncio.AbstractEventLoop) -> None:
+    def _try(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            args, kwargs = pickle.loads(task.arguments)
+            args, kwargs = pickle.loads(delivery.task.arguments)
         except Exception as error:
-            self._refuse(task, error)
+            self._refuse(delivery, error)
             return
         with self._counting:
             self.running += 1
         try:
-            result = self._handlers[task.name](*args, **kwargs)
+            result = self._handlers[delivery.task.name](*args, **kwargs)
             if inspect.isawaitable(result):
                 result = loop.run_until_complete(_awaited(result))
         except BaseException as error:  # SystemExit and CancelledError too, which would end the thread
-            self._raised(task, delivery_count, error, (args, kwargs))
+            self._raised(delivery, error, (args, kwargs))
         else:
-            self._succeeded(task, result, (args, kwargs))
+            self._succeeded(delivery, result, (args, kwargs))
         finally:
             with self._counting:
                 self.running -= 1
 
-    def _succeeded(self, task: Task, result: Any, arguments: Any) -> None:
+    def _succeeded(self, delivery: Delivery, result: Any, arguments: Any) -> None:
         try:
-            self._end(task, Status.SUCCESS, result)
+            self._end(delivery, Status.SUCCESS, result)
         except RaykaError as error:
             if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
                 raise
-            self._fail(task, error, arguments)
+            self._fail(delivery, error, arguments)
 
-    def _raised(self, task: Task, delivery_count: int, error: BaseException, arguments: Any) -> None:
-        if delivery_count > self._max_retries:
-            self._fail(task, error, arguments)
+    def _raised(self, delivery: Delivery, error: BaseException, arguments: Any) -> None:
+        if delivery.number > self._max_retries:
+            self._fail(delivery, error, arguments)
             return
-        self._write(task, Status.RETRY, error)
-        self._queue.task_failed(retry_delay_ms(delivery_count))
+        self._write(delivery, Status.RETRY, error)
+        self._queue.task_failed(retry_delay_ms(delivery.number))
 
-    def _fail(self, task: Task, error: BaseException, arguments: Any) -> None:
-        logger.error("task %s (%s) failed: %r", task.task_id, task.name, error)
-        self._put(self._failed, task, error, arguments)
-        self._end(task, Status.FAILURE, error)
+    def _fail(self, delivery: Delivery, error: BaseException, arguments: Any) -> None:
+        logger.error("task %s (%s) failed: %r", delivery.task.task_id, delivery.task.name, error)
+        self._put(self._failed, delivery.task, error, arguments)
+        self._end(delivery, Status.FAILURE, error)
 
-    def _refuse(self, task: Task, error: BaseException) -> None:
-        logger.error("task %s (%s) can't be processed: %r", task.task_id, task.name, error)
-        self._put(self._unprocessable, task, error, ((), {}))
-        self._end(task, Status.FAILURE, error)
+    def _refuse(self, delivery: Delivery, error: BaseException) -> None:
+        logger.error("task %s (%s) can't be processed: %r", delivery.task.task_id, delivery.task.name, error)
+        self._put(self._unprocessable, delivery.task, error, ((), {}))
+        self._end(delivery, Status.FAILURE, error)
 
     def _put(self, queue: Queue | None, task: Task, error: BaseException, arguments: Any) -> None:
         if queue is not None:
             text = "".join(traceback.format_exception(error))
             queue.put(tuple(FailedTask(task.task_id, task.name, repr(error), text, *arguments)))
 
-    def _end(self, task: Task, status: Status, result: Any) -> None:
-        self._write(task, status, result)
+    def _end(self, delivery: Delivery, status: Status, result: Any) -> None:
+        self._write(delivery, status, result)
         self._queue.task_done()
 
-    def _write(self, task: Task, status: Status, result: Any) -> None:
-        self._results.write(task.task_id, status, result)
+    def _write(self, delivery: Delivery, status: Status, result: Any) -> None:
+        is_only = delivery.is_first and time.monotonic() < delivery.until_s
+        self._results.write(delivery.task.task_id, status, result, is_only=is_only)
         with self._counting:
             self.counts[status] += 1
 

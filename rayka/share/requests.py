@@ -72,7 +72,10 @@ class InFlightRecords(NamedTuple):
 
 
 class ShareFetchResult(NamedTuple):
-    """What became of one partition. The error of its acknowledgements is apart from that of the fetch."""
+    """What became of one partition. The error of its acknowledgements is apart from that of the fetch.
+
+    `is_new`: all acquired records came after the fetch, so nobody else can have acquired them before.
+    """
 
     error: int = 0
     error_message: str | None = None
@@ -80,6 +83,7 @@ class ShareFetchResult(NamedTuple):
     acknowledge_error_message: str | None = None
     acquired: tuple[AcquiredRecords, ...] = ()
     records: FileSlice | bytes | None = None
+    is_new: bool = False
 
     @property
     def acquired_count(self) -> int:

@@ -32,6 +32,7 @@ class FetchedPartitions:
     def __init__(self, request: ShareFetch, found: Sequence[Found]) -> None:
         self._request = request
         self._found = found
+        self._ends = [0 if one.leader is None else one.leader.partition.log.high_watermark for one in found]
 
     def acquire(self, *, is_last: bool) -> list[ShareFetchResult]:
         """One attempt, over the partitions in order."""
@@ -41,11 +42,11 @@ class FetchedPartitions:
             is_enough = self._have_records(params.min_records)
         records_left, bytes_left = (params.max_records, params.max_bytes) if is_enough else (0, 0)
         results = []
-        for one in self._found:
+        for one, end_offset in zip(self._found, self._ends, strict=True):
             limits = AcquireParams(
                 params.member_id, records_left, max(1, params.batch_size), AcquireMode(params.acquire_mode)
             )
-            result = _acquire_from(one, limits, bytes_left)
+            result = _acquire_from(one, limits, bytes_left, end_offset)
             records_left -= result.acquired_count
             bytes_left -= result.size
             results.append(result)
@@ -76,7 +77,8 @@ class FetchedPartitions:
             return True
 
 
-def _acquire_from(found: Found, limits: AcquireParams, max_bytes: int) -> ShareFetchResult:
+def _acquire_from(found: Found, limits: AcquireParams, max_bytes: int, end_offset: int) -> ShareFetchResult:
+    """What lies beyond `end_offset` came after the fetch."""
     if found.error is not None and found.request.is_fetched:
         return ShareFetchResult(found.error.code, found.error.message)
     if found.leader is None or not found.is_fetched or limits.max_records <= 0 or max_bytes <= 0:
@@ -85,4 +87,5 @@ def _acquire_from(found: Found, limits: AcquireParams, max_bytes: int) -> ShareF
         acquired, records = found.leader.acquire(limits, max_bytes)
     except RaykaError as error:
         return ShareFetchResult(error.code, error.message)
-    return ShareFetchResult(acquired=acquired, records=records)
+    is_new = bool(acquired) and acquired[0].first_offset >= end_offset
+    return ShareFetchResult(acquired=acquired, records=records, is_new=is_new)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rayka.actors.share.waiters import GroupPartition
 from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Queue
@@ -19,6 +20,7 @@ from rayka.serve.results import Results
 from rayka.serve.task import FailedTask, Status, Task, delivery_limit
 from rayka.serve.worker import Workers
 from rayka.testing import wait_until
+from rayka.types import TopicPartition
 from tests.support.local_queues import local_queues
 
 ENOUGH_S = 60.0
@@ -47,9 +49,17 @@ class Tasks:
         attempts = delivery_limit(self._max_retries)
         return Queue(name=self.name, lease="task_done", max_attempts=attempts, prefetch=1)
 
-    def enqueue(self, task_id: str, name: str, *args: Any, arguments: bytes | None = None) -> None:
+    def enqueue(
+        self, task_id: str, name: str, *args: Any, arguments: bytes | None = None, has_own_id: bool = False
+    ) -> None:
         data = dumps((args, {})) if arguments is None else arguments
-        self.queue.put(tuple(Task(task_id, name, data, time.time())))
+        self.queue.put(tuple(Task(task_id, name, data, time.time(), has_own_id)))
+
+    def await_idle(self) -> None:
+        """Return when a worker waits at the leader."""
+        waiters = self._cluster._connection.broker.share_leaders.partitions._waiters
+        key = GroupPartition(self.name, TopicPartition(self.name, 0))
+        wait_until(lambda: self.queue.lag() == 0 and waiters.has_waiters(key), ENOUGH_S, "a worker waits")
 
     def start(self, threads: int = 2, **handlers: Callable[..., Any]) -> Workers:
         """The workers of one more replica."""
@@ -169,6 +179,29 @@ def test_a_task_that_was_delivered_again_after_it_ended_is_not_run_again(tasks: 
     assert tasks.ended("twice") == [(Status.SUCCESS, "first")]
 
 
+def test_a_task_with_the_id_of_one_that_has_ended_is_not_run_though_a_worker_waits_for_it(tasks: Tasks) -> None:
+    ran: list[int] = []
+    tasks.start(1, note=ran.append)
+    tasks.enqueue("twice", "note", 1)
+    assert [status for status, _ in tasks.ended("twice")] == [Status.SUCCESS]
+    tasks.await_idle()
+    tasks.enqueue("twice", "note", 2)
+    wait_until(lambda: tasks.queue.lag() == 0, ENOUGH_S, "the task is done with")
+    assert ran == [1]
+
+
+def test_a_new_task_that_a_worker_waits_for_starts_and_ends_without_a_look_at_the_results(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks.start(1, double=lambda number: 2 * number)
+    tasks.await_idle()
+    with monkeypatch.context() as patch:
+        patch.setattr(Results, "status", lambda *_: pytest.fail("the results are looked at"))
+        tasks.enqueue("new", "double", 4, has_own_id=True)
+        wait_until(lambda: tasks.queue.lag() == 0, ENOUGH_S, "the task is done with")
+    assert tasks.ended("new") == [(Status.SUCCESS, 8)]
+
+
 def test_the_first_result_of_a_task_stays_and_expired_ones_are_forgotten(cluster: Cluster, tasks: Tasks) -> None:
     tasks.results.write("one", Status.RETRY, ValueError("once"))
     tasks.results.write("one", Status.SUCCESS, 1)
@@ -201,10 +234,10 @@ def test_a_task_that_can_t_be_put_into_the_failed_queue_ends_with_its_last_deliv
     tasks.failed.shutdown()
     write, refusals = Results.write, iter([RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)])
 
-    def refuse_once(self: Results, *result: Any) -> None:
+    def refuse_once(self: Results, *result: Any, is_only: bool) -> None:
         for error in refusals:
             raise error
-        write(self, *result)
+        write(self, *result, is_only=is_only)
 
     monkeypatch.setattr(Results, "write", refuse_once)
     tasks.enqueue("lost", "fail")

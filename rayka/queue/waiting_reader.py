@@ -1,0 +1,73 @@
+"""Leases the items of a queue for threads that wait for them themselves, such as the workers of Ray Serve's tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from rayka.client.loop import LoopThread
+from rayka.gateway.ports import Broker
+from rayka.queue.leader_channel import LeaderChannel
+from rayka.queue.leases import Item
+from rayka.queue.reader import RETRY_S, QueueReader, now_ms
+from rayka.queue.settings import QueueSettings
+from rayka.queue.topic import QueueTopic
+
+
+class LeasedItem(NamedTuple):
+    """An item. `is_new`: it was put while its thread waited for it, so it was never delivered before.
+
+    Its lease lasts at least until the time `until_s` of `time.monotonic()`, if its leader lives.
+    """
+
+    item: Item
+    is_new: bool
+    until_s: float
+
+
+class WaitingReader(QueueReader):
+    """A reader that also fetches in the caller's thread, one item at a time, and none ahead.
+
+    One thread waits at the leader, and the others wait for their turn. Acknowledgements, renewals and the end are those
+    of every reader.
+    """
+
+    def __init__(self, broker: Broker, loop: LoopThread, topic: QueueTopic, settings: QueueSettings) -> None:
+        super().__init__(broker, loop, topic, settings)
+        self._turn = threading.Lock()
+        self._channel = LeaderChannel(broker, loop)
+
+    def wait(self, holder: Hashable, wait_s: float, unless: threading.Event) -> LeasedItem | None:
+        """Lease the next item for the holder; None if none came, and when it is the holder's turn after `unless`.
+
+        Raises RaykaError: UNKNOWN_TOPIC_OR_PARTITION after the queue was deleted, INVALID_REQUEST after `end`.
+        """
+        with self._turn:
+            if unless.is_set():
+                return None
+            if self._error is not None:
+                raise self._error
+            return self._wait(holder, wait_s)
+
+    def _wait(self, holder: Hashable, wait_s: float) -> LeasedItem | None:
+        if not self._topic.is_known:
+            self._loop.run(self._topic.wait_until_known())
+        self._note_epochs()
+        since_ms = now_ms()
+        with self._lock:
+            acknowledgements = self._leases.take_acknowledgements()
+        results, refused = self._member.fetch_by(self._channel.fetch, wait_s, acknowledgements)
+        if refused is not None:
+            self._loop.submit(refused)
+        runs = [run for partition, result in results.items() for run in self._member.items(partition, result)]
+        self._add(runs, 1, since_ms)
+        item = self.take(holder)
+        if item is not None:
+            self._loop.call_soon(self._trim_after, runs)
+            is_new = any(result.is_new for result in results.values())
+            return LeasedItem(item, is_new, since_ms / 1000 + self._member.lease_s / 2)
+        if any(result.error for result in results.values()):
+            time.sleep(RETRY_S)
+        return None

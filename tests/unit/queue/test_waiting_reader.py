@@ -1,0 +1,89 @@
+"""What threads rely on that wait for the items of a queue themselves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from rayka.actors.share.waiters import GroupPartition
+from rayka.client.cluster import Cluster
+from rayka.queue import Queue
+from rayka.queue.items import loads
+from rayka.queue.waiting_reader import LeasedItem
+from rayka.testing import wait_until
+from rayka.types import TopicPartition
+
+ENOUGH_S = 30.0
+
+
+class Waiting:
+    """A queue, and a thread that waits for its items."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._waiters = cluster._connection.broker.share_leaders.partitions._waiters
+        self.queue = Queue(name=f"waited-for-{os.urandom(4).hex()}", lease="task_done", prefetch=1)
+        self._thread = ThreadPoolExecutor(1)
+        self.stopped = threading.Event()
+
+    def wait(self, wait_s: float = ENOUGH_S) -> Future[LeasedItem | None]:
+        """What the thread has got, which asks now."""
+        return self._thread.submit(self.queue.wait, wait_s, self.stopped)
+
+    def is_at_leader(self) -> bool:
+        """Whether its request waits at the leader."""
+        return self._waiters.has_waiters(GroupPartition(self.queue.name, TopicPartition(self.queue.name, 0)))
+
+
+@pytest.fixture
+def waiting(cluster: Cluster) -> Waiting:
+    return Waiting(cluster)
+
+
+def got(future: Future[LeasedItem | None]) -> tuple[object, int, bool]:
+    """The item, how often it was delivered, and whether it is new."""
+    leased = future.result(ENOUGH_S)
+    assert leased is not None
+    return loads(leased.item.value), leased.item.delivery_count, leased.is_new
+
+
+def test_an_item_is_new_only_if_it_was_put_while_its_thread_waited(waiting: Waiting) -> None:
+    waiting.queue.put("before")
+    assert got(waiting.wait()) == ("before", 1, False)
+    after = waiting.wait()
+    wait_until(waiting.is_at_leader, ENOUGH_S, "the thread waits")
+    waiting.queue.put("after")
+    assert got(after) == ("after", 1, True)
+
+
+def test_an_item_that_comes_back_while_its_thread_waits_is_not_new(waiting: Waiting) -> None:
+    waiting.queue.put("again")
+    waiting.queue.lease(timeout=ENOUGH_S)
+    again = waiting.wait()
+    wait_until(waiting.is_at_leader, ENOUGH_S, "the thread waits")
+    waiting.queue.task_failed()
+    assert got(again) == ("again", 2, False)
+
+
+def test_a_thread_whose_turn_comes_after_the_end_gets_nothing(waiting: Waiting) -> None:
+    waiting.queue.put("kept")
+    waiting.stopped.set()
+    assert waiting.wait().result(ENOUGH_S) is None
+    assert waiting.queue.qsize() == 1
+
+
+def test_a_leader_that_closes_the_connection_is_asked_through_the_event_loop(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"\0leader-{os.urandom(8).hex()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        monkeypatch.setattr(waiting.queue._here.broker.partitions, "channel_of", lambda _: (path, 0))
+        item = waiting.wait()
+        server.accept()[0].close()
+        waiting.queue.put("here")
+        assert got(item)[0] == "here"
