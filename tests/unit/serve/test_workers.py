@@ -231,6 +231,7 @@ def test_a_task_that_can_t_be_put_into_the_failed_queue_ends_with_its_last_deliv
 ) -> None:
     monkeypatch.setattr("rayka.serve.worker.retry_delay_ms", lambda count: 0)
     monkeypatch.setattr("rayka.serve.worker._PAUSE_S", 0.0)
+    monkeypatch.setattr("rayka.queue.topic._IMAGE_LAG_S", 0.0)
     tasks.failed.shutdown()
     write, refusals = Results.write, iter([RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)])
 
