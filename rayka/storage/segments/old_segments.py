@@ -12,7 +12,7 @@ import os
 from typing import Final
 
 from rayka.storage.files import RealFiles
-from rayka.storage.format.legacy.message import MAGIC_OFFSET, has_old_magic
+from rayka.storage.format.legacy.message import begins_at
 from rayka.storage.segments.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -49,7 +49,8 @@ class OldSegments:
     def _is_old(self, name: str) -> bool:
         descriptor = self._files.open(self._path(name), read_only=True)
         try:
-            return has_old_magic(self._files.read(descriptor, MAGIC_OFFSET + 1, 0))
+            size = self._files.size(self._path(name))
+            return begins_at(0, size, lambda wanted, position: self._files.read_fully(descriptor, wanted, position))
         finally:
             self._files.close(descriptor)
 

@@ -8,7 +8,6 @@ Leader epochs are not covered either; they are read from their checkpoint, not f
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -24,12 +23,10 @@ from rayka.storage.format.batch import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
-from rayka.storage.format.legacy.message import OLD_MAGICS
+from rayka.storage.format.legacy.message import begins_at
 
 CHUNK_BYTES = 4 << 20
 MAX_RELATIVE_OFFSET = 0x7FFF_FFFF
-_OLD_CRC = slice(12, 16)
-_OLD_MAGIC = 16
 
 Read = Callable[[int, int], bytes]
 """(size, position) -> bytes, fewer only at the end."""
@@ -53,12 +50,6 @@ class ScannedBatch(NamedTuple):
         header, start = self.header, self.start
         covered = self.data[start + ATTRIBUTES_OFFSET : start + header.batch_length + LOG_OVERHEAD]
         return crc32c(covered) == header.crc and header.magic == MAGIC
-
-    def is_old_format(self) -> bool:
-        """Whether this is a message of magic 0 or 1, intact by the CRC of its format."""
-        message = self.data[self.start : self.start + self.header.batch_length + LOG_OVERHEAD]
-        stored = int.from_bytes(message[_OLD_CRC])
-        return self.header.magic in OLD_MAGICS and stored == zlib.crc32(message[_OLD_MAGIC:])
 
 
 def iter_batches(read: Read, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[ScannedBatch]:
@@ -98,7 +89,6 @@ def intact_batches(
     for batch in iter_batches(read, position, end):
         header = batch.header
         if not batch.is_intact():
-            _refuse_old_format(batch)
             break
         base = header.base_offset
         if base < next_offset:
@@ -115,13 +105,13 @@ def intact_batches(
         else:
             yield batch
         next_offset = base + header.last_offset_delta + 1
+        position = batch.end
+    _refuse_old_format(read, position, end)
     if jumped is not None and may_have_gaps:
         yield jumped
 
 
-def _refuse_old_format(batch: ScannedBatch) -> None:
-    if batch.is_old_format():
-        raise RaykaError(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"The log has a message of magic {batch.header.magic} at position {batch.position}",
-        )
+def _refuse_old_format(read: Read, position: int, end: int) -> None:
+    if begins_at(position, end, read):
+        message = f"The log has a message of magic 0 or 1 at position {position}, after record batches"
+        raise RaykaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import Record, build_batch, read_records
@@ -166,6 +167,31 @@ def test_damage_at_the_end_is_cut_off(tmp_path: Path) -> None:
     flipped[3 * len(whole[0]) + 20] ^= 1
     (tmp_path / FIRST_SEGMENT).write_bytes(flipped)
     assert list(read(reopen(tmp_path))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_messages_behind_record_batches_are_not_taken_for_damage(size: int, tmp_path: Path) -> None:
+    """Kafka's `message.format.version` could be lowered too."""
+    batch = bytes(build_batch([Record(0, START_MS, b"k", b"magic 2")]))
+    data = batch + message_set([Message(1, START_MS, b"k", bytes(size))], 1)
+    (tmp_path / FIRST_SEGMENT).write_bytes(data)
+    with pytest.raises(RaykaError) as raised:
+        reopen(tmp_path)
+    assert raised.value.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert (tmp_path / FIRST_SEGMENT).read_bytes() == data
+
+
+def test_an_empty_preallocated_segment_is_not_taken_for_an_old_one(tmp_path: Path) -> None:
+    """Its zeros look like magic 0. To convert them would write a file of `segment.bytes` at each start."""
+
+    class WrittenFiles(RealFiles):
+        def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+            """See `RealFiles.open`."""
+            assert not path.endswith(".cleaned")
+            return super().open(path, create=create, read_only=read_only)
+
+    (tmp_path / FIRST_SEGMENT).write_bytes(bytes(10_000))
+    assert reopen(tmp_path, files=WrittenFiles()).log_end_offset == 0
 
 
 def test_messages_that_do_not_hold_what_they_should_make_the_log_unavailable(tmp_path: Path) -> None:

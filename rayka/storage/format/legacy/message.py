@@ -14,6 +14,7 @@ the outer message has the offset of the last one (KIP-31, KIP-32). Source: the p
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
@@ -35,6 +36,21 @@ _LENGTH_OVERHEAD: Final = 12
 def has_old_magic(records: bytes | bytearray | memoryview) -> bool:
     """Whether records begin with a message of magic 0 or 1."""
     return len(records) > MAGIC_OFFSET and records[MAGIC_OFFSET] in OLD_MAGICS
+
+
+def begins_at(position: int, end: int, read: Callable[[int, int], bytes]) -> bool:
+    """Whether a whole message with a right CRC begins at `position` of a file that ends at `end`.
+
+    `read` is given a size and a position.
+    """
+    head = read(MAGIC_OFFSET + 1, position) if position < end else b""
+    if not has_old_magic(head):
+        return False
+    size = _LENGTH_OVERHEAD + int.from_bytes(head[8:_LENGTH_OVERHEAD], signed=True)
+    if not OVERHEAD <= size <= end - position:
+        return False
+    message = read(size, position)
+    return len(message) == size and crc32(message[MAGIC_OFFSET:]) == int.from_bytes(message[12:MAGIC_OFFSET])
 
 
 def wrap(content: bytes, magic: int, attributes: int, offset: int, timestamp: int) -> bytes:
