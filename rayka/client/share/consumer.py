@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypedDict, TypeVar
 
 from rayka.client.group.subscription import subscription_of
 from rayka.client.loop import AsyncClosing, at_home
-from rayka.client.share.leaders import RENEWED, Acknowledgements, MemberLeaders
+from rayka.client.share.leaders import RENEWED, Acknowledgements, MemberLeaders, Results
 from rayka.client.share.member import ShareConsumerMember
 from rayka.client.share.processing import RETRIABLE, Retriable, processing
 from rayka.client.share.records import (
@@ -84,6 +84,7 @@ class AsyncShareConsumer(AsyncClosing):
         self._broker = broker
         self._is_implicit = acknowledgement_mode == "implicit"
         self._max_poll_records = max_poll_records
+        self._is_limited = AcquireMode[acquire_mode.upper()] is AcquireMode.RECORD_LIMIT
         subscription = subscription_of(topics, None).topics
         for topic in subscription:
             if topic not in broker.image.topics:
@@ -164,8 +165,19 @@ class AsyncShareConsumer(AsyncClosing):
             if fetching.done():
                 self._fetching = None
         self._require_open()  # It was perhaps `close` that ended the fetch.
-        records = fetching.result()
-        return [record for record in records if self.holds(record)]  # The next poll may have released them before.
+        records = [one for one in fetching.result() if self.holds(one)]  # The next poll may have released them before.
+        if self._is_limited and len(records) > max_records:  # A poll that was cancelled asked for more.
+            self._give_back(records[max_records:])
+            return records[:max_records]
+        return records
+
+    def _give_back(self, records: Sequence[ShareRecord]) -> None:
+        """Give back records that the program does not get: that is no delivery."""
+        offsets: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+        for record in records:
+            self._unacknowledged.discard((record.topic_partition, record.offset))
+            offsets[record.topic_partition].append((record.offset, record.offset))
+        self._start(self._leaders.give_back(offsets))
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -292,11 +304,22 @@ class AsyncShareConsumer(AsyncClosing):
         """Send the acknowledgements of the records up to this call, and wait until they are durable.
 
         The result is an error or None for each partition. In implicit mode the records of the last poll are accepted
-        first.
+        first. Acknowledgements that an earlier poll could not deliver are among them; if they are refused for now
+        again, the next poll or commit sends them too.
         """
         if self._is_implicit:
             self.end_last_poll()
+        return self._commit(self._take_acknowledgements())
+
+    def commit_new(self) -> Coroutine[Any, Any, CommitResults]:
+        """As `commit`, without what earlier polls could not deliver."""
         return self._acknowledge(self._take_acknowledgements())
+
+    @at_home
+    async def _commit(self, acknowledgements: Acknowledgements) -> CommitResults:
+        kept = _errors(await asyncio.shield(self._start(self._leaders.send_refused())))
+        new = await self._acknowledge(acknowledgements)
+        return {partition: new.get(partition) or kept.get(partition) for partition in kept | new}
 
     async def acknowledge_alone(self, record: ShareRecord, acknowledgement: RecordAcknowledgement) -> RaykaError | None:
         """Acknowledge one record, and wait until that is durable; returns what the leader answers otherwise."""
@@ -320,13 +343,7 @@ class AsyncShareConsumer(AsyncClosing):
     async def _acknowledge(self, acknowledgements: Acknowledgements) -> CommitResults:
         if not acknowledgements:
             return {}
-        results = await asyncio.shield(self._start(self._leaders.acknowledge(acknowledgements)))
-        return {
-            partition: RaykaError(ErrorCode(result.acknowledge_error), result.acknowledge_error_message or "")
-            if result.acknowledge_error
-            else None
-            for partition, result in results.items()
-        }
+        return _errors(await asyncio.shield(self._start(self._leaders.acknowledge(acknowledgements))))
 
     @at_home
     async def close(self) -> None:
@@ -342,11 +359,19 @@ class AsyncShareConsumer(AsyncClosing):
             self._fetching.cancel()
         try:
             await asyncio.gather(*self._requests, return_exceptions=True)
-            await self._leaders.send_refused()
-            await self._acknowledge(self._take_acknowledgements())
+            await self._commit(self._take_acknowledgements())
             await self._leaders.end_session()
         finally:
             await self._member.leave()
+
+
+def _errors(results: Results) -> CommitResults:
+    return {
+        partition: RaykaError(ErrorCode(result.acknowledge_error), result.acknowledge_error_message or "")
+        if result.acknowledge_error
+        else None
+        for partition, result in results.items()
+    }
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from rayka.client.share.records import RecordAcknowledgement, acknowledgement_batches
@@ -44,6 +45,7 @@ class MemberLeaders:
         self._batch_size = batch_size
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._refused: deque[Acknowledgements] = deque()
+        self._resending = asyncio.Lock()
 
     def know(self, assignment: Mapping[TopicPartition, uuid.UUID]) -> None:
         """These partitions are read from now on."""
@@ -74,16 +76,26 @@ class MemberLeaders:
         """Acknowledge. Nothing is kept: the caller is told what is refused."""
         return await self._ask((), acknowledgements)
 
-    async def send_refused(self) -> None:
-        """Send again what was kept."""
-        for _ in range(len(self._refused)):
-            await self.fetch((), self._refused.popleft())
+    async def send_refused(self) -> Results:
+        """Send again what was kept; of several results of a partition, one with an error."""
+        found: Results = {}
+        async with self._resending:
+            for _ in range(len(self._refused)):
+                results = await self.fetch((), self._refused.popleft())
+                found |= {one: each for one, each in results.items() if each.acknowledge_error or one not in found}
+        return found
 
     def forget_refused(self, partition: TopicPartition, offsets: Iterable[int]) -> None:
         """The offsets are delivered again, so what was said of them before no longer counts."""
         for refused in self._refused:
             for offset in refused.get(partition, {}).keys() & set(offsets):
                 del refused[partition][offset]
+
+    async def give_back(self, offsets: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
+        """Give back records, as pairs of a first and a last offset."""
+        for partition, pairs in offsets.items():
+            topic_id = self._topic_ids[partition]
+            await self._leaders.give_back(self._group_id, self._member_id, partition, topic_id, pairs)
 
     async def end_session(self) -> None:
         """Give back all that is not acknowledged."""

@@ -200,7 +200,7 @@ class AsyncProcessingPool:
                 if self._consumer.holds(record):  # Not if it was leased, and processed, a second time.
                     self._consumer.acknowledge(record, acknowledgement)
                     self._committing.append((record, acknowledgement))
-            await self._settle(await self._consumer.commit())
+            await self._settle(await self._consumer.commit_new())
             if gathered:
                 self._check_idle()
 

@@ -179,6 +179,74 @@ def test_acknowledgements_that_a_fetch_could_not_deliver_are_sent_again(
     assert count_in_flight(cluster) == 0
 
 
+def test_a_commit_reports_what_an_earlier_poll_could_not_deliver(cluster: Cluster, leaders: AwayLeaders) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 1)
+    with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+        take(consumer, 1, ACCEPT)
+        leaders.is_away = True
+        assert consumer.poll() == []
+        errors = consumer.commit()
+        assert [error and error.code for error in errors.values()] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        leaders.is_away = False
+        assert consumer.commit() == dict.fromkeys(errors)
+        assert count_in_flight(cluster) == 0
+
+
+def test_a_poll_and_a_commit_at_once_send_what_was_not_delivered_once(cluster: Cluster, leaders: AwayLeaders) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 1)
+
+    async def main() -> None:
+        async with cluster.async_share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
+            while not (records := await consumer.poll(timeout_ms=500)):
+                pass
+            consumer.accept(records[0])
+            leaders.is_away = True
+            assert await consumer.poll() == []
+            leaders.is_away = False
+            leaders.gate.clear()
+            asked = leaders.asked
+            both = asyncio.gather(consumer.poll_more(timeout_ms=0), consumer.commit())
+            await asyncio.sleep(0)
+            wait_until(lambda: leaders.asked > asked, 30, "the acknowledgement is on its way")
+            cluster._connection.loop.call_soon(leaders.gate.set)
+            _, results = await both
+            assert not any(results.values())
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert count_in_flight(cluster) == 0
+
+
+def test_a_poll_after_a_cancelled_one_gives_no_more_records_than_it_was_asked_for(
+    cluster: Cluster, leaders: AwayLeaders
+) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    limited = {"acknowledgement_mode": "explicit", "acquire_mode": "record_limit"}
+
+    async def main() -> list[tuple[int, int]]:
+        async with cluster.async_share_consumer("workers", ["tasks"], **limited) as consumer:
+            while not consumer.is_assigned:
+                await consumer.poll_more(timeout_ms=100)
+            write(cluster, 10)
+            leaders.gate.clear()
+            asked = leaders.asked
+            cancelled = asyncio.ensure_future(consumer.poll_more(timeout_ms=30_000, max_records=10))
+            await asyncio.sleep(0)
+            wait_until(lambda: leaders.asked > asked, 30, "the fetch is on its way")
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            cluster._connection.loop.call_soon(leaders.gate.set)
+            records = await consumer.poll_more(timeout_ms=30_000, max_records=2)
+            assert len(records) == 2
+            while len(records) < 10:
+                records += await consumer.poll_more(timeout_ms=500)
+            return sorted((one.offset, one.delivery_count) for one in records)
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [(offset, 1) for offset in range(10)]
+
+
 def test_acknowledgements_of_a_cancelled_poll_are_sent(cluster: Cluster, leaders: AwayLeaders) -> None:
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
     write(cluster, 1)

@@ -28,10 +28,10 @@ class SlowConsumer(AsyncShareConsumer):
         super().__init__(*args, **options)
         self.begun, self.gate = asyncio.Event(), asyncio.Event()
 
-    def commit(self) -> Coroutine[Any, Any, CommitResults]:
+    def commit_new(self) -> Coroutine[Any, Any, CommitResults]:
         if not self._acknowledgements:
-            return super().commit()
-        return self._later(super().commit())
+            return super().commit_new()
+        return self._later(super().commit_new())
 
     async def _later(self, work: Coroutine[Any, Any, CommitResults]) -> CommitResults:
         self.begun.set()
