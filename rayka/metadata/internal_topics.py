@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rayka.config import BrokerConfig
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import NewTopic
 
 MIN_ISR = "min.insync.replicas"
@@ -78,6 +79,16 @@ _TOPICS: Mapping[str, Callable[[BrokerConfig], NewTopic]] = {
     "__share_group_state": _share_state_topic,
     "__transaction_state": _transaction_state_topic,
 }
+
+
+def check_may_grow(name: str) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION for a topic whose number of partitions says where its records are.
+
+    With another number, committed offsets and transactions would be looked for where they never were.
+    """
+    if name in _TOPICS:
+        message = f"The number of partitions of the topic {name} cannot be changed."
+        raise RaykaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
 def with_own_settings(topic: NewTopic, config: BrokerConfig, broker_count: int) -> NewTopic:

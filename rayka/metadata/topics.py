@@ -14,7 +14,7 @@ from rayka.config import BrokerConfig, check_topic_configs, describe_topic
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import ControllerResult, NewPartitions, NewTopic, TopicResult
 from rayka.metadata.image import MetadataImage, PartitionImage, TopicImage
-from rayka.metadata.internal_topics import with_own_settings
+from rayka.metadata.internal_topics import check_may_grow, with_own_settings
 from rayka.metadata.placement import Placement, check_assignment, check_consecutive
 from rayka.metadata.records import (
     ConfigRecord,
@@ -218,6 +218,7 @@ def _add_partitions(image: MetadataImage, placement: Placement, request: NewPart
     topic = image.topics.get(request.name)
     if topic is None:
         raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    check_may_grow(request.name)
     present = len(topic.partitions)
     added = request.count - present
     if added == 0:

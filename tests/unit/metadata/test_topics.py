@@ -207,6 +207,19 @@ def test_partitions_are_added_behind_the_present_ones(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata"]
+)
+def test_no_partition_is_added_to_a_topic_whose_records_are_found_by_their_number(cluster: Cluster, name: str) -> None:
+    """Every group would lose its offsets, and every segment in the remote store its name."""
+    cluster.create(NewTopic(name))
+    before = cluster.image.topics[name].partitions
+    message = f"The number of partitions of the topic {name} cannot be changed."
+    result = cluster.run(cluster.controller.create_partitions([NewPartitions(name, len(before) + 1)], False))
+    assert errors(result) == [("INVALID_TOPIC_EXCEPTION", message)]
+    assert cluster.image.topics[name].partitions == before
+
+
+@pytest.mark.parametrize(
     ("request_", "error", "message"),
     [
         (
