@@ -38,6 +38,7 @@ REMARKS = {
     ApiKey.FIND_COORDINATOR: ("of groups and transactional ids, many at once from 4 on, of share-partitions from 6 on"),
     ApiKey.DESCRIBE_GROUPS: "classic groups; one that is not there is Dead before 6",
     ApiKey.LIST_GROUPS: "by state from 4 on, by type (classic, consumer, share) from 5 on",
+    ApiKey.CREATE_PARTITIONS: "internal topics and `__remote_log_metadata` keep their number of partitions",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "topics by pattern from 1 on (KIP-848)",
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "with the lag from 1 on (KIP-1226)",
     ApiKey.API_VERSIONS: "a version above these is answered in version 0 with UNSUPPORTED_VERSION",
