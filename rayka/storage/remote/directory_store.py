@@ -16,7 +16,7 @@ _PART_SUFFIX: Final = ".part"
 
 
 class DirectoryStore:
-    """`RemoteStore` in a directory. An object is flushed before it gets its name.
+    """`RemoteStore` in a directory. An object is flushed before it gets its name, and names are flushed too.
 
     A directory without its marker is an error, not an empty store, and so is one that goes away, or another one in its
     place. Only `create` writes the marker: a mount point that is looked at too early must not get one.
@@ -31,7 +31,9 @@ class DirectoryStore:
     def create(self) -> None:
         """See `RemoteStore.create`."""
         if not self._files.exists(self._marker):
-            self._files.make_directory(self._path)
+            if not self._files.exists(self._path):
+                self._files.make_directory(self._path)
+                self._files.sync_path(os.path.dirname(self._path))
             self._files.write_at(self._marker, _MARKER_TEXT, 0)  # by several actors at once, perhaps
             self._files.sync_path(self._marker)
             self._files.sync_path(self._path)
@@ -79,8 +81,12 @@ class DirectoryStore:
     def delete(self, name: str) -> None:
         """See `RemoteStore.delete`."""
         self._check()
+        path = self._of(name)
         for suffix in ("", _PART_SUFFIX):
-            self._files.remove_if_present(self._of(name) + suffix)
+            self._files.remove_if_present(path + suffix)
+        directory = os.path.dirname(path)
+        if self._files.exists(directory):
+            self._files.sync_path(directory)
 
     def list(self, prefix: str) -> Iterator[str]:
         """See `RemoteStore.list`; an object that is only a part counts too."""

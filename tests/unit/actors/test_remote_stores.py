@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
 import urllib.request
@@ -15,8 +16,10 @@ from moto.server import ThreadedMotoServer
 from rayka.actors.remote.stores import open_store
 from rayka.config import BrokerConfig
 from rayka.errors import RaykaError
+from rayka.storage.remote.directory_store import DirectoryStore
 from rayka.storage.remote.segment_copy import PIECE_BYTES
 from rayka.storage.remote.store import RemoteStore
+from tests.support.power_cut import PowerCut
 
 NAME = "orders-0123/0/00000000000000000042-4567.log"
 
@@ -111,6 +114,20 @@ def test_objects_are_listed_by_prefix_and_deleted(store: RemoteStore) -> None:
     assert sorted(store.list("")) == names[1:]
     with pytest.raises(FileNotFoundError):
         store.get(names[0], 0, 1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_put_and_deleted_is_so_after_a_power_cut(tmp_path: Path, seed: int) -> None:
+    files = PowerCut()
+    store = DirectoryStore(files, str(tmp_path / "store"))
+    store.create()
+    for name in ("t/0/a.log", "t/0/b.log"):
+        store.put(name, [b"records"])
+    store.delete("t/0/a.log")
+    files.crash(random.Random(seed))
+
+    assert list(store.list("t/")) == ["t/0/b.log"]
+    assert store.get("t/0/b.log", 0, 100) == b"records"
 
 
 def test_a_directory_that_goes_away_is_an_error(tmp_path: Path) -> None:
