@@ -107,6 +107,7 @@ class LogReplacement(LogState):
     def replace_segments(self, replacement: Replacement, now_ms: int) -> SegmentDeletion:
         """Let readers see the new segment; the old files are still to be deleted."""
         deletion = self._local.replace_segments(replacement.old, replacement.segment, now_ms)
+        self._replacing = (replacement.segment,)
         gone = (segment.base_offset for segment in replacement.old[1:])
         if self._high_watermark_place[0] in replacement.old:
             self._high_watermark_place = self._local.place_of(self.high_watermark)

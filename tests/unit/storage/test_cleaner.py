@@ -21,7 +21,7 @@ from rayka.storage.log.log import Log
 from rayka.storage.log.replacement import CleanedSegment
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FileSlice
-from tests.support.compaction import compact
+from tests.support.compaction import compact, rounds
 from tests.support.faulty_files import BadSector
 from tests.support.logs import NOW_MS, check_indexes, open_log, read_batches
 
@@ -291,6 +291,26 @@ def test_what_is_being_replaced_is_not_cut(tmp_path: Path, offset: int) -> None:
     log.end_replacement(replacement)
     log.truncate_to(offset)
     assert log.log_end_offset == offset
+
+
+def test_what_is_being_replaced_is_not_deleted_before_its_files_have_their_names(tmp_path: Path) -> None:
+    """Else they would get those names after the deletion, and come back with the next start."""
+    log = open_compacted(tmp_path, cleanup_policy=("compact", "delete"), retention_ms=1, file_delete_delay_ms=0)
+    write(log, (b"a", b"1"))
+    close_segment(log)
+    write(log, (b"b", b"1"))
+    close_segment(log)
+    log.write_snapshots()
+    for _ in rounds(log, NOW_MS, RealFiles()):
+        later = NOW_MS + 2
+        deletion = log.delete_segments(log.end_segments(log.deletable_segments(later), later), later)
+        if deletion is not None:
+            deletion.rename(RealFiles()).run(RealFiles())
+    start_offset = log.log_start_offset
+    assert start_offset == log.segments[0].base_offset > 0
+    log.close(NOW_MS)
+    assert {path.stem for path in tmp_path.glob("*.log")} == {f"{start_offset:020d}"}
+    assert open_compacted(tmp_path).log_start_offset == start_offset
 
 
 @pytest.mark.parametrize(("offset", "end_offset"), [(1, 1), (3, 1), (4, 4), (5, 4), (6, 6), (7, 7)])
