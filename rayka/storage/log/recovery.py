@@ -362,7 +362,7 @@ class LogLoader:
             return
         replay = self._replay or ProducerReplay(producers, self._segments, limit, self._now_ms)
         replay.finish(self._segments)
-        producers.write_snapshots()
+        producers.write_snapshots(sync=True)
 
     def _note_flushed(self, end_offset: int) -> None:
         """The recovery point tells what is on the device, but for the files that were just repaired."""

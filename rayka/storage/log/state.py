@@ -159,8 +159,8 @@ class LogState:
 
     @storing
     def write_snapshots(self) -> None:
-        """Write the snapshots of the producers that were taken, at rolls for example. Any thread may call it."""
-        self._producers.write_snapshots()
+        """Put the snapshots of the producers that were taken, at rolls for example, on the device. Any thread may."""
+        self._producers.write_snapshots(sync=True)
 
     # -- invariants -----------------------------------------------------------------------------
 

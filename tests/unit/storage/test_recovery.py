@@ -19,7 +19,7 @@ from rayka.storage.producers.entry import ProducerEntry
 from rayka.storage.producers.state import ProducerState
 from rayka.storage.segments.scan import iter_batches
 from rayka.storage.segments.segment import Segment
-from tests.support.faulty_files import BadSector, FaultyFiles
+from tests.support.faulty_files import BadSector, CrashingFiles, FaultyFiles
 from tests.support.logs import NOW_MS, append, batch, check_indexes, directory_bytes, open_log, read_values
 
 SMALL = {"segment_bytes": 2000, "index_interval_bytes": 200}
@@ -303,10 +303,12 @@ def state(entry: ProducerEntry) -> object:
     return entry.producer_epoch, [batch[:3] for batch in entry.batches]
 
 
-def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_path: Path) -> None:
-    """The state of the producers is in a file before the only segment that tells it is deleted."""
+@pytest.mark.parametrize("crash", ["kill", "power cut"])
+def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_path: Path, crash: str) -> None:
+    """The state of the producers is on the device before the only segment that tells it is deleted."""
     producer = {"producer_id": 7, "producer_epoch": 0}
-    log = open_log(tmp_path, retention_ms=1)
+    files = CrashingFiles()
+    log = open_log(tmp_path, files=files, retention_ms=1)
     for sequence in range(3):
         append(log, b"value", base_sequence=sequence, **producer)
     later = NOW_MS + 10_000
@@ -316,9 +318,11 @@ def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_p
     log.write_snapshots()
     deletion = log.delete_segments(ended, later)
     assert deletion is not None
-    deletion.rename(RealFiles())
+    deletion.rename(files)
     log.release()
-    again = open_log(tmp_path, same_boot=True)
+    if crash == "power cut":
+        files.lose_all()
+    again = open_log(tmp_path, same_boot=crash == "kill")
     retried = again.append_as_leader(batch(b"value", base_sequence=2, **producer), 0, later)
     assert (retried.is_duplicate, retried.base_offset) == (True, 2)
 
