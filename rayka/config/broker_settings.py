@@ -141,8 +141,8 @@ def _storing() -> Iterator[ConfigDef]:
 
 def _log_checks() -> Iterator[ConfigDef]:
     yield ConfigDef(
-        "log.retention.check.interval.ms", LONG, "300000", "How often segments are looked through for old ones.",
-        lower=1,
+        "log.retention.check.interval.ms", LONG, "300000",
+        "How often each log is checked for segments that retention deletes.", lower=1,
     )  # fmt: skip
     yield ConfigDef(
         "log.flush.scheduler.interval.ms", LONG, "9223372036854775807",
@@ -169,7 +169,7 @@ def _cleaning() -> Iterator[ConfigDef]:
         lower=0, update_mode=CLUSTER_WIDE,
     )  # fmt: skip
     yield ConfigDef(
-        "log.cleaner.backoff.ms", LONG, "15000", "How often the logs are looked through for one to compact.",
+        "log.cleaner.backoff.ms", LONG, "15000", "How often the cleaner looks for a log to compact.",
         lower=0, update_mode=CLUSTER_WIDE,
     )  # fmt: skip
     yield ConfigDef(

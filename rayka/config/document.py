@@ -39,7 +39,8 @@ exists. A config that a group does not set itself comes from the broker setting 
 _LEFT_ASIDE = """\
 ## Kafka's settings that rayka leaves aside
 
-A `server.properties` that names them is accepted; they have no effect.
+A `server.properties` that names them is accepted; they have no effect. A pattern such as
+`remote.*` stands for those settings that the tables above do not have.
 """
 
 _OWN_CONFIG = ("Config", "Type", "Default", "Valid", "Broker setting", "Meaning")

@@ -38,13 +38,13 @@ def _url(value: ConfigValue) -> str | None:
 def _store() -> Iterator[ConfigDef]:
     yield ConfigDef(
         SYSTEM_ENABLE, BOOLEAN, "false",
-        f"Whether topics may keep their older segments in a remote store, which `{STORE_URL}` names. A topic does it "
-        "that has `remote.storage.enable`.",
+        f"Whether topics may keep older segments in the remote store that `{STORE_URL}` names. Those with "
+        "`remote.storage.enable` do.",
     )  # fmt: skip
     yield ConfigDef(
         STORE_URL, STRING, None,
         "The remote store: `file:///DIRECTORY` (a network file system, or another disk) or `s3://BUCKET/PREFIX`. All "
-        "nodes must reach the same one. S3 needs the extra `rayka[s3]`.", check=_url,
+        "nodes must reach the same one. S3 needs the package `obstore`.", check=_url,
     )  # fmt: skip
     yield ConfigDef(
         "rsm.config.storage.s3.endpoint.url", STRING, None,
@@ -85,11 +85,12 @@ def _reading() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "remote.log.reader.max.pending.tasks", INT, "100",
-        "How many more reads may wait for a thread. A fetch beyond that gets no records yet, and comes again.", lower=1,
+        "How many more reads may wait for a thread. Beyond that fetches return no records, and clients try again.",
+        lower=1,
     )  # fmt: skip
     yield ConfigDef(
         "remote.fetch.max.wait.ms", INT, "500",
-        "How long a fetch waits for records from the store. Later ones are there for the next fetch.",
+        "How long a fetch waits for records from the store. What comes later is cached for the next fetch.",
         lower=1, update_mode=CLUSTER_WIDE,
     )  # fmt: skip
     yield ConfigDef(
@@ -105,7 +106,7 @@ def _reading() -> Iterator[ConfigDef]:
 def _copying() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "remote.log.manager.task.interval.ms", LONG, "30000",
-        "How often segments are looked through for those to be copied, and for those to be deleted in the store.",
+        "How often an actor looks for segments to copy to the store, and for those to delete there.",
         lower=1,
     )  # fmt: skip
     yield ConfigDef(
@@ -114,7 +115,7 @@ def _copying() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "remote.log.manager.expiration.thread.pool.size", INT, "10",
-        "Of how many partitions of an actor segments are deleted in the store at a time.",
+        "For how many partitions of an actor segments are deleted from the store at a time.",
         lower=1, update_mode=CLUSTER_WIDE,
     )  # fmt: skip
     yield ConfigDef(

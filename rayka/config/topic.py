@@ -188,13 +188,13 @@ def _compaction() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "min.compaction.lag.ms", LONG, "0",
-        "How long a record is safe from compaction.",
+        "How long a record is kept from compaction after it was written.",
         lower=0, synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
     )  # fmt: skip
     yield ConfigDef(
         "max.compaction.lag.ms", LONG, str(LONG_MAX),
-        "After how long a record must be open to compaction, however little of the log is dirty. It closes the "
-        "active segment at this age too.",
+        "A log with a record that has waited this long for compaction is compacted, however little of it is dirty. The "
+        "active segment is closed at this age, so that its records can be.",
         lower=1, synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
     )  # fmt: skip
     yield ConfigDef(
@@ -246,19 +246,25 @@ def _tiers() -> Iterator[ConfigDef]:
         "remote.log.delete.on.disable", BOOLEAN, "false",
         "Whether the remote segments are deleted when `remote.storage.enable` is turned off; else that is refused.",
     )  # fmt: skip
-    for unit, kept in (("ms", "How long local segments are kept"), ("bytes", "How many bytes of local segments stay")):
+    for unit, kept in (
+        ("ms", "The age of its newest record at which a local segment is deleted, once it is in the remote store"),
+        (
+            "bytes",
+            "How many bytes of the log stay on the local disk; older segments go once they are in the remote store",
+        ),
+    ):
         yield ConfigDef(
             f"local.retention.{unit}", LONG, "-2",
-            f"{kept} once they are in the remote store. -2 stands for `retention.{unit}`, -1 for no limit.",
+            f"{kept}. -2 stands for `retention.{unit}`, -1 for no limit.",
             lower=-2, synonyms=(Synonym(f"log.local.retention.{unit}"),),
         )  # fmt: skip
-    for unit, default, what in (
-        ("ms", "0", "How long after its last record a closed segment is copied"),
-        ("bytes", "-1", "After how many newer bytes of the log a closed segment is copied"),
+    for unit, other, default, what in (
+        ("ms", "bytes", "0", "How long after its last record a closed segment is copied"),
+        ("bytes", "ms", "-1", "After how many newer bytes of the log a closed segment is copied"),
     ):
         yield ConfigDef(
             f"remote.copy.lag.{unit}", LONG, default,
-            f"{what}, if the other `remote.copy.lag` does not ask for it earlier. 0 copies at once; -1 stands for "
+            f"{what}, unless `remote.copy.lag.{other}` asks for it earlier. 0 copies at once; -1 stands for "
             f"`local.retention.{unit}`.",
             lower=-1, synonyms=(Synonym(f"log.remote.copy.lag.{unit}"),),
         )  # fmt: skip

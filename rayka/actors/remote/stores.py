@@ -53,7 +53,7 @@ class S3Store:
             import obstore
             from obstore.store import S3Store as Bucket
         except ImportError:
-            message = f"{STORE_URL} names a bucket of S3, which needs the package obstore: pip install 'rayka[s3]'"
+            message = f"{STORE_URL} names a bucket of S3, which needs the package obstore: pip install obstore"
             raise RaykaError(ErrorCode.INVALID_CONFIG, message) from None
         self._obstore = obstore
         is_plain = str(settings.get("endpoint", "")).startswith("http://")
