@@ -27,7 +27,7 @@ import rayka.spark
 WORDS = ["log", "segment", "offset", "leader", "replica", "batch", "broker", "topic"]
 ADD = "INSERT INTO counts VALUES (?1, ?2) ON CONFLICT DO UPDATE SET count = count + ?2"
 BATCHES = "CREATE TABLE IF NOT EXISTS batches (stream TEXT, id INTEGER, offsets TEXT, PRIMARY KEY (stream, id))"
-LINES, WORDS_PER_LINE, LINES_PER_BATCH = 4_000, 5, 250
+LINES, WORDS_PER_LINE, LINES_PER_BATCH = 4_000, 5, 500
 
 
 def stream(address: str, directory: str) -> None:

@@ -100,13 +100,15 @@ def test_its_blocks_run(document: Path, machine: Machine) -> None:
     if not runnable:
         return
     name = str(document.relative_to(ROOT))
-    if not any("rayka up" in block.text for block in runnable):
+    is_up = not any("rayka up" in block.text for block in runnable)
+    if is_up:
         succeed(machine, Block(name, 0, "sh", "rayka up --background", None))
     succeed(machine, Block(name, 0, "sh", BEFORE.get(name, ""), None))
     for block in runnable:
-        if "rayka topics create" not in block.text and "rayka up" not in block.text:
-            machine.run("sh", "rayka up --background")  # an earlier block may have stopped it
+        if not is_up and "rayka up" not in block.text:
+            succeed(machine, Block(name, 0, "sh", "rayka up --background", None))
         succeed(machine, block)
+        is_up = block.text.rfind("rayka down") <= block.text.rfind("rayka up")
 
 
 def succeed(machine: Machine, block: Block) -> None:

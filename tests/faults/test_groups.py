@@ -128,9 +128,7 @@ def test_a_group_continues_after_a_process_was_killed(broker: BrokerProcess, vic
     assert not writer.failed
 
 
-def test_committed_offsets_survive_the_kill_of_everything(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = tmp_path_factory.mktemp("offsets")
-    broker = BrokerProcess(directory, GROUP_SETTINGS).start()
+def test_committed_offsets_survive_the_kill_of_everything(broker: BrokerProcess) -> None:
     create_topic(broker.bootstrap, "events", PARTITIONS)
     settings = {"bootstrap.servers": broker.bootstrap, "enable.auto.commit": False, "log_level": 0}
     groups = [f"group-{number}" for number in range(8)]
@@ -142,15 +140,12 @@ def test_committed_offsets_survive_the_kill_of_everything(tmp_path_factory: pyte
         consumer.commit(offsets=places, asynchronous=False)
         consumer.close()
     broker.kill()
-    again = BrokerProcess(directory, GROUP_SETTINGS, port=broker.port).start()
-    try:
-        for group_id in groups:
-            consumer = Consumer({**settings, "group.id": group_id})
-            found = consumer.committed([TopicPartition("events", partition) for partition in range(PARTITIONS)], ASK_S)
-            consumer.close()
-            assert [place.offset for place in found] == wanted[group_id]
-    finally:
-        again.stop()
+    broker.start()
+    for group_id in groups:
+        consumer = Consumer({**settings, "group.id": group_id})
+        found = consumer.committed([TopicPartition("events", partition) for partition in range(PARTITIONS)], ASK_S)
+        consumer.close()
+        assert [place.offset for place in found] == wanted[group_id]
 
 
 def generations(bootstrap: str, group_id: str) -> list[int]:

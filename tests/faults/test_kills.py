@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rayka.testing import BrokerProcess
@@ -21,6 +19,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory):
     """With several processes of each kind, so that requests cross from one to another."""
     with BrokerProcess(tmp_path_factory.mktemp("kills"), SEVERAL) as started:
         yield started
+    assert started.exit_code == 0
+    assert not started.children()
 
 
 @pytest.mark.parametrize("victim", ["ray::PartitionActor", "ray::GatewayActor", "ray::ControllerActor"])
@@ -40,29 +40,23 @@ def test_repeated_kills_of_an_actor_lose_nothing_acknowledged(broker: BrokerProc
 
 
 @pytest.mark.parametrize("victim", ["raylet/raylet", "gcs/gcs_server"])
-def test_the_kill_of_a_ray_process_loses_nothing_acknowledged(tmp_path: Path, victim: str) -> None:
-    with BrokerProcess(tmp_path) as broker:
-        create_topic(broker.bootstrap, "events", PARTITIONS)
-        writer = Writer(broker.bootstrap, "events", PARTITIONS)
-        writer.await_more(MORE)
-        broker.kill_one(victim)
-        writer.await_more(2000, "after Ray came back")
-        writer.finish()
-        check([writer], read_all(broker.bootstrap, "events", PARTITIONS))
+def test_the_kill_of_a_ray_process_loses_nothing_acknowledged(broker: BrokerProcess, victim: str) -> None:
+    topic = victim.partition("/")[0]
+    create_topic(broker.bootstrap, topic, PARTITIONS)
+    writer = Writer(broker.bootstrap, topic, PARTITIONS)
+    writer.await_more(MORE)
+    broker.kill_one(victim)
+    writer.await_more(2000, "after Ray came back")
+    writer.finish()
+    check([writer], read_all(broker.bootstrap, topic, PARTITIONS))
 
 
-def test_a_restart_after_everything_was_killed_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path).start()
-    create_topic(broker.bootstrap, "events", PARTITIONS)
-    writer = Writer(broker.bootstrap, "events", PARTITIONS)
+def test_a_restart_after_everything_was_killed_loses_nothing_acknowledged(broker: BrokerProcess) -> None:
+    create_topic(broker.bootstrap, "restarted", PARTITIONS)
+    writer = Writer(broker.bootstrap, "restarted", PARTITIONS)
     writer.await_more(MORE)
     broker.kill()
-    again = BrokerProcess(tmp_path, port=broker.port).start()
-    try:
-        writer.await_more(MORE)
-        writer.finish()
-        check([writer], read_all(again.bootstrap, "events", PARTITIONS))
-    finally:
-        again.stop()
-    assert again.exit_code == 0
-    assert not again.children()
+    broker.start()
+    writer.await_more(MORE)
+    writer.finish()
+    check([writer], read_all(broker.bootstrap, "restarted", PARTITIONS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,50 +13,49 @@ from rayka.testing import BrokerProcess, await_ended, wait_until
 from tests.faults.load import Writer, check, create_topic, read_all
 
 
-def write(bootstrap: str, value: str) -> None:
+def write(bootstrap: str, topic: str, value: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 120_000})
-    producer.produce("kept", value, partition=0)
+    producer.produce(topic, value, partition=0)
     assert producer.flush(125) == 0
 
 
-def read(bootstrap: str, count: int) -> list[bytes]:
+def read(bootstrap: str, topic: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
-    consumer.assign([TopicPartition("kept", 0, 0)])
+    consumer.assign([TopicPartition(topic, 0, 0)])
     values = [message.value() for message in consumer.consume(count, 120)]
     consumer.close()
     return values
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Each test leaves it as it was, or starts it again."""
+    with BrokerProcess(tmp_path_factory.mktemp("supervised")) as started:
+        yield started
+    assert started.exit_code == 0
+
+
 @pytest.mark.parametrize("victim", ["rayka.cli.daemon.reaper", "rayka.cli.daemon.serve"])
-def test_a_process_between_is_killed_and_the_broker_comes_back(tmp_path: Path, victim: str) -> None:
-    broker = BrokerProcess(tmp_path).start()
-    try:
-        create_topic(broker.bootstrap, "kept", 1)
-        write(broker.bootstrap, "before")
-        family = broker.children()
-        broker.kill_one(victim)
-        wait_until(lambda: any("serving on" in line for line in broker.log), 120, "the broker is back")
-        assert not set(family) & set(broker.children())
-        write(broker.bootstrap, "after")
-        assert read(broker.bootstrap, 2) == [b"before", b"after"]
-    finally:
-        broker.stop()
-    assert broker.exit_code == 0
+def test_a_process_between_is_killed_and_the_broker_comes_back(broker: BrokerProcess, victim: str) -> None:
+    create_topic(broker.bootstrap, victim, 1)
+    write(broker.bootstrap, victim, "before")
+    family, printed = broker.children(), len(broker.log)
+    broker.kill_one(victim)
+    wait_until(lambda: any("serving on" in line for line in broker.log[printed:]), 120, "the broker is back")
+    assert not set(family) & set(broker.children())
+    write(broker.bootstrap, victim, "after")
+    assert read(broker.bootstrap, victim, 2) == [b"before", b"after"]
     assert sum("is ready on" in line for line in broker.log) == 1
 
 
-def test_nothing_survives_rayka_up_and_the_next_one_serves_the_same(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path).start()
+def test_nothing_survives_rayka_up_and_the_next_one_serves_the_same(broker: BrokerProcess) -> None:
     create_topic(broker.bootstrap, "kept", 1)
-    write(broker.bootstrap, "acknowledged")
+    write(broker.bootstrap, "kept", "acknowledged")
     family = broker.children()
     broker.signal(signal.SIGKILL)
     assert await_ended(family, 90) == []
-    again = BrokerProcess(tmp_path, port=broker.port).start()
-    try:
-        assert read(again.bootstrap, 1) == [b"acknowledged"]
-    finally:
-        again.stop()
+    broker.start()
+    assert read(broker.bootstrap, "kept", 1) == [b"acknowledged"]
 
 
 def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> No
         create_topic(broker.bootstrap, "kept", 1)
         victim = broker.kill_one("ray::PartitionActor").pid
         wait_until(lambda: any(f"(process {victim})" in line for line in broker.log), 90, "the death is told of")
-        write(broker.bootstrap, "after")
+        write(broker.bootstrap, "kept", "after")
     finally:
         broker.stop()
     (line,) = [line for line in broker.log if not line.startswith(("rayka is ready on ", "The data is in "))]
@@ -76,12 +76,12 @@ def test_the_death_of_an_actor_is_one_line_on_the_terminal(tmp_path: Path) -> No
 def test_a_data_directory_that_was_moved_is_served_from_its_new_place(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "before").start()
     create_topic(broker.bootstrap, "kept", 1)
-    write(broker.bootstrap, "acknowledged")
+    write(broker.bootstrap, "kept", "acknowledged")
     broker.stop()
     (tmp_path / "before").rename(tmp_path / "after")
     moved = BrokerProcess(tmp_path / "after").start()
     try:
-        assert read(moved.bootstrap, 1) == [b"acknowledged"]
+        assert read(moved.bootstrap, "kept", 1) == [b"acknowledged"]
     finally:
         moved.stop()
 
@@ -113,18 +113,17 @@ def test_a_killed_gcs_server_starts_again_in_place_and_producers_do_not_notice(t
 HELPERS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "log_monitor.py", "dashboard.py", "monitor.py")
 
 
-def test_killed_helpers_of_ray_leave_the_raylet_and_the_broker_alone(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
-        create_topic(broker.bootstrap, "kept", 1)
-        raylet = broker.find("raylet/raylet")
-        for helper in HELPERS:
-            broker.kill_one(helper)
-        for agent in HELPERS[:2]:
-            wait_until(lambda agent=agent: broker.find(agent) != [], 90, "the agent is back")
-        broker.kill_one("ray::PartitionActor")  # which needs the agents to start again
-        write(broker.bootstrap, "after")
-        assert broker.find("raylet/raylet") == raylet
-        assert not any("starting it again" in line for line in broker.log)
+def test_killed_helpers_of_ray_leave_the_raylet_and_the_broker_alone(broker: BrokerProcess) -> None:
+    create_topic(broker.bootstrap, "helped", 1)
+    raylet, printed = broker.find("raylet/raylet"), len(broker.log)
+    for helper in HELPERS:
+        broker.kill_one(helper)
+    for agent in HELPERS[:2]:
+        wait_until(lambda agent=agent: broker.find(agent) != [], 90, "the agent is back")
+    broker.kill_one("ray::PartitionActor")  # which needs the agents to start again
+    write(broker.bootstrap, "helped", "after")
+    assert broker.find("raylet/raylet") == raylet
+    assert not any("starting it again" in line for line in broker.log[printed:])
 
 
 def restarts(broker: BrokerProcess) -> list[str]:

@@ -23,6 +23,7 @@ VALUE_BYTES = 2_000
 COUNT = 420_000
 MARGIN_MB = 80
 SAMPLE_S = 0.1
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

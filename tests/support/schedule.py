@@ -11,35 +11,24 @@ broker (pytest-xdist issue 1386). Here the scheduler knows the groups by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 LONGEST_FIRST = (
     "tests/spark/",
     "tests/clients/",
     "tests/integration/test_python_",
     "tests/integration/test_cluster_yaml.py",
+    "tests/integration/test_supervisor.py",
     "tests/faults/",
     "tests/ray_data/",
     "tests/examples/test_documents.py",
     "tests/integration/",
     "tests/examples/",
 )
-WITH_SPARK = (
-    "tests/spark/",
-    "tests/examples/test_examples.py::test_the_demo",
-    *(
-        f"tests/examples/test_examples.py::test_example[{path.stem}]"
-        for path in sorted(EXAMPLES.glob("*.py"))
-        if "rayka.spark" in path.read_text()
-    ),
-)
-"""One worker for all that start Spark, which takes much memory; the tests of the folder share a broker and a Spark."""
 SHARED = {
-    "Spark": WITH_SPARK,
+    "Spark": ("tests/spark/", "tests/examples/test_spark_examples.py"),
     "clients": ("tests/clients/",),
     "Python on Ray": (
         "tests/integration/test_python_",
@@ -52,13 +41,13 @@ SHARED = {
         "tests/integration/test_transactions_cli.py",
     ),
 }
-"""What several files share: see the conftest.py of their folders."""
+"""What several files share: see the conftest.py of their folders. One worker has all that start Spark, which takes much
+memory."""
 NOTHING_SHARED = (
     "tests/examples/",
     "tests/faults/test_failing_disk.py",
     "tests/faults/test_full_disk.py",
     "tests/faults/test_histories.py",
-    "tests/integration/test_supervisor.py",
 )
 """Files of whose tests each starts what it needs."""
 
