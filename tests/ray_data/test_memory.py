@@ -28,16 +28,25 @@ pytestmark = pytest.mark.alone
 
 @pytest.fixture(scope="module")
 def large_topic(tmp_path_factory):
-    """On a cluster of its own with a small store; read once, so that every process has loaded what it needs."""
+    """On a cluster of its own with a small store.
+
+    A topic as large as the store is read before, so that every process has loaded what it needs.
+    """
     with embedded(tmp_path_factory.mktemp("rayka"), store_bytes=STORE_BYTES, cpus=2) as cluster:
-        cluster.admin().create_topic("large", 4)
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "lz4"})
-        value = os.urandom(VALUE_BYTES // 20) * 20
-        for _ in range(0, COUNT, 10_000):
-            producer.produce_batch("large", [{"value": value}] * 10_000)
-            assert producer.flush(60) == 0
-        assert sum(map(len, blocks("large"))) == COUNT
+        fill(cluster, "small", COUNT // 10)
+        assert sum(map(len, blocks("small"))) == COUNT // 10
+        fill(cluster, "large", COUNT)
         yield "large"
+
+
+def fill(cluster, topic, count):
+    cluster.admin().create_topic(topic, 4)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "lz4"})
+    value = os.urandom(VALUE_BYTES // 20) * 20
+    for begin in range(0, count, 10_000):
+        records = [{"value": value}] * min(10_000, count - begin)
+        assert producer.produce_batch(topic, records) == len(records)
+        assert producer.flush(60) == 0
 
 
 def blocks(topic):
