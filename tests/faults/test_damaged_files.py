@@ -11,6 +11,7 @@ import pytest
 from rayka.storage.format.batch import iter_headers
 from rayka.storage.log.log import Log
 from tests.support.logs import NOW_MS, append, check_indexes, directory_bytes, open_log, read_batches
+from tests.support.memory_disk import memory_path as memory_path
 
 CONFIG = {"segment_bytes": 700, "index_interval_bytes": 100}
 EPOCH = slice(12, 16)

@@ -25,6 +25,7 @@ from rayka.types import AbortedTransaction
 from tests.support.descriptors import open_files
 from tests.support.faulty_files import CrashingFiles, FaultyFiles, ShortWrites
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, open_log, read_values
+from tests.support.memory_disk import memory_path as memory_path
 
 CONFIG = {"segment_bytes": 900, "index_interval_bytes": 50, "retention_bytes": 2000, "file_delete_delay_ms": 0}
 
