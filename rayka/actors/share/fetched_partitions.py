@@ -37,7 +37,8 @@ class FetchedPartitions:
     def acquire(self, *, is_last: bool) -> list[ShareFetchResult]:
         """One attempt, over the partitions in order."""
         params = self._request.params
-        is_enough = not self._request.is_wait and (is_last or self.has_enough())
+        # One byte is enough for most fetches, and acquiring finds that out itself: the log is read once.
+        is_enough = not self._request.is_wait and (is_last or params.min_bytes <= 1 or self.has_enough())
         if params.min_records and is_enough:
             is_enough = self._have_records(params.min_records)
         records_left, bytes_left = (params.max_records, params.max_bytes) if is_enough else (0, 0)
