@@ -12,7 +12,7 @@ mkdir "$scratch/upper" "$scratch/work"
 mount -t overlay overlay -o "lowerdir=$HOME,upperdir=$scratch/upper,workdir=$scratch/work" "$HOME"
 rm -rf "$HOME/.rayka"
 # pip would compile thousands of files that are never imported here.
-env -u XDG_CONFIG_HOME "$python" -m pip config --quiet --user set install.no-compile true
+env -u XDG_CONFIG_HOME "$python" -m pip config --quiet --user set install.compile false
 
 ssh-keygen -q -t ed25519 -N '' -f "$scratch/user"
 ssh-keygen -q -t ed25519 -N '' -f "$scratch/host"
