@@ -357,7 +357,7 @@ class LogLoader:
         base_offsets = {segment.base_offset for segment in self._segments}
         latest = max((offset for offset in producers.snapshots if offset <= end_offset), default=end_offset)
         producers.keep_snapshots(base_offsets | {latest})
-        producers.write_snapshots()
+        producers.write_snapshots(sync=True)
         if self._is_clean and self._rebuilt_from is None and not producers.snapshots:
             return
         replay = self._replay or ProducerReplay(producers, self._segments, limit, self._now_ms)

@@ -327,6 +327,27 @@ def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_p
     assert (retried.is_duplicate, retried.base_offset) == (True, 2)
 
 
+def test_what_recovery_finds_out_about_producers_outlasts_a_second_power_cut(tmp_path: Path) -> None:
+    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    files = CrashingFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, b"value", **producer)
+    log.roll(NOW_MS)
+    append(log, b"another")
+    log.flush()
+    log.release()
+    files.lose_all()
+    log = open_log(tmp_path, files=files, recovery_point=2, high_watermark=2)
+    log.delete_records(1)
+    deletion = log.delete_segments(log.deletable_segments(NOW_MS), NOW_MS)
+    assert deletion is not None
+    deletion.rename(files)
+    log.release()
+    files.lose_all()
+    log = open_log(tmp_path, files=files, recovery_point=2, log_start_offset=1, high_watermark=2)
+    assert log.append_as_leader(batch(b"value", **producer), 0, NOW_MS).is_duplicate
+
+
 class CountingSyncs(RealFiles):
     """Counts how often somebody waits for the device."""
 
