@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -68,7 +69,8 @@ class LogUpkeep:
             if partition.log.flush_needed(now_ms):
                 self._server.flush((partition,))
             if partition.log.has_unwritten_snapshots:
-                await self._disk.run(partition.log.write_snapshots)
+                with contextlib.suppress(RaykaError):  # a full disk keeps no other log from its flush
+                    await self._disk.run(partition.log.write_snapshots)
             if partition.log.needs_spare(now_ms):
                 await self._disk.run(partition.log.make_spare)
             if number % _PARTITIONS_A_TURN == _PARTITIONS_A_TURN - 1:

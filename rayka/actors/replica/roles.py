@@ -158,7 +158,7 @@ class ReplicaRoles:
             topic_id,
             config,
             now_ms=time.time_ns() // 1_000_000,
-            jitter_ms=random.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
+            jitter=random.random(),
             producer_id_expiration_ms=self._producer_id_expiration_ms,
         )
 

@@ -169,7 +169,7 @@ class LogDirectory:
     @storing
     def open_log(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID | None, config: LogConfig, *, now_ms: int,
-        jitter_ms: int = 0, producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+        jitter: float = 0.0, producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> Log:  # fmt: skip
         """Open the log of a partition, recovering it if need be, or make a new one.
 
@@ -190,7 +190,7 @@ class LogDirectory:
             now_ms=now_ms,
             last_run=self._last_run(topic_partition),
             topic_id=topic_id,
-            jitter_ms=jitter_ms,
+            jitter=jitter,
             producer_id_expiration_ms=producer_id_expiration_ms,
             disk=self.disk,
         )

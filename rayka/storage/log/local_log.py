@@ -33,7 +33,7 @@ class LocalLog:
 
     def __init__(
         self, files: RealFiles, directory: str, config: LogConfig, segments: Segments, log_end_offset: int,
-        jitter_ms: int,
+        jitter: float,
     ) -> None:  # fmt: skip
         self.segments = segments
         self.log_end_offset = log_end_offset
@@ -48,7 +48,8 @@ class LocalLog:
         self._has_flushed_directory = False
         self.on_roll: Callable[[], None] = lambda: None
         """Called after a roll: the segment before waits to be flushed."""
-        self.configure(config, jitter_ms)
+        self._jitter = jitter
+        self.configure(config)
         self._advance_recovery_point()
 
     # -- writing --------------------------------------------------------------------------------
@@ -69,11 +70,12 @@ class LocalLog:
             position += size
         self.log_end_offset = next_offset
 
-    def configure(self, config: LogConfig, jitter_ms: int) -> None:
-        """Take up topic configs; `jitter_ms` less `segment.ms` keeps logs from rolling all at once."""
+    def configure(self, config: LogConfig) -> None:
+        """Take up topic configs. A part of `segment.jitter.ms`, `jitter`, less keeps logs from rolling all at once."""
         self.config = config
         self.segment_size = config.segment_size
-        self.roll_ms = config.longest_segment_ms - min(jitter_ms, config.segment_jitter_ms)
+        longest_ms = config.longest_segment_ms
+        self.roll_ms = longest_ms - int(self._jitter * min(config.segment_jitter_ms, longest_ms))
 
     def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether `size` more bytes belong into a new segment: by size, record time (KIP-33), offsets or indexes."""

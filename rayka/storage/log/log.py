@@ -50,7 +50,7 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
         now_ms: int,
         last_run: LastRun = NEW_LOG,
         topic_id: uuid.UUID | None = None,
-        jitter_ms: int = 0,
+        jitter: float = 0.0,
         producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
         disk: DiskState | None = None,
     ) -> Log:
@@ -68,7 +68,7 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
             loaded = loader.load(ProducerState(files, directory, producer_id_expiration_ms))
             log = cls(
                 topic_partition, directory, config, files, loaded,
-                now_ms=now_ms, jitter_ms=jitter_ms, topic_id=topic_id, disk=disk,
+                now_ms=now_ms, jitter=jitter, topic_id=topic_id, disk=disk,
             )  # fmt: skip
             log._begin(last_run.high_watermark)
         except OSError as error:

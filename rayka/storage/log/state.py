@@ -34,7 +34,7 @@ class LogState:
         loaded: LoadedLog,
         *,
         now_ms: int,
-        jitter_ms: int = 0,
+        jitter: float = 0.0,
         topic_id: uuid.UUID | None = None,
         disk: DiskState | None = None,
     ) -> None:
@@ -49,7 +49,6 @@ class LogState:
         """The last offset that is known to be in the remote store (KIP-405), -1 if none is."""
         self.high_watermark = self.local_log_start_offset
         self._files = files
-        self._jitter_ms = jitter_ms
         self._disk = disk or DiskState(directory)
         self.is_released = False
         """Whether the log was deleted or goes elsewhere; nothing may be done with it any more."""
@@ -59,7 +58,7 @@ class LogState:
         self._segments = loaded.segments
         self._producers = loaded.producers
         self._epochs = loaded.leader_epochs
-        self._local = LocalLog(files, directory, config, loaded.segments, loaded.log_end_offset, jitter_ms)
+        self._local = LocalLog(files, directory, config, loaded.segments, loaded.log_end_offset, jitter)
         self._high_watermark_place = self._local.place_of(self.high_watermark)
         self._flushed_ms = self._now_ms = now_ms
         self._validator = BatchValidator(topic_partition, config)
@@ -69,7 +68,7 @@ class LogState:
     def configure(self, config: LogConfig) -> None:
         """Take up changed topic configs."""
         self.config = config
-        self._local.configure(config, self._jitter_ms)
+        self._local.configure(config)
         self._validator = BatchValidator(self.topic_partition, config)
 
     def check_online(self) -> None:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import uuid
 from pathlib import Path
 
 import pytest
 
 from rayka.actors.replica import disk as actor_disk
 from rayka.actors.replica.disk import DiskMonitor, DiskThread
+from rayka.actors.replica.maintenance import LogUpkeep
+from rayka.actors.replica.server import ReplicaServer
+from rayka.config import BrokerConfig, LogConfig
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.types import TopicPartition
 from tests.support.full_disk import FullDisk
+from tests.support.logs import append
 
 
 def test_a_disk_that_fills_up_again_during_the_recovery_is_probed_again(
@@ -41,6 +49,34 @@ def test_a_disk_that_fills_up_again_during_the_recovery_is_probed_again(
         await asyncio.wait_for(recovered_twice.wait(), 60)
         assert directory.disk.state is State.ONLINE
         await monitor.stop()
+        thread.stop()
+
+    asyncio.run(test())
+
+
+def test_a_log_is_flushed_in_time_though_a_full_disk_takes_nothing_of_another(tmp_path: Path) -> None:
+    async def test() -> None:
+        files, thread, replicas, topic_id = FullDisk(), DiskThread(), Replicas(), uuid.uuid4()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        for number in range(2):
+            config = LogConfig(flush_ms=1)
+            log = directory.open_log(TopicPartition("full", number), topic_id, config, now_ms=0)
+            append(log, b"value")
+            replicas.add(Partition(log, topic_id))
+        first, second = (partition.log for partition in replicas)
+        first.roll(0)
+        assert first.has_unwritten_snapshots
+        files.is_full = True
+        server = ReplicaServer(replicas, directory, thread)
+        settings = BrokerConfig.parse({"log.flush.scheduler.interval.ms": "1"})
+        upkeep = LogUpkeep(replicas, directory, thread, server, settings)
+        upkeep.start()
+        async with asyncio.timeout(60):
+            while second.recovery_point < second.log_end_offset:
+                await asyncio.sleep(0.001)
+        assert first.has_unwritten_snapshots
+        await upkeep.stop()
+        await server.stop()
         thread.stop()
 
     asyncio.run(test())

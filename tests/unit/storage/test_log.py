@@ -199,7 +199,8 @@ def test_rolls_by_size_time_and_full_index(tmp_path: Path) -> None:
     size = len(batch(b"x" * 100))
     assert segments("size", 10, segment_bytes=2 * size) == 5
     assert segments("time", 10, step_ms=60, segment_ms=100) == 5
-    assert segments("jitter", 10, step_ms=60, segment_ms=160, segment_jitter_ms=60, jitter_ms=60) == 5
+    assert segments("jitter", 10, step_ms=60, segment_ms=160, segment_jitter_ms=60, jitter=1.0) == 5
+    assert segments("more jitter than time", 10, step_ms=60, segment_ms=200, segment_jitter_ms=800, jitter=0.5) == 5
     assert segments("index", 9, step_ms=1, index_interval_bytes=0, segment_index_bytes=36) == 3
 
 
@@ -345,6 +346,16 @@ def test_changed_configs_hold_for_the_next_append(tmp_path: Path) -> None:
     with pytest.raises(RaykaError) as refused:
         append(log, b"x" * 500)
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_changed_jitter_holds_for_the_active_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_ms=200, jitter=0.5)
+    append(log, b"a", timestamp=NOW_MS)
+    append(log, b"b", timestamp=NOW_MS + 150)
+    assert len(log.segments) == 1
+    log.configure(replace(log.config, segment_jitter_ms=200))
+    append(log, b"c", timestamp=NOW_MS + 151)
+    assert len(log.segments) == 2
 
 
 def test_truncation_drops_whole_batches_and_appends_continue(tmp_path: Path) -> None:
