@@ -70,6 +70,9 @@ class Partitions(Protocol):
     def process_of(self, topic_partition: TopicPartition) -> str | None:
         """Where another process of this node, which leads the partition, takes connections; None if there is none."""
 
+    def are_on_this_node(self, topic_partitions: Sequence[TopicPartition]) -> bool:
+        """Whether no leader is on another node, from where records come as bytes instead of their places in files."""
+
     def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
         """The path of the leader's local channel and the leader epoch; None unless the leader is another process of
         this node. From any thread."""

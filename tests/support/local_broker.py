@@ -147,6 +147,9 @@ class LocalPartitions:
     def process_of(self, topic_partition: TopicPartition) -> str | None:
         return None
 
+    def are_on_this_node(self, topic_partitions: Sequence[TopicPartition]) -> bool:
+        return True
+
     def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
         return None
 

@@ -194,6 +194,11 @@ class Router:
             self._processes[topic_partition] = self._find_process(topic_partition)
         return self._processes[topic_partition]
 
+    def are_on_this_node(self, topic_partitions: Sequence[TopicPartition]) -> bool:
+        """Whether none of the leaders is on another node."""
+        leaders = {found[0] for name in topic_partitions if isinstance(found := self.locate(name), tuple)}
+        return all(actor_name in self._own or self.is_local(actor_name) for actor_name in leaders)
+
     def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
         """The path of the leader's local channel and the leader epoch, if the leader is another process of this node.
 

@@ -73,6 +73,18 @@ def test_no_append_overtakes_those_that_an_earlier_start_lost(tmp_path: Path) ->
     asyncio.run(main())
 
 
+def test_leaders_on_this_node_are_told_from_those_on_others(tmp_path: Path) -> None:
+    """A fetch gets the places of records in files from the former, and bytes that it has to hold from the latter."""
+
+    async def main() -> None:
+        cluster = Cluster(tmp_path)
+        assert cluster.router.are_on_this_node([NAME, TopicPartition("unknown", 0)])
+        elsewhere = Router(lambda: cluster._image, "another node", str(tmp_path), "test")
+        assert not elsewhere.are_on_this_node([TopicPartition("unknown", 0), NAME])
+
+    asyncio.run(main())
+
+
 def test_requests_to_another_node_end_when_their_link_is_closed() -> None:
     async def main() -> None:
         client = ActorLeaderClient("leader", "test")

@@ -32,6 +32,7 @@ class ScriptedPartitions:
         self.fetches: list[tuple[list[FetchPartition], asyncio.Future[list[FetchResult]]]] = []
         self.fetch_options: list[dict[str, Any]] = []
         self.offsets_asked = 0
+        self.are_here = True
         self.checked: list[FileSlice] = []
 
     def append(self, requests: Any, params: AppendParams) -> asyncio.Future[list[AppendResult]]:
@@ -47,6 +48,9 @@ class ScriptedPartitions:
 
     def process_of(self, topic_partition: TopicPartition) -> str | None:
         return None
+
+    def are_on_this_node(self, topic_partitions: Any) -> bool:
+        return self.are_here
 
     def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
         return None

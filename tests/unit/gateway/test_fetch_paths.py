@@ -97,14 +97,21 @@ def test_bytes_slices_and_nothing_in_one_response(version: int, tmp_path: Path) 
     run(check)
 
 
-def test_the_request_reaches_the_leaders_as_it_was_meant() -> None:
+@pytest.mark.parametrize(("are_here", "largest"), [(True, 16 << 20), (False, 4 << 20)])
+def test_the_request_reaches_the_leaders_as_it_was_meant(are_here: bool, largest: int) -> None:
+    """No response is larger than `largest`, whatever the client allows, and what comes as bytes even smaller."""
+
     async def check(case: Case) -> None:
+        partitions = case.broker.partitions
+        partitions.are_here = are_here
         case.fetch(12, {1: 44}, max_bytes=1000, min_bytes=7, max_wait_ms=300, leader_epoch=5)
-        ((partition,), _) = case.broker.partitions.fetches[0]
+        ((partition,), _) = partitions.fetches[0]
         assert partition == FetchPartition(TopicPartition("orders", 1), 44, 1000, 5, -1)
-        options = case.broker.partitions.fetch_options[0]
-        assert (options["max_wait_ms"], options["min_bytes"]) == (300, 7)
-        assert options["max_bytes"] == 4 << 20, "no response is larger, whatever the client allows"
+        options = partitions.fetch_options[0]
+        assert (options["max_wait_ms"], options["min_bytes"], options["max_bytes"]) == (300, 7, largest)
+        await case.answer(FetchResult(0))
+        case.fetch(12, {0: 0, 1: 0}, max_bytes=50 << 20)
+        assert [one.max_bytes for one in partitions.fetches[1][0]] == [largest // 2, largest // 2]
 
     run(check)
 

@@ -18,6 +18,8 @@ from rayka.gateway.server import segment_files
 from rayka.gateway.server.context import SCRATCH_BYTES, Context
 from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey
+from rayka.storage.segments.reader import SegmentReader
+from rayka.types import FetchResult
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.requests import batch, produce_v3
 from tests.unit.gateway.test_listener import fill, resident_bytes, run, until
@@ -27,9 +29,9 @@ CLIENTS = 100
 RESPONSE_BYTES = 55 << 20
 
 
-def large_fetch() -> bytes:
+def large_fetch(min_bytes: int = RESPONSE_BYTES) -> bytes:
     """A Fetch v4 that waits for 55 MB and takes as much."""
-    request = struct.pack(">iiiibi", -1, 500, RESPONSE_BYTES, RESPONSE_BYTES, 0, 1) + struct.pack(">h", 6) + b"orders"
+    request = struct.pack(">iiiibi", -1, 500, min_bytes, RESPONSE_BYTES, 0, 1) + struct.pack(">h", 6) + b"orders"
     return request_frame(ApiKey.FETCH, 4, request + struct.pack(">iiqi", 1, 0, 0, RESPONSE_BYTES))
 
 
@@ -73,6 +75,44 @@ def test_a_hundred_clients_that_ask_for_55_mb_and_read_nothing_cost_little_memor
             client.close()
 
     run(tmp_path, check)
+
+
+def test_what_other_nodes_send_is_counted_while_it_waits_for_clients_that_read_nothing(tmp_path: Path) -> None:
+    """These records come as bytes, so a response has 4 MB of them at most, and all of them are in the node's limit."""
+    silent = 20
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 20, 1_000_000)
+        partitions: Any = broker.partitions
+        partitions.are_on_this_node = lambda _: False
+        local, reader = partitions.fetch, SegmentReader()
+
+        def fetch(*arguments: Any, **options: Any) -> asyncio.Future[list[FetchResult]]:
+            future = local(*arguments, **options)
+            (result,) = future.result()
+            return answered([result._replace(records=reader.read(result.records))])
+
+        partitions.fetch = fetch
+        clients = [await connect_silently(listener.port) for _ in range(silent)]
+        for client in clients:
+            client.sendall(large_fetch(min_bytes=1))
+        assert listener._context is not None
+        context = listener._context
+        await until(lambda: sum(c._writer.is_blocked for c in context.connections) == silent)
+        held = [connection.held_bytes for connection in context.connections]
+        assert all(3_000_000 < size <= (4 << 20) + 1000 for size in held)
+        assert context.request_bytes.used == sum(held)
+        assert len(await read_all(clients[7])) == pytest.approx(4 << 20, abs=1_000_000)
+        for client in clients:
+            client.close()
+
+    run(tmp_path, check)
+
+
+def answered(results: list[FetchResult]) -> asyncio.Future[list[FetchResult]]:
+    future: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
+    future.set_result(results)
+    return future
 
 
 def test_large_responses_follow_one_another_on_a_connection(tmp_path: Path) -> None:

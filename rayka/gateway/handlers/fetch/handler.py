@@ -28,7 +28,9 @@ T = TypeVar("T")
 
 # A response is at most this large, and a partition's part of it at most its share, unless the client waits for more:
 # clients take up a response when they have the last byte of it.
-_RESPONSE_BYTES = 4 << 20
+_RESPONSE_BYTES = 16 << 20
+# Records that are not sent from this node's files are in memory until the client has taken them.
+_COPIED_BYTES = 4 << 20
 _LEAST_SHARE_BYTES = 512 << 10
 # The longest wait, even if the client allows more: an empty response each minute costs nothing.
 _LONGEST_WAIT_MS = 60_000
@@ -102,8 +104,9 @@ class Fetch:
         wanted = [self._wanted(index) for index in self._indexes]
         max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
         if request.min_bytes <= _LEAST_SHARE_BYTES:
-            max_bytes = min(max_bytes, _RESPONSE_BYTES)
-            share = max(_LEAST_SHARE_BYTES, _RESPONSE_BYTES // len(wanted))
+            response_bytes = self._response_bytes()
+            max_bytes = min(max_bytes, response_bytes)
+            share = max(_LEAST_SHARE_BYTES, response_bytes // len(wanted))
             wanted = [
                 one._replace(max_bytes=share) if one.max_bytes > share or self._is_converted else one for one in wanted
             ]
@@ -117,6 +120,12 @@ class Fetch:
             isolation=IsolationLevel(request.isolation),
         )
         self._when_done(future, self._fetched)
+
+    def _response_bytes(self) -> int:
+        """The size of a response that spares the client and the broker requests, and this process memory."""
+        names = [name for index in self._indexes if (name := self._names[index]) is not None]
+        is_sent_from_files = not self._is_converted and self._context.broker.partitions.are_on_this_node(names)
+        return _RESPONSE_BYTES if is_sent_from_files else _COPIED_BYTES
 
     def _wanted(self, index: int) -> FetchPartition:
         name, partition = self._names[index], self._fetch.partitions[index]
