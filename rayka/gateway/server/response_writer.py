@@ -31,7 +31,7 @@ PIECE_BYTES: Final = 256 * 1024
 _TURN_BYTES: Final = 4 * PIECE_BYTES
 _DISK_READ_BYTES: Final = 2 * PIECE_BYTES
 # Smaller slices cost less in one piece with what is before and after them.
-_SENDFILE_BYTES: Final = PIECE_BYTES // 2
+_SENDFILE_BYTES: Final = PIECE_BYTES // 8
 # A piece up to this size is not worth another buffer for the next one.
 _SMALL_BYTES: Final = PIECE_BYTES // 16
 
