@@ -10,19 +10,26 @@ from typing import Any
 import pytest
 
 from rayka.actors.channel.requests import WriteTxnMarkers
+from rayka.actors.coordinator.log import CoordinatorLog, Marker
 from rayka.actors.replica.server import ReplicaServer
+from rayka.config import LogConfig
 from rayka.errors import ErrorCode
 from rayka.types import TopicPartition, TxnMarker
+from tests.support.logs import NOW_MS, batch
 from tests.unit.actors.test_coordinator_log import open_partition
 
 MISSING = TopicPartition("missing", 0)
 OFFSETS = [TopicPartition("offsets", number) for number in range(3)]
 
 
-def marker(*partitions: TopicPartition, producer_id: int = 5) -> TxnMarker:
-    return TxnMarker(
-        producer_id, 1, coordinator_epoch=3, is_committed=True, transaction_version=2, partitions=partitions
-    )
+def marker(
+    *partitions: TopicPartition,
+    producer_id: int = 5,
+    producer_epoch: int = 1,
+    coordinator_epoch: int = 3,
+    is_committed: bool = True,
+) -> TxnMarker:
+    return TxnMarker(producer_id, producer_epoch, coordinator_epoch, is_committed, 2, partitions)
 
 
 def write(server: ReplicaServer, *markers: TxnMarker) -> list[Any]:
@@ -70,3 +77,47 @@ def test_coordinators_write_the_markers_of_their_topic_and_the_answer_waits_for_
         assert answers == [((0, int(error), 0, 0),)]
 
     with_server(tmp_path, ask)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_marker_tells_readers_whose_transaction_ended_and_how(tmp_path: Path, is_committed: bool) -> None:
+    async def run() -> None:
+        partition, server = open_partition(tmp_path)
+        write(server, marker(partition.topic_partition, is_committed=is_committed))
+        (read,) = [one async for one in CoordinatorLog(partition, server).read()]
+        assert read == [Marker(5, is_committed)]
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_markers_of_coordinators_and_epochs_that_were_replaced_are_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        partition, server = open_partition(tmp_path)
+        log, led = partition.log, partition.topic_partition
+        verification = log.begin_verification(5, 1, 0, NOW_MS)
+        records = batch(b"v", producer_id=5, producer_epoch=1, base_sequence=0, is_transactional=True)
+        log.append_as_leader(records, 0, NOW_MS, verification=verification)
+        for sent, error in (
+            (marker(led, producer_epoch=1), ErrorCode.INVALID_PRODUCER_EPOCH),  # of the transaction before (KIP-1228)
+            (marker(led, producer_epoch=2), ErrorCode.NONE),
+            (marker(led, producer_epoch=2, coordinator_epoch=2), ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        ):
+            assert write(server, sent) == [((int(error),),)]
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_marker_is_answered_when_it_is_as_durable_as_the_topic_asks_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        partition, server = open_partition(tmp_path, config=LogConfig(flush_messages=1))
+        answers = write(server, marker(partition.topic_partition))
+        assert answers == []
+        while not answers:
+            await asyncio.sleep(0)
+        assert answers == [((0,),)]
+        assert partition.log.high_watermark == partition.log.log_end_offset == 1
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))

@@ -262,9 +262,10 @@ WRITTEN = MarkersWrittenRequest("t", 5, 1)
 
 @pytest.mark.parametrize("error", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
 def test_a_fenced_coordinator_leaves_the_transaction_to_the_newer_one(error: ErrorCode) -> None:
-    """It must not end a transaction whose markers it could not write."""
-    leaders = Leaders(ErrorCode.NOT_LEADER_OR_FOLLOWER, error)
-    assert write_markers(leaders) is None
+    """It must not end a transaction whose markers it could not write, also if other partitions take them."""
+    moved, done = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE
+    leaders = Leaders(moved, moved, done, error)
+    assert write_markers(leaders, (ORDERS, PAYMENTS)) is None
     assert len(leaders.sent) == 2
 
 
