@@ -9,11 +9,13 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
+import ray._private.node as ray_node
+import ray._private.services as ray_services
 import ray.exceptions
 
 from rayka.actors.controller.actor import ControllerActor
@@ -62,15 +64,34 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
     for name, value in _RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     _keep_gcs_state(os.path.join(temp_dir, "gcs"))
-    ray.init(
-        include_dashboard=dashboard,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-        _node_ip_address="127.0.0.1",
-        _temp_dir=temp_dir,
-    )
+    with contextlib.nullcontext() if dashboard else _fewer_processes():
+        ray.init(
+            include_dashboard=dashboard,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=temp_dir,
+        )
     return True
+
+
+@contextlib.contextmanager
+def _fewer_processes() -> Iterator[None]:
+    """Let Ray start without its API server, for whose start it waits, and without its autoscaler.
+
+    Without the dashboard the API server only reports usage statistics, and there are no nodes to add. Ray has no
+    setting for either. It takes an API server that did not start for none.
+    """
+    node: Any = ray_node.Node
+    services: Any = ray_services
+    start_monitor, start_api_server = node.start_monitor, services.start_api_server
+    node.start_monitor = lambda self: None
+    services.start_api_server = lambda *args, **kwargs: (None, None)
+    try:
+        yield
+    finally:
+        node.start_monitor, services.start_api_server = start_monitor, start_api_server
 
 
 def _keep_gcs_state(path: str) -> None:
