@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import itertools
 import threading
 import time
@@ -253,11 +252,10 @@ class Queue:
             waiter = self._here.reader.arrival()
             try:
                 waiter.result(None if deadline_s == _NEVER else max(0.0, deadline_s - time.monotonic()))
-            except concurrent.futures.TimeoutError:
+            except BaseException as error:
                 self._here.reader.forget(waiter)
-                raise Empty from None
-            except BaseException:
-                self._here.reader.forget(waiter)
+                if isinstance(error, TimeoutError):
+                    raise Empty from None
                 raise
         return item
 
@@ -318,11 +316,10 @@ class Queue:
         try:
             left_s = None if deadline_s == _NEVER else max(0.0, deadline_s - time.monotonic())
             await asyncio.wait_for(asyncio.wrap_future(waiter), left_s)
-        except TimeoutError:
+        except BaseException as error:
             self._here.reader.forget(waiter)
-            raise Empty from None
-        except BaseException:
-            self._here.reader.forget(waiter)
+            if isinstance(error, TimeoutError):
+                raise Empty from None
             raise
 
     def get_nowait(self) -> Any:

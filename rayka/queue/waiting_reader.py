@@ -46,6 +46,7 @@ class WaitingReader(QueueReader):
         """
         with self._turn:
             if unless.is_set():
+                self._channel.close()
                 return None
             if self._error is not None:
                 raise self._error
