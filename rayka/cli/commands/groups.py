@@ -115,7 +115,8 @@ def list_(target: Target, state: str | None, types: str | None, as_json: bool) -
             fields = {"group": group.group_id, "type": group.group_type, "state": group.group_state}
             print(json.dumps(fields | {"protocol_type": group.protocol_type}))
     else:
-        print_list(list_text(groups, types=types is not None, states=state is not None), "there are no such groups")
+        nothing = "there are no such groups" if wanted_states or wanted_types else "there are no groups"
+        print_list(list_text(groups, types=types is not None, states=state is not None), nothing)
     return Exit.DONE
 
 

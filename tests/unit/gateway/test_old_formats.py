@@ -152,6 +152,20 @@ def test_broken_message_sets_are_refused_and_nothing_is_appended(name: str, tmp_
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_compressed_set_above_the_largest_message_is_not_decompressed(own: bool, tmp_path: Path) -> None:
+    """A hundred megabytes of tiny snappy blocks would keep all other old clients waiting for half a minute."""
+    broken = encode(Message(0, NOW, None, bytes(1_100_000 if not own else 2_000)), 1, Codec.SNAPPY)
+
+    async def main() -> None:
+        async with connected(tmp_path) as (client, broker):
+            await create(broker, **({"max_message_bytes": "1000"} if own else {}))
+            assert await produce(client, 2, broken) == (ErrorCode.MESSAGE_TOO_LARGE, -1, -1)
+            assert (await produce(client, 2, compressed_set(MESSAGES, 1, Codec.SNAPPY)))[:2] == (0, 0)
+
+    asyncio.run(main())
+
+
 def test_a_record_batch_in_an_old_request_is_stored_as_it_is(tmp_path: Path) -> None:
     """Kafka accepts it too: some clients sent magic 2 in Produce 2."""
 

@@ -25,7 +25,8 @@ def needs_conversion(request: ProduceRequest) -> bool:
 
 def convert(context: Context, pending: PendingRequest, request: ProduceRequest, then: Callable[[], None]) -> None:
     """Convert in a thread; then the request has record batches, and faults for the sets that are broken."""
-    future = context.conversions.run(partial(_convert_all, request.appends))
+    limits = [_max_message_bytes(context, append) for append in request.appends]
+    future = context.conversions.run(partial(_convert_all, request.appends, limits))
     future.add_done_callback(partial(_converted, pending, request, then))
 
 
@@ -57,14 +58,21 @@ def _take(request: ProduceRequest, converted: list[AppendRequest | AppendResult]
     request.appends, request.indexes = appends, indexes
 
 
-def _convert_all(appends: Sequence[AppendRequest]) -> list[AppendRequest | AppendResult]:
-    return [_convert(append) if has_old_magic(append.records) else append for append in appends]
+def _max_message_bytes(context: Context, append: AppendRequest) -> int:
+    broker = context.broker
+    own = broker.image.topic_configs(append.topic_partition.topic).get("max.message.bytes")
+    return int(own or broker.config["message.max.bytes"])
 
 
-def _convert(append: AppendRequest) -> AppendRequest | AppendResult:
+def _convert_all(appends: Sequence[AppendRequest], limits: Sequence[int]) -> list[AppendRequest | AppendResult]:
+    pairs = zip(appends, limits, strict=True)
+    return [_convert(append, limit) if has_old_magic(append.records) else append for append, limit in pairs]
+
+
+def _convert(append: AppendRequest, max_message_bytes: int) -> AppendRequest | AppendResult:
     from rayka.storage.format.legacy.up_conversion import convert_up
 
     try:
-        return append._replace(records=memoryview(convert_up(append.records)))
+        return append._replace(records=memoryview(convert_up(append.records, max_message_bytes=max_message_bytes)))
     except RaykaError as error:
         return AppendResult(error.code, error_message=str(error))

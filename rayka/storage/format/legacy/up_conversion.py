@@ -42,18 +42,22 @@ UNBOUNDED = 2**31 - 1
 Buffer = bytes | bytearray | memoryview
 
 
-def convert_up(messages: Buffer, max_size: int = MAX_SET_SIZE) -> bytearray:
+def convert_up(messages: Buffer, max_size: int = MAX_SET_SIZE, max_message_bytes: int = UNBOUNDED) -> bytearray:
     """A producer's message set as record batches with offsets from 0 on.
 
     The messages have one magic, and a compressed one stands alone, as in Kafka (KAFKA-8106). A set without codec
-    becomes as many batches as `MAX_BATCH_SIZE` asks for. Raises CORRUPT_MESSAGE, INVALID_RECORD (no messages, or
-    several compressed ones), INVALID_TIMESTAMP, MESSAGE_TOO_LARGE and UNSUPPORTED_COMPRESSION_TYPE.
+    becomes as many batches as `MAX_BATCH_SIZE` asks for. A compressed message above `max_message_bytes` is not
+    decompressed, as in Kafka, and no message to more than `max_size` bytes. Raises CORRUPT_MESSAGE, INVALID_RECORD (no
+    messages, or several compressed ones), INVALID_TIMESTAMP, MESSAGE_TOO_LARGE and UNSUPPORTED_COMPRESSION_TYPE.
     """
     data = _array(messages)
     rows = _locate(data)
     codec = _check_set(rows)
     max_batch_size = MAX_BATCH_SIZE
     if codec is not Codec.NONE:
+        if len(data) > max_message_bytes:
+            message = f"A compressed message of {len(data)} bytes is larger than max.message.bytes, {max_message_bytes}"
+            raise RaykaError(ErrorCode.MESSAGE_TOO_LARGE, message)
         data, rows = unwrap(data, rows[0], codec, max_size)
         max_batch_size = UNBOUNDED
     _settle_timestamps(rows)
