@@ -11,7 +11,7 @@ import pytest
 from rayka.actors import background
 from rayka.actors.coordinator.context import CoordinatorContext
 from rayka.actors.coordinator.log import CoordinatorLog
-from rayka.actors.coordinator.runtime import CoordinatorRuntime
+from rayka.actors.coordinator.runtime import CoordinatorRuntime, group_configs
 from rayka.config import BrokerConfig
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.record_formats import encode as encode_record
@@ -82,6 +82,13 @@ def test_the_assignment_interval_of_all_brokers_of_this_one_and_of_the_group(tmp
         groups.replicas.resign()
 
     asyncio.run(check())
+
+
+def test_groups_have_the_configs_that_this_release_knows_and_no_others() -> None:
+    """A newer release may have written more, and topics may have the names of groups."""
+    topic = ConfigResource(ResourceType.TOPIC, "g")
+    image = MetadataImage(configs={GROUP: {"consumer.heartbeat.interval.ms": "400", "later": "1"}, topic: {"a": "b"}})
+    assert group_configs(image) == {"g": {"consumer.heartbeat.interval.ms": 400}}
 
 
 def test_a_resigned_coordinator_stops_loading(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from rayka.coordinator.result import Completion, Pending, Result
 from rayka.coordinator.spec import CoordinatorConfigs, CoordinatorSpec
 from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.image import MetadataImage
+from rayka.metadata.values import BrokerImage, PartitionImage, TopicImage
 from rayka.storage.files import RealFiles
 from tests.unit.actors.test_coordinator_log import FewDescriptors, open_partition
 
@@ -93,6 +96,7 @@ class Counters:
         self.deadlines = 0
         self.expiring = ""
         self.requests = 0
+        self.topics = Topics()
 
     def replay(self, record: tuple[str, int], record_offset: int, producer_id: int) -> None:
         if record == ("broken", 1):
@@ -104,12 +108,14 @@ class Counters:
     def on_loaded(self, now: Now) -> None: ...
 
     def on_new_metadata_image(self, topics: Topics) -> Result[None]:
+        self.topics = topics
         return Result(None)
 
     def on_new_configs(self, configs: CoordinatorConfigs) -> None: ...
 
     def unload(self, error: ErrorCode) -> tuple[Completion, ...]:
-        return ()
+        """Has an answer of its own for those who wait for the counter "told"."""
+        return tuple(Completion(request_id, Count(-int(error))) for request_id in self.waiting.get("told", []))
 
     def commit(self, step: Notify, now: Now) -> tuple[Completion, ...]:
         waiting = self.waiting.pop(step.name, [])
@@ -152,7 +158,8 @@ class Counters:
         return Result(Count(request.count), records, is_atomic=False)
 
     def read(self, request: ReadRequest) -> Count:
-        return Count(self.numbers.get(request.name, 0))
+        """The counter "endless" is larger than any message can say."""
+        return Count(2**99 if request.name == "endless" else self.numbers.get(request.name, 0))
 
 
 def encode(record: tuple[str, int]) -> tuple[bytes, bytes | None]:
@@ -256,6 +263,51 @@ def test_a_request_that_waits_is_answered_by_the_step_of_another(tmp_path: Path)
     check(tmp_path, wait)
 
 
+def test_requests_that_wait_are_answered_when_the_coordinator_resigns(tmp_path: Path) -> None:
+    """By the core, or else with the error that later requests get."""
+
+    async def resign(running: Running) -> None:
+        refused = asyncio.ensure_future(running.refusal(AwaitRequest("a")))
+        told = asyncio.ensure_future(running.ask(AwaitRequest("told")))
+        await asyncio.sleep(0)
+        running.runtime.leaves(0)
+        assert await refused is ErrorCode.NOT_COORDINATOR
+        assert await told == Count(-ErrorCode.NOT_COORDINATOR)
+
+    check(tmp_path, resign)
+
+
+def test_a_response_that_cannot_be_sent_is_an_error_of_the_server(tmp_path: Path) -> None:
+    async def read(running: Running) -> None:
+        assert await running.refusal(ReadRequest("endless")) is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    check(tmp_path, read)
+
+
+@pytest.mark.parametrize("loads_later", [False, True])
+def test_a_coordinator_follows_racks_of_brokers_that_change(tmp_path: Path, loads_later: bool) -> None:
+    """The partition has a replica on a broker that is not registered."""
+    partition = PartitionImage(0, 1, 0, (1, 2), (1,), 0, ("one", "two"))
+    topics = {"t": TopicImage("t", uuid.uuid4(), (partition,))}
+    images = [
+        MetadataImage(version=version, topics=topics, brokers={1: BrokerImage(1, "host", 9092, rack, False, "node", 1)})
+        for version, rack in enumerate((None, "a"), 1)
+    ]
+
+    async def follow(running: Running) -> None:
+        running.runtime.take_image(images[0])
+        if loads_later:
+            running.runtime.leaves(0)
+            running.runtime.take_image(images[1])
+            await running.start()
+        else:
+            running.runtime.image_changed(*images)
+        core = running.runtime._coordinators[0]._core
+        assert core.topics.by_name["t"].racks == (("a",),)
+
+    check(tmp_path, follow)
+
+
 @pytest.mark.parametrize("amount", [13, 14])
 def test_a_command_that_fails_unexpectedly_fails_alone_and_changes_nothing(tmp_path: Path, amount: int) -> None:
     async def fail(running: Running) -> None:
@@ -300,6 +352,7 @@ def test_a_coordinator_that_loads_again_leaves_the_deadlines_of_before(tmp_path:
             while running.partition.log.log_end_offset == 0:
                 await asyncio.sleep(0.001)
         await running.loaded()
+        assert running.runtime._coordinators[0]._core.deadlines == 0
         assert running.partition.log.log_end_offset == 1
         assert await running.number("broken") == 0
 

@@ -145,6 +145,46 @@ def test_a_report_of_markers_whose_flush_fails_does_not_end_the_next_transaction
     check(tmp_path, TRANSACTIONS, end_two)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_coordinator_that_has_loaded_ends_transactions_unasked(tmp_path: Path, ends: bool) -> None:
+    """One whose outcome is in the log, and one whose time is over."""
+
+    async def load(running: Running) -> None:
+        await running.start(ListTransactionsRequest())
+        producer = await running.send(InitProducerIdRequest("t", 300, new_producer_id=5))
+        await running.send(AddPartitionsRequest("t", producer.producer_id, producer.producer_epoch, (ORDERS,)))
+        running.may_report.clear()
+        if ends:
+            await running.send(EndTxnRequest("t", producer.producer_id, producer.producer_epoch, True))
+        running.runtime.leaves(0)
+        running.performed.clear()
+        running.runtime.leads(running.partition)
+        while not running.performed:
+            await asyncio.sleep(0.001)
+        assert [(markers.is_committed, markers.partitions) for markers in running.performed] == [(ends, (ORDERS,))]
+
+    check(tmp_path, TRANSACTIONS, load)
+
+
+def test_offsets_of_a_verified_transaction_are_written_and_nothing_is_kept_of_the_question(tmp_path: Path) -> None:
+    """The log takes the first records of a transaction only with their verification."""
+
+    async def commit(running: Running) -> None:
+        async def verify(partition: Partition, request: TransactionalRequest[Any]) -> Verified:
+            verification = partition.log.begin_verification(request.producer_id, request.producer_epoch, 0, 0)
+            return ErrorCode.NONE, verification
+
+        running.verified = verify  # type: ignore[method-assign]
+        await running.start(ListGroupsRequest())
+        offsets = (CommittedOffset("orders", 0, 7),)
+        request = TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS)
+        answer = await asyncio.wait_for(running.send(request), 60)
+        assert answer.errors == (ErrorCode.NONE,)
+        assert not running.runtime._coordinators[0]._verifying
+
+    check(tmp_path, GROUPS, commit)
+
+
 def test_a_commit_of_offsets_is_answered_by_a_coordinator_that_resigns_at_once(tmp_path: Path) -> None:
     async def resign(running: Running) -> None:
         await running.start(ListGroupsRequest())
