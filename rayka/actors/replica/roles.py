@@ -189,6 +189,8 @@ class ReplicaRoles:
         for partition in self._own_partitions(topic):
             topic_partition = TopicPartition(topic.name, partition.partition)
             if topic_partition not in self._replicas:
+                if is_deleted:
+                    await self._delete_unopened(topic_partition, topic.topic_id)
                 continue
             replica = self._replicas.remove(topic_partition)
             self._resign(replica)
@@ -196,6 +198,14 @@ class ReplicaRoles:
             await self._remove_files(replica, is_deleted)
             if is_deleted and self.remote_log is not None:
                 self.remote_log.partitions_removed([TopicIdPartition(topic.topic_id, topic_partition)])
+
+    async def _delete_unopened(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Delete the files of a log that could not be opened: nobody would know of them any more."""
+        try:
+            unique = uuid.uuid4().hex
+            await self._disk.run(lambda: self._directory.delete_unopened(topic_partition, topic_id, unique))
+        except RaykaError as error:
+            logger.error("%s could not be deleted: %s", topic_partition, error)
 
     async def _remove_files(self, replica: Partition, is_deleted: bool) -> None:
         """Keep the files of a topic unless its deletion was seen: the metadata may be what is wrong."""

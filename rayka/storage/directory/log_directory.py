@@ -68,9 +68,8 @@ class LogDirectory:
         self._was_clean = files.exists(self._file(CLEAN_SHUTDOWN_FILE))
         self._boot = BootRecord(files, path)
         self._offsets = {name: checkpoints.read_offsets(files, self._file(name)) for name in OFFSET_FILES}
-        self._recovery_points, self._log_start_offsets, self._high_watermarks, self._cleaned_offsets = (
-            self._offsets.values()
-        )
+        offsets = self._offsets.values()
+        self._recovery_points, self._log_start_offsets, self._high_watermarks, self._cleaned_offsets = offsets
         self._find_partitions()
         if checkpoints.is_damaged(files, self._file(CLEANED_OFFSETS_FILE)):
             self._cleaned_offsets.update(dict.fromkeys(self.partitions, 0) | self._cleaned_offsets)
@@ -223,8 +222,7 @@ class LogDirectory:
 
         The files of a topic that the metadata does not know are kept: the metadata may be what is wrong.
         """
-        log = self._logs.pop(topic_partition, None)
-        if log is not None:
+        if (log := self._logs.get(topic_partition)) is not None:
             log.release()
         return self._set_aside(topic_partition, self.partitions.get(topic_partition))
 
@@ -263,6 +261,7 @@ class LogDirectory:
     def _forget(self, topic_partition: TopicPartition) -> None:
         """The files follow before another log gets this name: after a crash it would have the offsets of this one."""
         self._gone.add(topic_partition)
+        self._logs.pop(topic_partition, None)
         self.partitions.pop(topic_partition, None)
         for offsets in self._offsets.values():
             offsets.pop(topic_partition, None)
@@ -281,12 +280,20 @@ class LogDirectory:
     @storing
     def delete_log(self, log: Log, unique: str) -> None:
         """Rename the log's directory to `<topic>-<partition>.<unique>-delete`; after `file.delete.delay.ms` it goes."""
-        name = renamed(log.topic_partition, unique, DELETE_SUFFIX)
         log.release()
-        self._files.rename(log.directory, self._file(name))
-        self._logs.pop(log.topic_partition, None)
-        self._forget(log.topic_partition)
-        self._removals.append(Removal((self._file(name),), self._now_ms + log.config.file_delete_delay_ms))
+        self._delete(log.topic_partition, unique, log.config.file_delete_delay_ms)
+
+    @storing
+    def delete_unopened(self, topic_partition: TopicPartition, topic_id: uuid.UUID, unique: str) -> None:
+        """Delete the files of a partition of this topic, if there are any; its log could not be opened."""
+        if self.partitions.get(topic_partition) == topic_id:
+            self._delete(topic_partition, unique, 0)
+
+    def _delete(self, topic_partition: TopicPartition, unique: str, delay_ms: int) -> None:
+        path = self._file(renamed(topic_partition, unique, DELETE_SUFFIX))
+        self._files.rename(self._file(str(topic_partition)), path)
+        self._forget(topic_partition)
+        self._removals.append(Removal((path,), self._now_ms + delay_ms))
 
     @storing
     def rename_deleted(self, deletion: SegmentDeletion) -> None:

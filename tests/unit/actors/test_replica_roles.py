@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import os
 import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -160,6 +161,24 @@ def test_only_a_deletion_that_was_seen_deletes_files(tmp_path: Path, is_deleted:
         assert [name.rpartition("-")[2] for name in names] == ["delete" if is_deleted else "stray"]
         assert len(actor.directory.stray_partitions) == (0 if is_deleted else 1)
         await actor.roles.stop()
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_could_not_be_opened_leaves_no_files_when_it_is_deleted(tmp_path: Path) -> None:
+    async def run() -> None:
+        actor = Actor(tmp_path)
+        await actor.take(MetadataImage(), IMAGE)
+        actor.replicas.get(TopicPartition("a", 0)).log.release()
+        actor.directory.release()
+        again = Actor(tmp_path)
+        again.files.error = full_disk()
+        await again.take(MetadataImage(), IMAGE)
+        assert again.served == []
+        await again.roles.image_changed(IMAGE, MetadataImage(version=2), frozenset({TOPICS[0].topic_id}))
+        again.directory.remove_deleted(time.time_ns())
+        assert [name[0] for name in sorted(os.listdir(tmp_path)) if name[1:3] == "-0"] == ["b", "c"]
+        await again.roles.stop()
 
     asyncio.run(run())
 
