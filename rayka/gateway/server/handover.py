@@ -54,7 +54,6 @@ class Affinity:
 
     def follow(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """A request is for these partitions."""
-        self._carries_records = True
         process_of = self._broker.partitions.process_of
         path = None
         if len(topic_partitions) == 1:
@@ -62,6 +61,11 @@ class Affinity:
         elif len(topic_partitions) <= _MOST_FOLLOWED:
             processes = {process_of(topic_partition) for topic_partition in topic_partitions}
             path = processes.pop() if len(processes) == 1 else None
+        self.follow_process(path)
+
+    def follow_process(self, path: str | None) -> None:
+        """A request is for partitions of the process at `path`; None stands for this one, or several."""
+        self._carries_records = True
         self._note(path)
 
     def follow_group(self, group_id: str) -> None:

@@ -80,22 +80,23 @@ class RequestBytes:
     @property
     def is_full(self) -> bool:
         """Whether a request has to wait."""
-        used, processes = self._count.own, self._usage.processes
-        if processes == 1:
+        used = self._count.own
+        if not self._usage.peers:
             return used >= self._limit
+        processes = self._usage.processes
         reserve = self._limit // (4 * processes)
         return used >= reserve and used + self._count.others >= self._limit - (processes - 1) * reserve
 
     def acquire(self, size: int) -> None:
         """Count bytes."""
-        self._count.own += size
+        self._count.add(size)
 
     def release(self, size: int) -> None:
         """Count bytes no longer. Those that wait resume in the loop's next iteration, in order, while there is room.
 
         They never resume within this call: a request that is resumed and answered at once releases bytes itself.
         """
-        self._count.own -= size
+        self._count.add(-size)
         if self._waiting and not self._is_resuming:
             self._is_resuming = True
             self._call_later(0, self._resume_soon)

@@ -83,6 +83,10 @@ class SharedCount:
     def own(self, value: int) -> None:
         self._usage.own.counts[self._index] = value
 
+    def add(self, change: int) -> None:
+        """Change this process's part."""
+        self._usage.own.counts[self._index] += change
+
     @property
     def others(self) -> int:
         """The sum over the other processes."""
@@ -196,7 +200,7 @@ class NodeUsage:
         """Count a connection from an address that begins (1) or ends (-1)."""
         if not self._is_failing and self._has_changed():
             self.refresh()
-        self.connections.own += change
+        self.connections.add(change)
         for column in _columns(host):
             self.own.sketch[column] += change
 

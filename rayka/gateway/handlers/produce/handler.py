@@ -41,7 +41,7 @@ def _append_templated(
     context: Context, pending: PendingRequest, template: ProduceTemplate, records: memoryview
 ) -> None:
     context.busy_poll.request_came(len(records))
-    pending.connection.affinity.follow((template.topic_partition,))
+    pending.connection.affinity.follow_process(template.process)
     appends = [AppendRequest(template.topic_partition, records)]
     future = context.broker.partitions.append(appends, template.params)
     if future.done():
@@ -141,11 +141,13 @@ def _end_unanswered(pending: PendingRequest, request: ProduceRequest, results: d
 
 def _keep_template(context: Context, pending: PendingRequest, request: ProduceRequest, response: bytearray) -> None:
     """The next request of this connection may be for the same partition."""
+    topic_partition = request.appends[0].topic_partition
     pending.connection.produce_template = ProduceTemplate(
         bytes(memoryview(pending.frame)[pending.position : request.size_position]),
         context.broker.image,
         pending.version,
-        request.appends[0].topic_partition,
+        topic_partition,
+        context.broker.partitions.process_of(topic_partition),
         request.params,
         response,
         result_position(request.topics[0][0], pending.version),

@@ -25,10 +25,10 @@ class ProduceTemplate:
     """A Produce request for one partition, of version 5 or later, that succeeded.
 
     `head` is what comes between the request's header and the size of its records. `response` is the frame that
-    answered it, with the `RESULT` at `result_position`.
+    answered it, with the `RESULT` at `result_position`. `process` is where connections for the partition belong.
     """
 
-    __slots__ = ("_head", "_response", "_result_position", "_version", "image", "params", "topic_partition")
+    __slots__ = ("_head", "_response", "_result_position", "_version", "image", "params", "process", "topic_partition")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class ProduceTemplate:
         image: MetadataImage,
         version: int,
         topic_partition: TopicPartition,
+        process: str | None,
         params: AppendParams,
         response: bytearray,
         result_position: int,
@@ -44,6 +45,7 @@ class ProduceTemplate:
         self.image = image
         self._version = version
         self.topic_partition = topic_partition
+        self.process = process
         self.params = params
         self._response = response
         self._result_position = result_position
