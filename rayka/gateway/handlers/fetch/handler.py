@@ -102,16 +102,17 @@ class Fetch:
     def _ask(self) -> None:
         request = self._request
         wanted = [self._wanted(index) for index in self._indexes]
+        names = [one.topic_partition for one in wanted]
         max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
         if request.min_bytes <= _LEAST_SHARE_BYTES:
-            response_bytes = self._response_bytes()
+            response_bytes = self._response_bytes(names)
             max_bytes = min(max_bytes, response_bytes)
             share = max(_LEAST_SHARE_BYTES, response_bytes // len(wanted))
             wanted = [
                 one._replace(max_bytes=share) if one.max_bytes > share or self._is_converted else one for one in wanted
             ]
         some_failed = len(wanted) < len(self._results)
-        self._pending.connection.affinity.follow([one.topic_partition for one in wanted])
+        self._pending.connection.affinity.follow(names)
         future = self._context.broker.partitions.fetch(
             wanted,
             max_wait_ms=0 if some_failed or self._last_try else self._left_ms(),
@@ -121,9 +122,8 @@ class Fetch:
         )
         self._when_done(future, self._fetched)
 
-    def _response_bytes(self) -> int:
+    def _response_bytes(self, names: list[TopicPartition]) -> int:
         """The size of a response that spares the client and the broker requests, and this process memory."""
-        names = [name for index in self._indexes if (name := self._names[index]) is not None]
         is_sent_from_files = not self._is_converted and self._context.broker.partitions.are_on_this_node(names)
         return _RESPONSE_BYTES if is_sent_from_files else _COPIED_BYTES
 
