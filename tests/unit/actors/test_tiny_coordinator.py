@@ -257,6 +257,7 @@ def test_a_request_that_waits_is_answered_by_the_step_of_another(tmp_path: Path)
         waiting = asyncio.ensure_future(running.ask(AwaitRequest("a")))
         await asyncio.sleep(0)
         assert not waiting.done()
+        assert running.partition.log.size == 0, "a command without records writes nothing"
         await running.ask(AddRequest("a", 4))
         assert await waiting == Count(4)
 

@@ -15,7 +15,12 @@ from rayka.actors.coordinator.outside import Verified
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.coordinator.transactions import TransactionLinks
 from rayka.config import BrokerConfig, LogConfig
-from rayka.coordinator.groups.requests import CommittedOffset, ListGroupsRequest, TxnOffsetCommitRequest
+from rayka.coordinator.groups.requests import (
+    CommittedOffset,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+    TxnOffsetCommitRequest,
+)
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.request import Request, TransactionalRequest
 from rayka.coordinator.spec import CoordinatorSpec
@@ -35,6 +40,11 @@ from rayka.types import TopicPartition, TransactionSupport, TxnMarker
 from tests.unit.actors.test_coordinator_log import FewDescriptors, open_partition
 
 ORDERS, PAYMENTS, REFUNDS = TopicPartition("orders", 0), TopicPartition("payments", 0), TopicPartition("refunds", 0)
+
+
+def commit_of(offset: int) -> TxnOffsetCommitRequest:
+    offsets = (CommittedOffset("orders", 0, offset),)
+    return TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS)
 
 
 class Running:
@@ -96,6 +106,7 @@ def test_markers_are_written_though_the_flush_of_the_outcome_fails_at_first(tmp_
         running.files.lacks = True
         refusal = await running.send(EndTxnRequest("t", producer.producer_id, producer.producer_epoch, True))
         assert isinstance(refusal, RaykaError)
+        assert running.performed == [], "an outcome that is not on the device may not be known to others"
         running.files.lacks = False
         async with asyncio.timeout(10):
             while not running.performed:
@@ -166,21 +177,46 @@ def test_a_coordinator_that_has_loaded_ends_transactions_unasked(tmp_path: Path,
     check(tmp_path, TRANSACTIONS, load)
 
 
-def test_offsets_of_a_verified_transaction_are_written_and_nothing_is_kept_of_the_question(tmp_path: Path) -> None:
-    """The log takes the first records of a transaction only with their verification."""
+@pytest.mark.parametrize("is_open", [True, False])
+def test_offsets_are_written_if_their_transaction_is_still_open(tmp_path: Path, is_open: bool) -> None:
+    """It may end while a transaction coordinator is asked. Nothing is kept of the question."""
 
     async def commit(running: Running) -> None:
         async def verify(partition: Partition, request: TransactionalRequest[Any]) -> Verified:
             verification = partition.log.begin_verification(request.producer_id, request.producer_epoch, 0, 0)
+            if not is_open:
+                partition.log.end_verification(request.producer_id, verification)
             return ErrorCode.NONE, verification
 
         running.verified = verify  # type: ignore[method-assign]
         await running.start(ListGroupsRequest())
-        offsets = (CommittedOffset("orders", 0, 7),)
-        request = TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS)
-        answer = await asyncio.wait_for(running.send(request), 60)
-        assert answer.errors == (ErrorCode.NONE,)
+        answer = await asyncio.wait_for(running.send(commit_of(7)), 60)
+        assert answer.errors == (ErrorCode.NONE if is_open else ErrorCode.INVALID_TXN_STATE,)
         assert not running.runtime._coordinators[0]._verifying
+
+    check(tmp_path, GROUPS, commit)
+
+
+def test_offsets_of_a_transaction_count_from_its_marker_on(tmp_path: Path) -> None:
+    """It is answered when it is on the device, and not as written where it was not."""
+
+    async def commit(running: Running) -> None:
+        async def committed() -> list[int]:
+            return [one.offset for one in (await running.send(OffsetFetchRequest("g"))).offsets]
+
+        await running.start(ListGroupsRequest())
+        assert (await running.send(commit_of(7))).errors == (ErrorCode.NONE,)
+        assert await committed() == []
+        answers: list[ErrorCode] = []
+        running.runtime.write_marker(0, TxnMarker(5, 1, 3, True, 2, ()), answers.append)
+        assert answers == []
+        while not answers:
+            await asyncio.sleep(0)
+        assert answers == [ErrorCode.NONE]
+        assert await committed() == [7]
+        running.partition.resign()
+        running.runtime.write_marker(0, TxnMarker(5, 2, 3, True, 2, ()), answers.append)
+        assert answers[1] is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     check(tmp_path, GROUPS, commit)
 
@@ -188,8 +224,7 @@ def test_offsets_of_a_verified_transaction_are_written_and_nothing_is_kept_of_th
 def test_a_commit_of_offsets_is_answered_by_a_coordinator_that_resigns_at_once(tmp_path: Path) -> None:
     async def resign(running: Running) -> None:
         await running.start(ListGroupsRequest())
-        offsets = (CommittedOffset("orders", 0, 7),)
-        committing = running.send(TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS))
+        committing = running.send(commit_of(7))
         running.runtime.leaves(0)
         answer = await asyncio.wait_for(committing, 60)
         assert isinstance(answer, RaykaError)
@@ -207,9 +242,7 @@ def test_a_commit_of_offsets_is_answered_if_its_transaction_cannot_be_verified(t
 
         running.verified = fail  # type: ignore[method-assign]
         await running.start(ListGroupsRequest())
-        offsets = (CommittedOffset("orders", 0, 7),)
-        request = TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS)
-        answer = await asyncio.wait_for(running.send(request), 60)
+        answer = await asyncio.wait_for(running.send(commit_of(7)), 60)
         assert isinstance(answer, RaykaError)
         assert answer.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -221,8 +254,7 @@ def test_a_coordinator_of_a_new_epoch_takes_the_place_of_the_one_before(tmp_path
 
     async def lead_again(running: Running) -> None:
         await running.start(ListGroupsRequest())
-        offsets = (CommittedOffset("orders", 0, 7),)
-        committing = running.send(TxnOffsetCommitRequest("g", offsets, "t", 5, 0, TransactionSupport.ADD_PARTITIONS))
+        committing = running.send(commit_of(7))
         running.runtime.leads(running.partition)
         assert not committing.done()
         running.partition.become_leader(1)
