@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -33,14 +34,29 @@ class Waiting:
         """What the thread has got, which asks now."""
         return self._thread.submit(self.queue.wait, wait_s, self.stopped)
 
+    def task_done(self) -> None:
+        """The oldest item of the thread is done."""
+        self._thread.submit(self.queue.task_done).result(ENOUGH_S)
+
+    def lose_lease(self, offset: int) -> None:
+        """Anybody may get the item now; the queue does not know it."""
+        name, here = self.queue.name, self.queue._here
+        place, member_id = TopicPartition(name, 0), here.reader._member._member_id
+        leaders, topic_id = here.broker.share_leaders, here.topic.topic_id
+        here.loop.run(leaders.give_back(name, member_id, place, topic_id, [(offset, offset)]))
+
     def is_at_leader(self) -> bool:
         """Whether its request waits at the leader."""
         return self._waiters.has_waiters(GroupPartition(self.queue.name, TopicPartition(self.queue.name, 0)))
 
 
 @pytest.fixture
-def waiting(cluster: Cluster) -> Waiting:
-    return Waiting(cluster)
+def waiting(cluster: Cluster) -> Iterator[Waiting]:
+    waiting = Waiting(cluster)
+    yield waiting
+    waiting.stopped.set()
+    waiting._thread.shutdown()
+    waiting.queue.shutdown()
 
 
 def got(future: Future[LeasedItem | None]) -> tuple[object, int, bool]:
@@ -73,6 +89,21 @@ def test_a_thread_whose_turn_comes_after_the_end_gets_nothing(waiting: Waiting) 
     waiting.stopped.set()
     assert waiting.wait().result(ENOUGH_S) is None
     assert waiting.queue.qsize() == 1
+
+
+def test_an_item_whose_lease_was_lost_comes_again_and_others_stay_done(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.queue.reader._TICK_S", ENOUGH_S)  # Acknowledgements go with the next fetch.
+    waiting.queue.put_nowait_batch(["done", "lost"])
+    assert [got(waiting.wait())[0] for _ in range(2)] == ["done", "lost"]
+    waiting.lose_lease(offset=1)
+    for _ in range(2):
+        waiting.task_done()
+    assert got(waiting.wait()) == ("lost", 1, False)
+    waiting.task_done()
+    assert waiting.wait(wait_s=0.2).result(ENOUGH_S) is None
+    wait_until(lambda: waiting.queue.lag() == 0, ENOUGH_S, "both are done")
 
 
 def test_a_leader_that_closes_the_connection_is_asked_through_the_event_loop(
