@@ -10,15 +10,18 @@ What is in memory is bounded: no more records are leased than the actors have ro
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import math
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ray.exceptions import RayError
 
 from rayka.client.loop import Closing, LoopThread, Shell, blocking
+from rayka.client.share.call_size import CallSize
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
 from rayka.client.share.worker import Worker
@@ -71,7 +74,8 @@ class AsyncProcessingPool:
         self._loop = asyncio.get_running_loop()
         self._workers: list[Worker] = []
         self._waiting: deque[ShareRecord] = deque()
-        self._running: dict[asyncio.Task[Any] | None, ShareRecord] = {}
+        self._running: dict[asyncio.Task[Any] | None, list[ShareRecord]] = {}
+        self._call_size = CallSize()
         self._acknowledgements: list[tuple[ShareRecord, RecordAcknowledgement]] = []
         self._committing: list[tuple[ShareRecord, RecordAcknowledgement]] = []
         self._has_acknowledgements = asyncio.Event()
@@ -131,26 +135,40 @@ class AsyncProcessingPool:
 
     def _hand_out(self) -> None:
         """Give records that wait to the actors that have the least to do."""
-        while self._waiting and self._room() > 0:
+        while self._waiting and self._free_calls() > 0:
             worker = min(self._workers, key=lambda one: one.calls)
-            record = self._waiting.popleft()
+            records = self._take_share()
             worker.calls += 1
-            self._running[self._start(self._process(worker, record))] = record
+            self._running[self._start(self._process(worker, records))] = records
         if self._room() > len(self._waiting):
             self._has_room.set()
 
-    def _room(self) -> int:
+    def _free_calls(self) -> int:
         return sum(_CALLS_PER_ACTOR - worker.calls for worker in self._workers)
 
-    async def _process(self, worker: Worker, record: ShareRecord) -> None:
-        acknowledgement = _RELEASED
+    def _room(self) -> int:
+        return self._free_calls() * self._call_size.records
+
+    def _take_share(self) -> list[ShareRecord]:
+        """The records of a call: an actor's share of those that wait. One that came back may end its actor, and goes
+        alone, so that it takes no others with it.
+        """
+        count = min(self._call_size.records, math.ceil(len(self._waiting) / len(self._workers)))
+        records = [self._waiting.popleft()]
+        while len(records) < count and records[-1].delivery_count == self._waiting[0].delivery_count == 1:
+            records.append(self._waiting.popleft())
+        return records
+
+    async def _process(self, worker: Worker, records: list[ShareRecord]) -> None:
+        acknowledgements: Sequence[RecordAcknowledgement] = [_RELEASED] * len(records)
         try:
-            acknowledgement = await worker.process(record)
+            acknowledgements, seconds = await worker.process(records)
+            self._call_size.processed(records, seconds)
         except RayError as error:
             self._died(worker, error)
         worker.calls -= 1
         del self._running[asyncio.current_task()]
-        self._acknowledgements.append((record, acknowledgement))
+        self._acknowledgements.extend(zip(records, acknowledgements, strict=True))
         self._has_acknowledgements.set()
         self._hand_out()
 
@@ -219,7 +237,8 @@ class AsyncProcessingPool:
         """Renew all leases three times before they end."""
         while True:
             await asyncio.sleep(max(_LEAST_RENEWAL_S, self._consumer.lock_duration_ms / 3000))
-            records = [*self._waiting, *self._running.values(), *(record for record, _ in self._acknowledgements)]
+            running = itertools.chain.from_iterable(self._running.values())
+            records = [*self._waiting, *running, *(record for record, _ in self._acknowledgements)]
             errors = await self._consumer.renew_all(records)
             for record in records:
                 if errors.get(record.topic_partition) is not None and self._consumer.holds(record):
@@ -256,7 +275,8 @@ class AsyncProcessingPool:
             if self._failure is None and self._is_busy:
                 await asyncio.wait_for(self._is_idle.wait(), timeout_ms / 1000)
         except TimeoutError:
-            logger.warning("%d records are given back that were still being processed", len(self._running))
+            count = sum(map(len, self._running.values()))
+            logger.warning("%d records are given back that were still being processed", count)
         finally:
             await self._end()
         if self._failure is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import ray
 
@@ -16,6 +17,13 @@ from rayka.share.acknowledge import GROUP_BACKOFF
 from rayka.share.record_state import AcknowledgeType
 
 Process: TypeAlias = Callable[[ShareRecord], object]
+
+
+class ProcessedRecords(NamedTuple):
+    """The acknowledgements of the records of a call, in their order, and how long the processing took."""
+
+    acknowledgements: Sequence[RecordAcknowledgement]
+    seconds: float
 
 
 class RecordActor:
@@ -29,8 +37,13 @@ class RecordActor:
     def ready(self) -> None:
         """Answered once the constructor has run."""
 
-    def process(self, record: ShareRecord) -> RecordAcknowledgement:
-        """The acknowledgement of the record."""
+    def process(self, records: Sequence[ShareRecord]) -> ProcessedRecords:
+        """The acknowledgements of the records."""
+        began = time.perf_counter()
+        acknowledgements = [self._acknowledgement(record) for record in records]
+        return ProcessedRecords(acknowledgements, time.perf_counter() - began)
+
+    def _acknowledgement(self, record: ShareRecord) -> RecordAcknowledgement:
         try:
             self._process(record)
         except Exception as error:
@@ -51,9 +64,9 @@ class Worker:
         """Return when the actor can process records. Raises `ray.exceptions.RayError`."""
         await asyncio.wrap_future(self._actor.ready.remote().future())
 
-    async def process(self, record: ShareRecord) -> RecordAcknowledgement:
+    async def process(self, records: Sequence[ShareRecord]) -> ProcessedRecords:
         """As `RecordActor.process`. Raises `ray.exceptions.RayError` when the actor dies."""
-        found: RecordAcknowledgement = await asyncio.wrap_future(self._actor.process.remote(record).future())
+        found: ProcessedRecords = await asyncio.wrap_future(self._actor.process.remote(records).future())
         return found
 
     def kill(self) -> None:

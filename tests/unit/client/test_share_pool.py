@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.share.call_size import CallSize
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
 from rayka.client.share.pool import AsyncProcessingPool
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
-from rayka.client.share.worker import Worker
+from rayka.client.share.worker import ProcessedRecords, Worker
 from rayka.share.record_state import AcknowledgeType
 from tests.unit.client.test_share_consumer import broker_config as broker_config
 from tests.unit.client.test_share_consumer import cluster, configure, write
@@ -53,9 +54,9 @@ class Accepting(Worker):
     async def ready(self) -> None:
         """At once."""
 
-    async def process(self, record: ShareRecord) -> RecordAcknowledgement:
+    async def process(self, records: Sequence[ShareRecord]) -> ProcessedRecords:
         await self.gate.wait()
-        return RecordAcknowledgement(AcknowledgeType.ACCEPT)
+        return ProcessedRecords([RecordAcknowledgement(AcknowledgeType.ACCEPT)] * len(records), seconds=0.0)
 
     def kill(self) -> None:
         """Nothing is left."""
@@ -120,6 +121,49 @@ def test_a_lease_that_was_lost_ends_no_pool_and_takes_no_other_acknowledgement(
         return pool.counts.accepted, pool.counts.lost
 
     assert cluster._connection.loop.run(process()) == (accepted, lost)
+
+
+class Releasing(Accepting):
+    """Releases each record once, without taking any time; `calls_made` are the delivery counts of each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls_made: list[list[int]] = []
+
+    async def process(self, records: Sequence[ShareRecord]) -> ProcessedRecords:
+        self.calls_made.append([record.delivery_count for record in records])
+        release, accept = (
+            RecordAcknowledgement(AcknowledgeType.RELEASE, 0),
+            RecordAcknowledgement(AcknowledgeType.ACCEPT),
+        )
+        return ProcessedRecords([release if one.delivery_count == 1 else accept for one in records], seconds=0.0)
+
+
+def test_quick_records_come_several_to_a_call_and_those_that_came_back_alone(cluster: Cluster) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 50)
+
+    async def process() -> list[list[int]]:
+        worker = Releasing()
+        pool = AsyncProcessingPool(member(cluster, AsyncShareConsumer), lambda: worker, 1)
+        await until(lambda: pool.counts.accepted == 50)
+        await pool.close()
+        return worker.calls_made
+
+    calls = cluster._connection.loop.run(process())
+    assert len(calls[0]) == 1, "it is not known yet how long a record takes"
+    assert max(map(len, calls)) > 10
+    assert all(len(one) == 1 for one in calls if 2 in one)
+
+
+@pytest.mark.parametrize(
+    ("record_s", "size", "records"), [(0.01, 10, 5), (0.01, 100_000, 2), (0.0, 10, 16), (3.0, 10, 1), (0.0, 1 << 20, 1)]
+)
+def test_a_call_has_as_many_records_as_are_quickly_processed(record_s: float, size: int, records: int) -> None:
+    call_size = CallSize()
+    for _ in range(3):
+        call_size.processed([ShareRecord("tasks", 0, 0, 0, None, b"x" * size, (), 1)] * 4, 4 * record_s)
+    assert call_size.records == records
 
 
 async def until(condition: Callable[[], bool]) -> None:
