@@ -1,4 +1,7 @@
-"""A batch query: offsets are looked up once, when Spark plans it, and each split is a partition of the DataFrame."""
+"""A batch query: offsets are looked up once, when Spark plans it, and each split is a partition of the DataFrame.
+
+What only the workers need, or only the plan, is imported there: a query waits for these processes to start.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rayka.ranges.plan import OffsetRange, plan_ranges, split
 from rayka.spark.source.columns import arrow_schema, columns_of, pieces
-from rayka.spark.source.fetcher import FetchSettings, RangeFetcher
-from rayka.spark.source.options import SourceOptions
-from rayka.spark.source.topics import SourceTopics, ask, bootstrap_servers_of
+from rayka.spark.source.options import FetchSettings, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from rayka.spark.source.topics import SourceTopics
 
 
 class TopicReader(DataSourceReader):
@@ -29,6 +32,8 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The splits; one without a range where there is nothing to read, since Spark wants one at least."""
+        from rayka.spark.source.topics import ask
+
         options = self._options
         ranges = ask(self._settings.bootstrap_servers, options, self._plan)
         splits = split(ranges, options.min_partitions or 1, options.max_records_per_partition)
@@ -46,6 +51,8 @@ class TopicReader(DataSourceReader):
 
 def fetch_settings(options: SourceOptions) -> FetchSettings:
     """What the workers need of the options."""
+    from rayka.spark.source.topics import bootstrap_servers_of
+
     return FetchSettings(
         bootstrap_servers_of(options.bootstrap_servers),
         options.isolation,
@@ -61,4 +68,6 @@ def read_split(
     """The records of a range in Spark's types; none without a range."""
     if offsets is None:
         return iter(())
+    from rayka.spark.source.fetcher import RangeFetcher
+
     return pieces(RangeFetcher(settings, columns).read(offsets), arrow_schema(schema))

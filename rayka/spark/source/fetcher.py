@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +17,7 @@ from rayka.client.kafka.cluster import KafkaCluster, existing, raise_for
 from rayka.client.kafka.connection import BrokerConnection, entity
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import OffsetRange
+from rayka.spark.source.options import FetchSettings
 from rayka.storage.format.batch import Buffer, iter_headers
 from rayka.types import AbortedTransaction, IsolationLevel, OffsetSpec
 
@@ -31,17 +31,6 @@ _RETRY_S = 0.1
 _TABLE_BYTES = 32 << 20
 _PATIENCE_S = 5.0
 """How long a topic has to be missing, or to be another one: a broker may not have heard of it yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchSettings:
-    """Where and how to fetch; travels with every task. `timeout_s` is how long failures in a row may last."""
-
-    bootstrap_servers: str
-    isolation: IsolationLevel
-    fail_on_data_loss: bool
-    timeout_s: float
-    fetch_bytes: int
 
 
 class _Fetched(NamedTuple):

@@ -85,6 +85,17 @@ class TopicChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """Where and how to fetch; travels with every task. `timeout_s` is how long failures in a row may last."""
+
+    bootstrap_servers: str
+    isolation: IsolationLevel
+    fail_on_data_loss: bool
+    timeout_s: float
+    fetch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """What a query reads. `bootstrap_servers` None stands for the broker that `rayka up` started here last.
 

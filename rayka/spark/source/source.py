@@ -1,6 +1,7 @@
 """The data source as PySpark finds it: makes the readers and writers of a query from its options.
 
-What streaming needs is imported when a query asks for it: PySpark 4.0 does not have it, and 4.1 only a part.
+What a query needs is imported when it asks for it: Spark starts a process to find this class and another one to make an
+object of it, while the query waits. PySpark 4.0 has nothing for streaming, and 4.1 only a part.
 """
 
 from __future__ import annotations
@@ -13,15 +14,11 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from rayka.spark.source.batch import TopicReader
-from rayka.spark.source.columns import COLUMNS, HEADERS, ddl
-from rayka.spark.source.options import invalid, parse_options
-from rayka.spark.source.write import TopicWriter
-from rayka.spark.source.write_options import parse_sink_options
-
 if TYPE_CHECKING:
+    from rayka.spark.source.batch import TopicReader
     from rayka.spark.source.stream import TopicStreamReader
     from rayka.spark.source.stream_write import TopicStreamWriter
+    from rayka.spark.source.write import TopicWriter
 
 
 class RaykaSource(DataSource):
@@ -34,27 +31,40 @@ class RaykaSource(DataSource):
 
     def schema(self) -> str:
         """The columns of Spark's Kafka source; `headers` with includeHeaders=true."""
+        from rayka.spark.source.columns import COLUMNS, HEADERS, ddl
+
         includes_headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
         return ddl((*COLUMNS, HEADERS) if includes_headers else COLUMNS)
 
     def reader(self, schema: StructType) -> TopicReader:
         """The reader of a batch query."""
+        from rayka.spark.source.batch import TopicReader
+        from rayka.spark.source.options import parse_options
+
         return TopicReader(schema, parse_options(self.options, "batch"))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802
         """The reader of a streaming query."""
+        from rayka.spark.source.options import parse_options
+
         with _needing("4.2", "A stream that reads topics"):
             from rayka.spark.source.stream import TopicStreamReader
         return TopicStreamReader(schema, parse_options(self.options, "streaming"))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """The writer of a batch. Raises INVALID_REQUEST for mode("overwrite")."""
+        from rayka.spark.source.options import invalid
+        from rayka.spark.source.write import TopicWriter
+        from rayka.spark.source.write_options import parse_sink_options
+
         if overwrite:
             raise invalid('A topic is a log: records can be added, and never overwritten; use mode("append")')
         return TopicWriter(schema, parse_sink_options(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:  # noqa: N802
         """The writer of a streaming query. Output mode complete sends all rows of the result with each batch."""
+        from rayka.spark.source.write_options import parse_sink_options
+
         with _needing("4.1", "A stream that writes topics"):
             from rayka.spark.source.stream_write import TopicStreamWriter
         return TopicStreamWriter(schema, parse_sink_options(self.options))
@@ -66,4 +76,6 @@ def _needing(version: str, what: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
+        from rayka.spark.source.options import invalid
+
         raise invalid(f"{what} needs PySpark {version} or later; this is {pyspark.__version__}") from None
