@@ -3,8 +3,9 @@
 The job reads a topic (records of 100 B, lz4) in a new process and asks for the count, the sum of lengths, the largest
 key and the largest timestamp: once cold, then again. It runs in turns with Spark's own Kafka source on Apache Kafka,
 with `rayka.spark` on RayDP, and with `format("rayka")` on PySpark 4, whose environment `--spark4` names; each has 2
-cores, and its broker runs already, filled. Times begin when the process is started; the load of the machine stands
-beside them. `--page` writes the medians into docs/spark.md; the runs are in benchmarks/results/spark_cold.
+cores, and its broker runs already, filled. The archive of `python -m rayka.spark.archive` is made before. Times begin
+when the process is started; the load of the machine stands beside them. `--page` writes the medians into
+docs/spark.md; the runs are in benchmarks/results/spark_cold.
 """
 
 from __future__ import annotations
@@ -206,11 +207,14 @@ def main() -> None:
 def compare(chosen: argparse.Namespace) -> None:
     """Run the jobs in turns; what is imported here is not imported by the jobs."""
     from benchmarks.report import RESULTS, commit, machine
+    from rayka.spark.archive import archive_path, make_archive
 
     context = {"command": shlex.join(["python", "-m", "benchmarks.spark_cold", *sys.argv[1:]])}
     context |= {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine()}
     path = RESULTS / "spark_cold" / f"{time.strftime('%Y-%m-%d-%H%M')}.json"
     results: dict[str, list[Result]] = {name: [] for name in chosen.only}
+    if "raydp" in chosen.only and not archive_path().exists():
+        make_archive()
     began = time.monotonic()
     with filled_brokers(set(chosen.only), chosen.records, chosen.partitions) as brokers:
         turns_began = time.monotonic()

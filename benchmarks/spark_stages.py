@@ -78,11 +78,11 @@ def _steps(cluster: Cluster, topic: str) -> dict[str, float]:
 def _cpu() -> dict[str, float]:
     """The processor time so far of all processes below this one, by stage."""
     below = {child.pid: child for child in psutil.Process().children(recursive=True)}
-    executors = {_parent(child) for child in below.values() if "spark.daemon" in title(child)}
+    executors = {_parent(child) for child in below.values() if "spark.worker" in title(child)}
     spent = dict.fromkeys(STAGES, 0.0)
     for pid, child in below.items():
         command, used_s = title(child), cpu_s([child])
-        if "spark.daemon" in command:
+        if "spark.worker" in command:
             spent[_WORKERS] += used_s
         elif pid in executors and "java" in command:
             tasks_s = _task_seconds(pid)

@@ -91,7 +91,7 @@ def start(
     if is_temporary:
         print(f"rayka: the data is in {data_dir}; give data_dir to keep it elsewhere", file=sys.stderr)
     if address is not None:
-        _take_token()
+        take_token()
     try:
         owns_ray = start_ray(address, data_dir, dashboard)
     except BaseException:
@@ -111,7 +111,7 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
     """Join a cluster that runs; see `rayka.connect`."""
     started = not ray.is_initialized()
     if started:
-        _take_token()
+        take_token()
         ray.init(address=address or _usual_address(), log_to_driver=False, logging_level=logging.WARNING)
     return _connection(find_controller(namespace), namespace, None, started)
 
@@ -124,7 +124,7 @@ def _usual_address() -> str:
     return "auto" if running is None else running.address
 
 
-def _take_token() -> None:
+def take_token() -> None:
     """Join with the user's token if there is one: Ray asks for it when it starts a cluster, not when it joins one."""
     raylet: Any = ray._raylet
     loader = raylet.AuthenticationTokenLoader.instance()

@@ -64,18 +64,13 @@ def prepare_java() -> str:
     return found
 
 
-def find_java_on_ray() -> Any:
-    """Let a worker of Ray look for Java; the ref of what it finds is for `require_java_on_ray`."""
-    return ray.remote(_which_java).options(num_cpus=0).remote()
-
-
-def require_java_on_ray(found: Any) -> None:
-    """Raises INVALID_CONFIG, and says what to do, if Ray's workers find no Java that Spark runs on."""
-    if ray.get(found) is None:
+def require_java_on_ray(actor: Any) -> None:
+    """Raises INVALID_CONFIG, and says what to do, if `actor` of Ray finds no Java that Spark runs on."""
+    if ray.get(actor.__ray_call__.remote(_which_java)) is None:
         raise RaykaError(ErrorCode.INVALID_CONFIG, f"Ray was started without Java: {_REMEDY}")
 
 
-def _which_java() -> str | None:
+def _which_java(actor: object) -> str | None:
     return shutil.which("java")
 
 

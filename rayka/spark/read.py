@@ -33,10 +33,11 @@ from rayka.client.joined import node_hosts
 from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.batches import OnDataLoss
 from rayka.ranges.filters import Condition, narrow
-from rayka.ranges.plan import OffsetRange, Positions, plan_ranges, split
-from rayka.spark.executor import SPLIT, SplitReader
-from rayka.spark.sessions import ray_cluster_of
+from rayka.ranges.plan import NO_TOPIC_ID, OffsetRange, Positions, plan_ranges, split
+from rayka.spark.sessions import TABLES, ray_cluster_of
+from rayka.spark.source.options import DEFAULT_FETCH_BYTES, DEFAULT_TIMEOUT_MS, FetchSettings
 from rayka.spark.values.decoding import Decoding
+from rayka.spark.worker.splits import SPLIT, Fetches, SplitReader, Tables
 from rayka.types import IsolationLevel
 
 _HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType())])
@@ -119,13 +120,21 @@ def read_splits(
     decoding = None if values is None else replace(values, schema=values.fields)
     ray_cluster = ray_cluster_of(spark)
     carried = tuple(name for name in wanted if name not in _OF_SPLIT)
-    reader = SplitReader(ray_cluster, carried, isolation, decoding.decode if decoding else None, on_data_loss)
+    source: Tables | Fetches = Tables(ray_cluster, isolation, on_data_loss)
+    if spark.conf.get(TABLES, "true") == "false" and on_data_loss == "fail" and all(map(_has_topic_id, splits)):
+        brokers, timeout_s = ray_cluster.connection().bootstrap_servers, DEFAULT_TIMEOUT_MS / 1000
+        source = Fetches(FetchSettings(brokers, isolation, True, timeout_s, DEFAULT_FETCH_BYTES))
+    reader = SplitReader(source, carried, decoding.decode if decoding else None)
     schema = StructType([SCHEMA[name] for name in carried])
     mapped = (decoding.replace(schema) if decoding else schema).add(SPLIT, IntegerType())
     frame = _splits(spark, ray_cluster.join(), splits).mapInArrow(reader, mapped)
     whole = StructType([SCHEMA[name] for name in wanted])
     names = (decoding.replace(whole) if decoding else whole).names
     return frame.select(*(_of_split(name, splits) if name in _OF_SPLIT else frame[name] for name in names))
+
+
+def _has_topic_id(offsets: OffsetRange) -> bool:
+    return offsets.topic_id != NO_TOPIC_ID
 
 
 def _of_split(name: str, splits: Sequence[OffsetRange]) -> Column:

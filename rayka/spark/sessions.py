@@ -2,44 +2,57 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import ray
 from pyspark.sql import SparkSession
 
+from rayka.actors.controller.watch import find_controller
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
+from rayka.client.connection import take_token
 from rayka.client.consumer.range_reader import prepare_leaders
 from rayka.client.joined import RayCluster, leave
-from rayka.spark.executor import ConnectWorker
-from rayka.spark.java import find_java_on_ray, java_options, prepare_java, require_java_on_ray
+from rayka.config.remote import SYSTEM_ENABLE
+from rayka.errors import ErrorCode, RaykaError
+from rayka.spark.archive import archive_options
+from rayka.spark.driver import Driver
+from rayka.spark.java import java_options, prepare_java, require_java_on_ray
+from rayka.spark.worker.splits import StartWorker
 
 NAMESPACE = "spark.rayka.namespace"
 """The setting in which a session remembers where its broker is."""
+TABLES = "spark.rayka.tables"
+"""Whether workers map tables of the partition actors ("true"), or fetch record batches and decode them."""
+_SMALL_STORE_BYTES = 1 << 30
+"""Of a smaller object store actors keep too few tables to be worth the detour."""
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.buffer.size": str(1 << 20),
-    "spark.python.daemon.module": "rayka.spark.daemon",
     "spark.sql.session.timeZone": "UTC",
 }
+_DAEMON = "spark.python.daemon.module"
+_WITH_TABLES = {TABLES: "true", _DAEMON: "rayka.spark.worker.ray_daemon"}
+_WITHOUT_TABLES = {TABLES: "false", _DAEMON: "rayka.spark.worker.daemon"}
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
-_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", _EXECUTOR_OPTIONS, "spark.ray.raydp_app_master.extraJavaOptions")
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _COLLECTOR = "-XX:+UseParallelGC"
 """Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
-_ANY_RAY = "ray://127.0.0.1:0"
-"""A master as `spark-submit` needs to know it; which one is known later."""
-_STOP_TIMEOUT_S = 30.0
-_STOP_POLL_S = 0.05
-_masters: list[str] = []
-"""RayDP's actors that were started here: they end some time after Spark, and their names are taken until then."""
+_COMPILER = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""The driver plans each query once: ten times Java's own thresholds, so that only what runs on and on is optimized."""
+_running: list[tuple[SparkSession, Driver]] = []
+"""The session of this program."""
 
 
 def session(
@@ -54,29 +67,39 @@ def session(
     """Spark with its executors as actors of the Ray cluster on which this program is; there is one for each program.
 
     `namespace` is the broker's. `configs` are Spark's settings. The flags that Java needs are set here.
-    Raises INVALID_CONFIG where Java is missing.
+    Raises INVALID_CONFIG where Java is missing, INVALID_REQUEST where a session runs.
     """
+    _require_stopped()
     prepare_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not ray.is_initialized():
+        take_token()  # Java starts with the environment of this moment
+    sizes = {"instances": executors, "cores": executor_cores, "memory": executor_memory}
+    given = {f"spark.executor.{name}": str(size) for name, size in sizes.items()}
+    driver = Driver(_with_java_options({**_DEFAULTS, NAMESPACE: namespace, **(configs or {}), **given}))
     ray_cluster = RayCluster.here(namespace)
-    java = find_java_on_ray()
-    _in_background(lambda: _prepare_leaders(ray_cluster))
-    import raydp  # takes most of the second in which Ray starts a process that looks for Java
-    from raydp.spark.ray_cluster_master import RAYDP_SPARK_MASTER_SUFFIX
+    require_java_on_ray(find_controller(namespace))
+    has_tables = driver.settings.get(TABLES, _has_tables(ray_cluster)) == "true"
+    try:
+        spark = _started(app_name, driver, _WITH_TABLES if has_tables else _WITHOUT_TABLES)
+    except BaseException:
+        driver.stop()
+        raise
+    _running.append((spark, driver))
+    if has_tables:
+        _in_background(lambda: prepare_leaders(ray_cluster.connection().broker, namespace))
+    joined = ray_cluster if has_tables else None
+    _in_background(lambda: _start_workers(spark, joined, executors * executor_cores))
+    return spark
 
-    _start_driver_early()
-    require_java_on_ray(java)
-    _masters.append(f"{app_name}{RAYDP_SPARK_MASTER_SUFFIX}")
-    settings = {**_DEFAULTS, NAMESPACE: namespace, **(configs or {})}
-    for name in _JAVA_OPTIONS:
-        settings[name] = f"{java_options()} {settings.get(name, '')}".strip()
-    if not re.search(r"-XX:\+Use\w+GC", settings[_EXECUTOR_OPTIONS]):
-        settings[_EXECUTOR_OPTIONS] += f" {_COLLECTOR}"
-    spark: SparkSession = raydp.init_spark(
-        app_name, executors, executor_cores, executor_memory, fault_tolerant_mode=False, configs=settings
+
+def _started(app_name: str, driver: Driver, defaults: Mapping[str, str]) -> SparkSession:
+    master = driver.start_master()
+    builder: Any = SparkSession.builder
+    spark: SparkSession = (
+        builder.appName(app_name).master(master).config(map={**defaults, **driver.settings}).getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    _in_background(lambda: _start_workers(spark, ray_cluster, executors * executor_cores))
     return spark
 
 
@@ -85,48 +108,46 @@ def ray_cluster_of(spark: SparkSession) -> RayCluster:
     return RayCluster.here(str(spark.conf.get(NAMESPACE, DEFAULT_NAMESPACE)))
 
 
+@atexit.register
 def stop() -> None:
-    """Stop Spark and its executors, and wait until another one can be started; Ray and the broker go on."""
-    import raydp
-
-    raydp.stop_spark()
-    leave()
-    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
-    while _masters and ray.is_initialized() and time.monotonic() < deadline_s:
-        try:
-            ray.get_actor(_masters[-1])
-            time.sleep(_STOP_POLL_S)
-        except ValueError:
-            _masters.pop()
-    _masters.clear()
+    """Stop Spark and its executors, so that another session can be started; Ray and the broker go on."""
+    while _running:
+        spark, driver = _running.pop()
+        spark.stop()
+        driver.stop()
+        leave()
 
 
-def _start_driver_early() -> None:
-    """Let RayDP start Spark's driver beside its own master, not after it: both are Java processes that load much."""
-    from pyspark import SparkConf, SparkContext
-    from raydp import context
-    from raydp.spark import SparkCluster
-
-    class EarlyDriver(SparkCluster):  # type: ignore[misc]
-        def _set_up_master(self, *arguments: Any, **named: Any) -> None:
-            settings = SparkConf(loadDefaults=False).setMaster(_ANY_RAY).setAll([*self._configs.items()])
-            starting = threading.Thread(target=SparkContext._ensure_initialized, kwargs={"conf": settings})
-            starting.start()
-            try:
-                super()._set_up_master(*arguments, **named)
-            finally:
-                starting.join()
-
-    context.SparkCluster = EarlyDriver
+def _require_stopped() -> None:
+    for spark, _ in _running:
+        context: Any = spark.sparkContext
+        if context._jsc is not None:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "Spark runs already: call rayka.spark.stop() first")
+    stop()
 
 
-def _prepare_leaders(ray_cluster: RayCluster) -> None:
-    prepare_leaders(ray_cluster.connection().broker, ray_cluster.namespace)
+def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
+    for name in (_DRIVER_OPTIONS, _EXECUTOR_OPTIONS):
+        given = settings.get(name, "")
+        archive = "" if re.search(r"SharedArchiveFile|DumpLoadedClassList", given) else archive_options()
+        settings[name] = f"{java_options()} {archive} {given}".strip()
+    if not re.search(r"-XX:\+Use\w+GC", settings[_EXECUTOR_OPTIONS]):
+        settings[_EXECUTOR_OPTIONS] += f" {_COLLECTOR}"
+    settings[_DRIVER_OPTIONS] = f"{_COMPILER} {settings[_DRIVER_OPTIONS]}"
+    return settings
 
 
-def _start_workers(spark: SparkSession, ray_cluster: RayCluster, workers: int) -> None:
-    """Start the executors' Python workers and connect them to Ray, so that the first query need not wait for it."""
-    spark.range(0, workers, 1, workers).mapInArrow(ConnectWorker(ray_cluster), "id long").collect()
+def _has_tables(ray_cluster: RayCluster) -> str:
+    """Whether tables serve better: in a large object store, on several nodes, or where old records are elsewhere."""
+    nodes = [node for node in cast(Any, ray.nodes)() if node["Alive"]]
+    has_room = all(node["Resources"].get("object_store_memory", 0) >= _SMALL_STORE_BYTES for node in nodes)
+    is_tiered = ray_cluster.connection().broker.config[SYSTEM_ENABLE]
+    return "true" if has_room or is_tiered or len(nodes) > 1 else "false"
+
+
+def _start_workers(spark: SparkSession, ray_cluster: RayCluster | None, workers: int) -> None:
+    """Start the executors' Python workers, connected to Ray if need be, so that the first query need not wait."""
+    spark.range(0, workers, 1, workers).mapInArrow(StartWorker(ray_cluster), "id long").collect()
 
 
 def _in_background(prepare: Callable[[], object]) -> None:

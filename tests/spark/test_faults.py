@@ -109,6 +109,10 @@ def executors():
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             parent = child.parent()
-            if "rayka.spark.daemon" in child.cmdline() and parent is not None and "java" in title(parent):
+            if (
+                any("spark.worker" in part for part in child.cmdline())
+                and parent is not None
+                and "java" in title(parent)
+            ):
                 found.append(parent.pid)
     return found

@@ -11,6 +11,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.ranges.plan import Timestamp
 from rayka.spark import read_topic, write_topic
 from rayka.spark.read import SCHEMA
+from rayka.spark.sessions import TABLES, session
 from rayka.types import OffsetSpec
 from tests.support import tiered_topic
 from tests.support.leaders import kill_leader
@@ -55,6 +56,20 @@ def offsets(topic, *offsets):
     return {topic: dict(enumerate(offsets))}
 
 
+@pytest.fixture(params=["true", "false"], ids=["tables", "fetched"])
+def either_way(spark, request):
+    """Workers map tables, or fetch."""
+    spark.conf.set(TABLES, request.param)
+    yield
+    spark.conf.unset(TABLES)
+
+
+def test_a_program_has_one_session(spark):
+    with pytest.raises(RaykaError, match=r"rayka\.spark\.stop\(\) first"):
+        session()
+
+
+@pytest.mark.usefixtures("either_way")
 def test_columns_are_those_of_sparks_source(spark, cluster, topic):
     fill(cluster, topic)
     frame = read_topic(spark, topic, columns=SCHEMA.names)
@@ -174,6 +189,7 @@ def test_a_frame_reads_the_same_records_when_more_have_come(spark, cluster, topi
     assert read_topic(spark, topic).count() == 600
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_frame_is_read_after_its_leader_was_killed(spark, cluster, topic):
     fill(cluster, topic)
     expected = places(read_topic(spark, topic).collect())
@@ -183,6 +199,7 @@ def test_a_frame_is_read_after_its_leader_was_killed(spark, cluster, topic):
         assert places(frame.collect()) == expected
 
 
+@pytest.mark.usefixtures("either_way")
 def test_deleted_records_fail_the_job(spark, cluster, topic):
     fill(cluster, topic, 300)
     frame = read_topic(spark, topic)
@@ -214,6 +231,7 @@ def test_writing_to_no_topic_fails(spark, cluster):
         write_topic(frame, "no such topic")
 
 
+@pytest.mark.usefixtures("either_way")
 def test_only_committed_transactions_are_read_unless_others_are_asked_for(spark, cluster, topic):
     with undecided(cluster, topic):
         assert sorted(row.value for row in read_topic(spark, topic).collect()) == COMMITTED

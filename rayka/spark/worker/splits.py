@@ -1,7 +1,7 @@
 """In the executor's Python worker: reading splits and yielding Arrow batches for Spark.
 
-The worker process is used for many tasks and connects to Ray once. The file descriptor over which the
-batches go to the JVM is on this machine; the tables themselves are mapped from the object store.
+The worker process is used for many tasks. It maps tables of the partition actors, for which it connects to Ray once;
+or it fetches record batches from the broker's port and decodes them, for which it does not import Ray.
 """
 
 from __future__ import annotations
@@ -10,21 +10,51 @@ import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from rayka.client.connection import ClusterConnection
-from rayka.client.joined import RayCluster
 from rayka.ranges.batches import OnDataLoss
 from rayka.ranges.plan import OffsetRange
+from rayka.spark.source.fetcher import RangeFetcher
+from rayka.spark.source.options import FetchSettings
+from rayka.storage.columns.read import read_columns
+from rayka.storage.format.records import Record, build_batch
 from rayka.types import IsolationLevel
+
+if TYPE_CHECKING:
+    from rayka.client.joined import RayCluster
 
 BATCH_ROWS = 8_192
 """Batches of about a megabyte: what the worker writes is still in the processor's cache when the JVM reads it."""
 SPLIT = "_split"
 _CHEAPEST_COLUMN = "partition"
 Decode = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+class Tables(NamedTuple):
+    """Tables that partition actors keep in the object store, as a `SplitReader` reads them."""
+
+    ray_cluster: RayCluster
+    isolation: IsolationLevel
+    on_data_loss: OnDataLoss
+
+    def read(self, columns: tuple[str, ...]) -> Callable[[OffsetRange], Iterator[pa.RecordBatch]]:
+        """The function that reads a range."""
+        connect(self.ray_cluster)
+        reader = self.ray_cluster.reader(columns, self.isolation, self.on_data_loss)
+        return lambda offsets: (records.batch for records in reader.read(offsets))
+
+
+class Fetches(NamedTuple):
+    """Record batches that the worker fetches and decodes, as a `SplitReader` reads them."""
+
+    settings: FetchSettings
+
+    def read(self, columns: tuple[str, ...]) -> Callable[[OffsetRange], Iterator[pa.RecordBatch]]:
+        """The function that reads a range."""
+        return RangeFetcher(self.settings, columns).read
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +64,19 @@ class SplitReader:
     It yields the columns, and the number of the split as a last one.
     """
 
-    ray_cluster: RayCluster
+    source: Tables | Fetches
     columns: tuple[str, ...]
-    isolation: IsolationLevel
     decode: Decode | None
-    on_data_loss: OnDataLoss = "fail"
     batch_rows: int = BATCH_ROWS
 
     def __call__(self, splits: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _connect(self.ray_cluster)
-        reader = self.ray_cluster.reader(self.columns or (_CHEAPEST_COLUMN,), self.isolation, self.on_data_loss)
+        read = self.source.read(self.columns or (_CHEAPEST_COLUMN,))
         for batch in splits:
             for split in batch.column(0).to_pylist():
                 number, *offsets = json.loads(split)
                 numbers = _repeated(number, self.batch_rows)
-                for records in reader.read(OffsetRange.from_json(offsets)):
-                    yield from self._pieces(records.batch, numbers)
+                for records in read(OffsetRange.from_json(offsets)):
+                    yield from self._pieces(records, numbers)
 
     def _pieces(self, records: pa.RecordBatch, numbers: pa.Array) -> Iterator[pa.RecordBatch]:
         for start in range(0, records.num_rows, self.batch_rows):
@@ -66,25 +93,30 @@ def _repeated(number: int, rows: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(np.full(rows, number, np.int32))], 0)
 
 
-def _connect(ray_cluster: RayCluster) -> ClusterConnection:
-    """The connection of this worker.
+def connect(ray_cluster: RayCluster) -> None:
+    """Connect this worker to Ray.
 
     Spark collects garbage after each task; once all is imported and connected it need not look at that again, which
     would take a tenth of a second of each task.
     """
-    connection = ray_cluster.connection()
+    ray_cluster.connection()
     if not gc.get_freeze_count():
         gc.freeze()
-    return connection
+
+
+def load_decoder() -> None:
+    """Load the machine code that decodes records, so that processes forked from this one have it."""
+    read_columns(build_batch([Record(0, 0, b"key", b"value")]), topic="", partition=0)
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectWorker:
-    """A function for `mapInArrow` that connects the worker to Ray and yields nothing."""
+class StartWorker:
+    """A function for `mapInArrow` that makes the worker ready, connected to Ray if there is one, and yields nothing."""
 
-    ray_cluster: RayCluster
+    ray_cluster: RayCluster | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _connect(self.ray_cluster)
+        if self.ray_cluster is not None:
+            connect(self.ray_cluster)
         for _ in batches:
             yield from ()

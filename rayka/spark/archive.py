@@ -1,0 +1,98 @@
+"""An archive of the Java classes that Spark's processes load.
+
+    python -m rayka.spark.archive
+
+makes it once on a machine: it starts a broker and a session, runs a few queries, and writes some 200 MB to
+`~/.cache/rayka/spark`. From then on the Java processes of `rayka.spark.session` map the classes, where they would read,
+parse and verify some ten thousand of them. After an update of Java, Spark or Ray it has to be made again; until then
+sessions start as without it. Source: Java's class data sharing, JEP 310.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+
+from rayka.spark.driver import class_path
+
+_END_S = 60.0
+_QUIET = "-Xlog:cds=off"
+"""Java says nothing where the archive does not fit: it goes on without."""
+
+
+def archive_options() -> str:
+    """The flags for Java to use the archive, if there is one for this machine's Java, Spark and Ray; else none."""
+    archive = archive_path()
+    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
+
+
+def archive_path() -> Path:
+    """Where the archive is or would be: another file for another Java, Spark or Ray."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    java = os.path.realpath(shutil.which("java") or "java")
+    files = [java, *(entry.removesuffix("*") for entry in class_path())]
+    state = [(each, os.stat(each).st_mtime_ns) for each in files if os.path.exists(each)]
+    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    return Path(cache, "rayka", "spark", f"{digest}.jsa")
+
+
+def make_archive() -> Path:
+    """Make the archive of this machine anew, and return it. Raises CalledProcessError where Java can't."""
+    import rayka
+    from rayka.spark.java import prepare_java
+
+    prepare_java()
+    archive = archive_path()
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="made-", dir=archive.parent) as directory:
+        lists = [os.path.join(directory, f"{role}.classlist") for role in ("driver", "executor")]
+        with rayka.start(os.path.join(directory, "data"), "127.0.0.1:0") as cluster:
+            cluster.admin().create_topic("words", 2)
+            _load_classes("words", *lists)
+        classes = Path(directory, "classes")
+        classes.write_text("\n".join(united(Path(each).read_text() for each in lists)))
+        made = os.path.join(directory, archive.name)
+        flags = ["-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={made}", "-Xlog:all=off"]
+        subprocess.run(["java", *flags, "-cp", os.pathsep.join(class_path())], check=True, stdout=subprocess.DEVNULL)
+        os.replace(made, archive)
+    return archive
+
+
+def _load_classes(topic: str, driver_list: str, executor_list: str) -> None:
+    """Let a session load classes, and Java note their names in these files."""
+    import rayka.spark
+
+    lists = {"driver": driver_list, "executor": executor_list}
+    configs = {f"spark.{role}.extraJavaOptions": f"-XX:DumpLoadedClassList={path}" for role, path in lists.items()}
+    spark = rayka.spark.session(executor_memory="700m", configs=configs)
+    rayka.spark.write_topic(spark.range(1000).selectExpr("cast(id % 7 as string) as value"), topic)
+    words = rayka.spark.read_topic(spark, topic).selectExpr("cast(value as string) as word", "timestamp")
+    words.groupBy("word").count().orderBy("word").collect()
+    rayka.spark.stop()
+    driver: Any = SparkContext._gateway
+    driver.proc.stdin.close()  # it ends, and writes the rest of its list
+    driver.proc.wait(_END_S)
+
+
+def united(lists: Iterable[str]) -> list[str]:
+    """The lines of all lists, each once, without the numbers that classes have in their list alone."""
+    lines = (line for text in lists for line in text.splitlines() if " source: " not in line)
+    return list(dict.fromkeys(line.split(" id: ")[0] for line in lines))
+
+
+def main() -> None:
+    """Make the archive, and say where it is."""
+    archive = make_archive()
+    print(f"{archive}: {archive.stat().st_size >> 20} MB")
+
+
+if __name__ == "__main__":
+    main()

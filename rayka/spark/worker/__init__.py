@@ -1,0 +1,1 @@
+"""Spark's Python workers: the daemon that they are forked from, and how they read splits."""

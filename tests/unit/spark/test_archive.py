@@ -1,0 +1,37 @@
+"""The archive of Java's classes is used where there is one for this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rayka.spark import archive
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(archive, "class_path", lambda: [f"{tmp_path}/jars/*"])
+    return tmp_path
+
+
+def test_an_archive_is_used_until_spark_changes(cache):
+    assert archive.archive_options() == ""
+    made = Path(archive.archive_path())
+    made.parent.mkdir(parents=True)
+    made.touch()
+    assert f"-XX:SharedArchiveFile={made}" in archive.archive_options().split()
+    (cache / "jars").mkdir()
+    assert archive.archive_options() == ""
+
+
+def test_classes_of_two_processes_are_listed_once():
+    driver = "java/lang/Object id: 0\norg/apache/spark/A id: 1\nB id: 2 super: 0 source: jar\n@lambda-proxy C run\n"
+    executor = "java/lang/Object id: 0\norg/apache/spark/D id: 1\n"
+    assert archive.united([driver, executor]) == [
+        "java/lang/Object",
+        "org/apache/spark/A",
+        "@lambda-proxy C run",
+        "org/apache/spark/D",
+    ]
