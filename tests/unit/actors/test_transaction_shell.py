@@ -108,6 +108,8 @@ def test_markers_are_written_though_the_flush_of_the_outcome_fails_at_first(tmp_
         running.files.lacks = True
         refusal = await running.send(EndTxnRequest("t", producer.producer_id, producer.producer_epoch, True))
         assert isinstance(refusal, RaykaError)
+        for _ in range(5):
+            await asyncio.sleep(0)
         assert running.performed == [], "an outcome that is not on the device may not be known to others"
         running.files.lacks = False
         async with asyncio.timeout(10):
@@ -246,6 +248,9 @@ def test_offsets_of_a_transaction_count_from_its_marker_on(tmp_path: Path) -> No
             await asyncio.sleep(0)
         assert answers == [ErrorCode.NONE]
         assert await committed() == [7]
+        running.runtime.leaves(0)
+        await running.start(ListGroupsRequest())
+        assert await committed() == [7], "it has loaded the log"
         running.partition.resign()
         running.runtime.write_marker(0, TxnMarker(5, 2, 3, True, 2, ()), answers.append)
         assert answers[1] is ErrorCode.NOT_LEADER_OR_FOLLOWER
