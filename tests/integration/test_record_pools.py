@@ -119,6 +119,8 @@ def test_records_come_back_or_become_dead_letters_by_their_error(cluster: Cluste
         wait_until(lambda: pool.counts.accepted + pool.counts.rejected == 3, TIMEOUT_S, "all records are done")
         pool.join(idle_ms=100, timeout_ms=TIMEOUT_MS)
         assert (pool.counts.accepted, pool.counts.released, pool.counts.rejected) == (2, 2, 1)
+    # The topic is created for the first dead letter, after the record is rejected.
+    wait_until(lambda: "dlq.orders" in cluster.admin().list_topics(), TIMEOUT_S, "there is a dead letter")
     with cluster.consumer(auto_offset_reset="earliest", consumer_timeout_ms=TIMEOUT_MS) as consumer:
         consumer.assign([("dlq.orders", 0)])
         headers = dict(next(iter(consumer)).headers)
