@@ -63,20 +63,29 @@ class ParquetSink:
 
     def _require_owner(self, running: str) -> None:
         owner = self._directory / _STREAM
-        if owner.exists():
-            found = json.loads(owner.read_text())["stream_id"]
-        elif any(self._directory.glob("batch_id=*")):
-            found = "unknown"
-        else:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._files.write_file(os.fspath(owner), json.dumps({"stream_id": running}).encode(), sync=True)
-            return
+        if not owner.exists() and not any(self._directory.glob("batch_id=*")):
+            self._take(owner, running)
+        found = json.loads(owner.read_text())["stream_id"] if owner.exists() else "unknown"
         if found != running:
             raise RaykaError(
                 ErrorCode.INVALID_REQUEST,
                 f"{self._directory} holds the batches of another stream ({found}, the checkpoint is of {running}): "
                 "use the checkpoint that belongs to the path, or another path",
             )
+
+    def _take(self, owner: Path, running: str) -> None:
+        """Note whose the path is, unless another stream has done so at the same moment: the first one has it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        mine = self._directory / f"_stream-{uuid.uuid4().hex}"
+        self._files.write_file(os.fspath(mine), json.dumps({"stream_id": running}).encode(), sync=True)
+        try:
+            os.link(mine, owner)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            mine.rename(owner)
+        mine.unlink(missing_ok=True)
+        self._files.sync_path(os.fspath(self._directory))
 
     def _write(self, df: DataFrame, target: Path, batch: BatchIdentity) -> None:
         attempt = self._directory / f"_attempt-{batch.batch_id}-{uuid.uuid4().hex}"
