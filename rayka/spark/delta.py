@@ -8,6 +8,7 @@ are in the commit's `userMetadata`, which `DESCRIBE HISTORY` shows: a batch that
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import uuid
@@ -22,6 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.running import BatchIdentity, Sink, batch_of, frames_of
 
+logger = logging.getLogger(__name__)
+
 _PACKAGES: Mapping[str, str] = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",
     "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
@@ -30,6 +33,7 @@ _PACKAGES: Mapping[str, str] = {
 _OWNER = "rayka.stream_id"
 _DELETED = "_rayka_deleted"
 _LAST_COMMITS = 10
+_TAKE_RETRIES = 2
 _SCHEME = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _NEEDED = ("key", "value", "offset")
 _SEVERAL_ROWS = "The function has made several rows of a key, and the table has one for each key"
@@ -113,7 +117,6 @@ class DeltaSink:
         self._path = path
         self._transform = transform
         self._key = key
-        self._owner = self._table_id = ""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a frame of a batch, unless the table has it. Raises INVALID_REQUEST if it has it with other offsets."""
@@ -123,8 +126,9 @@ class DeltaSink:
         frames = frames_of(df, batch)
         with frames.attempt(f"the path {self._path}"):
             rows = self._transformed(df) if self._key is None else self._upserts(df, self._key)
-            self._require_owner(rows, batch.stream_id)
-            with frames.next(f"the Delta table {self._table_id}") as number:
+            table_id = self._take(rows, batch.stream_id)
+            frames.require_same(f"the table {self._path}", table_id)
+            with frames.next(f"the Delta table {table_id}") as number:
                 self._commit(rows, Commit(batch, number))
 
     def _commit(self, rows: DataFrame, commit: Commit) -> None:
@@ -178,24 +182,47 @@ class DeltaSink:
         finally:
             spark.catalog.dropTempView(view)
 
-    def _require_owner(self, rows: DataFrame, stream_id: str) -> None:
-        """Make sure that the table is there, and that it belongs to this stream. Raises INVALID_REQUEST."""
-        if self._owner == stream_id:
-            return
+    def _take(self, rows: DataFrame, stream_id: str) -> str:
+        """The id of the table, which is there and belongs to this stream. Raises INVALID_REQUEST if it can't.
+
+        For every frame: the table may be deleted and made again while the sink goes on. Delta fails one of two streams
+        that take it at the same moment; the next time that one sees whose it is.
+        """
+        for _ in range(_TAKE_RETRIES):
+            try:
+                return self._take_once(rows, stream_id)
+            except RaykaError:
+                raise
+            except Exception as error:
+                logger.info("table %s is looked at again: %s", self._path, error)
+        return self._take_once(rows, stream_id)
+
+    def _take_once(self, rows: DataFrame, stream_id: str) -> str:
         spark, table = rows.sparkSession, table_at(self._path)
         columns = rows if self._key is None else rows.drop(_DELETED)
         spark.sql(create_statement(self._path, _ddl(columns), stream_id))
-        ((table_id, properties),) = spark.sql(f"DESCRIBE DETAIL {table}").select("id", "properties").collect()
-        owner = properties.get(_OWNER)
-        if owner is None:
-            spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_OWNER}' = '{stream_id}')")
-        elif owner != stream_id:
+        table_id, owners = self._described(spark)
+        if not owners:
+            # A property of its own for each stream: two that find the table at the same moment see each other's.
+            claim = f"{_OWNER}.{stream_id}"
+            spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{claim}' = '{stream_id}')")
+            table_id, owners = self._described(spark)
+            if owners != {stream_id}:
+                spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES IF EXISTS ('{claim}')")
+        if owners != {stream_id}:
+            others = ", ".join(sorted(owners - {stream_id}))
             raise RaykaError(
                 ErrorCode.INVALID_REQUEST,
-                f"Table {self._path} has the batches of another stream ({owner}, the checkpoint is of {stream_id}): "
+                f"Table {self._path} has the batches of another stream ({others}, the checkpoint is of {stream_id}): "
                 "use the checkpoint that belongs to the table, or another table",
             )
-        self._owner, self._table_id = stream_id, table_id
+        return table_id
+
+    def _described(self, spark: SparkSession) -> tuple[str, set[str]]:
+        """The id of the table, and the streams that say it is theirs."""
+        detail = spark.sql(f"DESCRIBE DETAIL {table_at(self._path)}").select("id", "properties")
+        ((table_id, properties),) = detail.collect()
+        return table_id, {owner for name, owner in properties.items() if f"{name}.".startswith(f"{_OWNER}.")}
 
 
 def table_at(path: str) -> str:

@@ -16,6 +16,7 @@ class Frames:
     def __init__(self) -> None:
         self._written: Counter[str] = Counter()
         self._begun: set[str] = set()
+        self._ids: dict[str, str] = {}
         self._threads: dict[str, threading.Thread] = {}  # not their ids, which later threads may have too
 
     @contextmanager
@@ -43,6 +44,11 @@ class Frames:
         with self.attempt(place):
             yield self._written[place]
             self._written[place] += 1
+
+    def require_same(self, place: str, place_id: str) -> None:
+        """Raises INVALID_REQUEST if a place was made again since it got an earlier frame, which it has not any more."""
+        if self._ids.setdefault(place, place_id) != place_id:
+            raise _refused(f"{place} was made again during the batch: let the batch fail, so that it comes again")
 
     @contextmanager
     def only(self, place: str) -> Iterator[None]:
