@@ -67,7 +67,7 @@ def _listening() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "socket.receive.buffer.bytes", INT, "102400",
-        "The receive buffer (SO_RCVBUF) of client connections; -1 leaves it to the operating system.",
+        "The receive buffer (SO_RCVBUF) of client connections; if it is -1 or not set, the operating system sizes it.",
         importance="high",
     )  # fmt: skip
     yield ConfigDef(
