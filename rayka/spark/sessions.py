@@ -43,14 +43,8 @@ _DAEMON = "spark.python.daemon.module"
 _WITH_TABLES = {TABLES: "true", _DAEMON: "rayka.spark.worker.ray_daemon"}
 _WITHOUT_TABLES = {TABLES: "false", _DAEMON: "rayka.spark.worker.daemon"}
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
-_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _COLLECTOR = "-XX:+UseParallelGC"
 """Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
-_COMPILER = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
-    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
-)
-"""The driver plans each query once: ten times Java's own thresholds, so that only what runs on and on is optimized."""
 _running: list[tuple[SparkSession, Driver]] = []
 """The session of this program."""
 
@@ -127,13 +121,12 @@ def _require_stopped() -> None:
 
 
 def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
-    for name in (_DRIVER_OPTIONS, _EXECUTOR_OPTIONS):
+    for name in ("spark.driver.extraJavaOptions", _EXECUTOR_OPTIONS):
         given = settings.get(name, "")
         archive = "" if re.search(r"SharedArchiveFile|DumpLoadedClassList", given) else archive_options()
         settings[name] = f"{java_options()} {archive} {given}".strip()
     if not re.search(r"-XX:\+Use\w+GC", settings[_EXECUTOR_OPTIONS]):
         settings[_EXECUTOR_OPTIONS] += f" {_COLLECTOR}"
-    settings[_DRIVER_OPTIONS] = f"{_COMPILER} {settings[_DRIVER_OPTIONS]}"
     return settings
 
 
