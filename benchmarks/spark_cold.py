@@ -181,7 +181,7 @@ def write_page(text: str) -> None:
     """Put the table into docs/spark.md."""
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}{text}\n{END}{rest.partition(END)[2]}")
+    PAGE.write_text(f"{before}{BEGIN}{text}\n\n{END}{rest.partition(END)[2]}")
 
 
 def main() -> None:
