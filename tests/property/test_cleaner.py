@@ -261,3 +261,16 @@ class CleanerMachine(LogMachine):
 
 CleanerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestCleaner = CleanerMachine.TestCase
+
+
+def test_the_log_ends_with_a_batch_after_a_round_that_a_full_map_has_ended() -> None:
+    machine = CleanerMachine()
+    machine.begin(segment_bytes=387, interval=0, buffer_bytes=62, map_slots=4, timestamp_type="CreateTime")
+    for data in ([(b"c", None)], [(b"a", None), (b"b", None), (b"a", None)], [(b"c", None), (b"a", None)]):
+        machine.append_in_a_transaction(data=data, producer=FIRST)
+    machine.end_transaction(is_committed=True, producer=FIRST)
+    machine.end_transaction(is_committed=False, producer=FIRST)
+    machine.roll()
+    machine.clean(step=0)
+    machine.clean(step=RETENTION_MS)
+    machine.teardown()

@@ -288,8 +288,8 @@ class Cleaner:
         return is_left_behind and (is_over or not header.record_count), is_left_behind
 
     def _is_kept(self, header: BatchHeader) -> bool:
-        """Whether a batch stays without its records: the last of a round, or of a producer that is still known."""
-        if header.next_offset == self._map.latest_offset + 1:
+        """Whether a batch stays without records: the last of a round, of the log, or of a producer that is known."""
+        if header.next_offset in (self._map.latest_offset + 1, self._plan.segments[-1].end_offset):
             return True
         last = self._plan.active_producers.get(header.producer_id) if header.has_producer_id else None
         if last is None:
