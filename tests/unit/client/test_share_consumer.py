@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -218,6 +218,19 @@ def test_a_poll_and_a_commit_at_once_send_what_was_not_delivered_once(cluster: C
     assert count_in_flight(cluster) == 0
 
 
+async def cancel_under_way(poll: Coroutine[Any, Any, Any], cluster: Cluster, leaders: AwayLeaders) -> None:
+    """Cancel a poll whose request the leader has, and let the leader answer afterwards."""
+    leaders.gate.clear()
+    asked = leaders.asked
+    cancelled = asyncio.ensure_future(poll)
+    await asyncio.sleep(0)
+    wait_until(lambda: leaders.asked > asked, 30, "the request is on its way")
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    cluster._connection.loop.call_soon(leaders.gate.set)
+
+
 def test_a_poll_after_a_cancelled_one_gives_no_more_records_than_it_was_asked_for(
     cluster: Cluster, leaders: AwayLeaders
 ) -> None:
@@ -229,15 +242,7 @@ def test_a_poll_after_a_cancelled_one_gives_no_more_records_than_it_was_asked_fo
             while not consumer.is_assigned:
                 await consumer.poll_more(timeout_ms=100)
             write(cluster, 10)
-            leaders.gate.clear()
-            asked = leaders.asked
-            cancelled = asyncio.ensure_future(consumer.poll_more(timeout_ms=30_000, max_records=10))
-            await asyncio.sleep(0)
-            wait_until(lambda: leaders.asked > asked, 30, "the fetch is on its way")
-            cancelled.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await cancelled
-            cluster._connection.loop.call_soon(leaders.gate.set)
+            await cancel_under_way(consumer.poll_more(timeout_ms=30_000, max_records=10), cluster, leaders)
             records = await consumer.poll_more(timeout_ms=30_000, max_records=2)
             assert len(records) == 2
             while len(records) < 10:
@@ -256,15 +261,7 @@ def test_acknowledgements_of_a_cancelled_poll_are_sent(cluster: Cluster, leaders
         while not (records := await consumer.poll(timeout_ms=500)):
             pass
         consumer.accept(records[0])
-        leaders.gate.clear()
-        asked = leaders.asked
-        cancelled = asyncio.ensure_future(consumer.poll(timeout_ms=30_000))
-        await asyncio.sleep(0)
-        wait_until(lambda: leaders.asked > asked, 30, "the acknowledgement is on its way")
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        cluster._connection.loop.call_soon(leaders.gate.set)
+        await cancel_under_way(consumer.poll(timeout_ms=30_000), cluster, leaders)
         assert await consumer.poll() == []
         await consumer.close()
 
