@@ -33,7 +33,7 @@ from rayka.storage.segments.transaction_index import AbortedTxn
 
 logger = logging.getLogger(__name__)
 
-_IDLE_S = 60.0
+_IDLE_S = 600.0
 _SHORTEST_PAUSE_S = 0.01
 _EARLY_ROLL_BYTES = 16 << 20
 _EARLY_ROLL_GROWTH = 3
