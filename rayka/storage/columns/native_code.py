@@ -61,6 +61,45 @@ class NativeCode:
             raise RuntimeError("compiled code has raised an exception")
 
 
+class Instruction:
+    """An instruction of some processors that compiled functions call, on two 64-bit numbers and with one as its result.
+
+    `name` is that of LLVM's function for it, and `feature` LLVM's word for what a processor must have.
+    """
+
+    def __init__(self, name: str, feature: str) -> None:
+        self._name = name
+        self._feature = feature
+
+    def __call__(self, first: Any, second: Any) -> Any:
+        """What type checkers see of it."""
+        raise TypeError(f"only compiled code can call {self._name}")
+
+    @property
+    def is_available(self) -> bool:
+        """Whether this processor has it. LLVM ends the process when numba is told to compile for one that has not."""
+        is_for_another = os.environ.keys() & {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"}
+        return not is_for_another and bool(_llvm().get_host_cpu_features().get(self._feature))
+
+    @functools.cached_property
+    def intrinsic(self) -> Any:
+        """The instruction as numba has it."""
+        from llvmlite import ir
+        from numba import types
+        from numba.extending import intrinsic
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            word = ir.IntType(64)
+            function = builder.module.declare_intrinsic(self._name, fnty=ir.FunctionType(word, [word, word]))
+            return builder.call(function, arguments)
+
+        @intrinsic
+        def instruction(context: Any, first: Any, second: Any) -> Any:
+            return types.uint64(types.uint64, types.uint64), generate
+
+        return instruction
+
+
 class _Stored(NamedTuple):
     """What is in a file: the code, its name, and the state of what it was made from."""
 
