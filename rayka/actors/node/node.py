@@ -24,6 +24,7 @@ from rayka.actors.node.answers import answers
 from rayka.actors.node.gateway import GatewayActor
 from rayka.actors.node.options import actor_options
 from rayka.actors.node.port import free_port, reserve_port
+from rayka.actors.node.ray_settings import ray_settings
 from rayka.actors.node.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -35,16 +36,6 @@ logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 3.0
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024
-_GCS_STORAGE = "RAY_gcs_storage"
-_GCS_STORAGE_PATH = "RAY_gcs_storage_path"
-_RAY_SETTINGS = {
-    # Ray runs workers at niceness 15, behind everything else on the machine. A broker is not background work.
-    "RAY_worker_niceness": "0",
-    # The raylet and its object store start side by side, and mostly the store's socket is not there yet when the
-    # raylet connects. It tries again after a whole second; here after 20 ms, for the same ten seconds in all.
-    "RAY_raylet_client_connect_timeout_milliseconds": "20",
-    "RAY_raylet_client_num_connect_attempts": "500",
-}
 
 
 def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bool:
@@ -61,9 +52,7 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
     remove_ray_files(data_dir)
     temp_dir = _ray_dir(data_dir)
     os.makedirs(temp_dir, mode=0o700)
-    for name, value in _RAY_SETTINGS.items():
-        os.environ.setdefault(name, value)
-    _keep_gcs_state(os.path.join(temp_dir, "gcs"))
+    os.environ.update(ray_settings(os.environ, gcs_dir=os.path.join(temp_dir, "gcs")))
     with contextlib.nullcontext() if dashboard else _fewer_processes():
         ray.init(
             include_dashboard=dashboard,
@@ -92,15 +81,6 @@ def _fewer_processes() -> Iterator[None]:
         yield
     finally:
         node.start_monitor, services.start_api_server = start_monitor, start_api_server
-
-
-def _keep_gcs_state(path: str) -> None:
-    """Let the GCS keep its state in a RocksDB at `path`, so that it can be started again in place when it dies.
-
-    An operator who chose another store keeps it.
-    """
-    if os.environ.get(_GCS_STORAGE, "rocksdb") == "rocksdb" and "RAY_REDIS_ADDRESS" not in os.environ:
-        os.environ.update({_GCS_STORAGE: "rocksdb", _GCS_STORAGE_PATH: path})
 
 
 def remove_ray_files(data_dir: str) -> None:

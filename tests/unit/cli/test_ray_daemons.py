@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from rayka.actors.node import node
 from rayka.cli.daemon import agent
 from rayka.cli.daemon.gcs_server import with_port
 from rayka.testing import wait_until
@@ -109,25 +108,3 @@ def test_raylets_run_their_agents_below_a_process_that_starts_them_again(monkeyp
     for component in ("dashboard_agent", "runtime_env_agent"):
         assert build(component, "session") == [sys.executable, "-m", agent.__name__, "python", component]
     assert build("dashboard", "session") == ["python", "dashboard"], "a raylet does without it"
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ({}, {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/gcs"}),
-        ({"RAY_gcs_storage": "rocksdb"}, {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/gcs"}),
-        ({"RAY_gcs_storage": "memory"}, {"RAY_gcs_storage": "memory"}),
-        ({"RAY_REDIS_ADDRESS": "redis:6379"}, {"RAY_REDIS_ADDRESS": "redis:6379"}),
-    ],
-)
-def test_an_embedded_gcs_keeps_its_state_on_disk_unless_the_operator_chose_a_store(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], kept: dict[str, str]
-) -> None:
-    for name in ("RAY_gcs_storage", "RAY_gcs_storage_path", "RAY_REDIS_ADDRESS"):
-        monkeypatch.setenv(name, "")  # so that what is set here is gone afterwards
-        monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    node._keep_gcs_state("/gcs")
-    names = ("RAY_gcs_storage", "RAY_gcs_storage_path", "RAY_REDIS_ADDRESS")
-    assert {name: os.environ[name] for name in names if name in os.environ} == kept
