@@ -135,6 +135,7 @@ class Listener:
         assert context is not None
         context.refresh()
         context.usage.refresh()
+        context.segment_files.drop_deleted()
         context.make_room(context.loop.time() - _STALLED_S)
         if context.limits.idle_ms > 0:
             before = context.loop.time() - context.limits.idle_ms / 1000

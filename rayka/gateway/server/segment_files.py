@@ -3,7 +3,8 @@
 Files are kept open by path. Compaction and the re-creation of a topic put another file in the place of one, so each use
 compares the number of the open file with that of the slice, or where that is not known with the file that the path
 names now. A segment that was deleted meanwhile is read through the open descriptor or under its new name. A response
-that is being sent keeps the files that it needs open, whether or not they are still in the cache.
+that is being sent keeps the files that it needs open, whether or not they are still in the cache. Files that have no
+name any more leave the cache: as long as one is open, the disk does not get its blocks back.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +21,8 @@ from rayka.storage.segments.reader import paths_of
 from rayka.types import FileSlice
 
 _MAX_OPEN_FILES = 256
+_LOOK_S = 1.0
+"""While files are opened, those that were deleted are looked for so often."""
 _closing = ThreadPoolExecutor(1, thread_name_prefix="rayka-close")
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -43,7 +47,7 @@ class SegmentFile:
         """The last descriptor of a deleted file gives its blocks free. For a large one that takes long: in a thread."""
         if self._descriptor < 0:
             return
-        if not os.fstat(self._descriptor).st_nlink:
+        if self.is_deleted:
             with contextlib.suppress(RuntimeError):  # the interpreter ends
                 _closing.submit(os.close, self._descriptor)
                 return
@@ -57,6 +61,11 @@ class SegmentFile:
         except FileNotFoundError:
             return True
         return status.st_ino == self.inode and status.st_dev == self._device
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more."""
+        return not os.fstat(self._descriptor).st_nlink
 
     @property
     def size(self) -> int:
@@ -103,10 +112,17 @@ class SegmentFiles:
     def __init__(self, max_open_files: int = _MAX_OPEN_FILES) -> None:
         self._max_open_files = max_open_files
         self._files: OrderedDict[str, SegmentFile] = OrderedDict()
+        self._looked_s = time.monotonic()
 
     def close(self) -> None:
         """Drop every file."""
         self._files.clear()
+
+    def drop_deleted(self) -> None:
+        """Drop the files that were deleted. Takes less than a microsecond for each file."""
+        self._looked_s = time.monotonic()
+        for path in [path for path, file in self._files.items() if file.is_deleted]:
+            del self._files[path]
 
     def open(self, source: FileSlice) -> SegmentFile:
         """The file of a slice. Raises SegmentGone if the file does not have all of its bytes."""
@@ -119,6 +135,8 @@ class SegmentFiles:
         return file
 
     def _open(self, source: FileSlice) -> SegmentFile:
+        if time.monotonic() - self._looked_s > _LOOK_S:
+            self.drop_deleted()
         file = self._files[source.path] = _find(source)
         if len(self._files) > self._max_open_files:
             self._files.popitem(last=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,36 @@ def test_descriptors_are_bounded_and_given_back(tmp_path: Path) -> None:
     assert open_files(tmp_path) == 4
     files.close()
     assert open_files(tmp_path) == 0
+
+
+def test_the_disk_gets_the_blocks_of_deleted_segments_back(tmp_path: Path) -> None:
+    """Retention and compaction delete segments that were read, and nothing may be read again for days."""
+    files = SegmentFiles()
+    paths = [tmp_path / f"{number}.log" for number in range(3)]
+    for path in paths:
+        path.write_bytes(b"0123")
+        assert read(files, path, 0, 4) == b"0123"
+    paths[0].unlink()
+    paths[1].rename(tmp_path / "1.log.deleted")
+    files.drop_deleted()
+    wait_until(lambda: open_files(tmp_path) == 2, 60, "the deleted file is closed")
+    assert read(files, paths[1], 0, 4) == b"0123"
+    files.close()
+
+
+def test_opening_segments_drops_those_that_were_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SegmentFiles()
+    first, second = tmp_path / "1.log", tmp_path / "2.log"
+    first.write_bytes(b"first")
+    second.write_bytes(b"second")
+    assert read(files, first, 0, 5) == b"first"
+    first.unlink()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    assert read(files, second, 0, 6) == b"second"
+    monkeypatch.undo()
+    wait_until(lambda: open_files(tmp_path) == 1, 60, "the deleted file is closed")
+    files.close()
 
 
 def test_a_file_in_use_stays_open_without_the_cache(tmp_path: Path) -> None:

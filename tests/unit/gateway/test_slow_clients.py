@@ -20,6 +20,7 @@ from rayka.gateway.server.listener import Listener
 from rayka.gateway.wire.schema import ApiKey
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FetchResult
+from tests.support.descriptors import open_files
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.requests import batch, produce_v3
 from tests.unit.gateway.test_listener import fill, resident_bytes, run, until
@@ -31,8 +32,12 @@ RESPONSE_BYTES = 55 << 20
 
 def large_fetch(min_bytes: int = RESPONSE_BYTES) -> bytes:
     """A Fetch v4 that waits for 55 MB and takes as much."""
+    return request_frame(ApiKey.FETCH, 4, large_fetch_body(min_bytes))
+
+
+def large_fetch_body(min_bytes: int) -> bytes:
     request = struct.pack(">iiiibi", -1, 500, min_bytes, RESPONSE_BYTES, 0, 1) + struct.pack(">h", 6) + b"orders"
-    return request_frame(ApiKey.FETCH, 4, request + struct.pack(">iiqi", 1, 0, 0, RESPONSE_BYTES))
+    return request + struct.pack(">iiqi", 1, 0, 0, RESPONSE_BYTES)
 
 
 async def connect_silently(port: int) -> socket.socket:
@@ -77,8 +82,14 @@ def test_a_hundred_clients_that_ask_for_55_mb_and_read_nothing_cost_little_memor
     run(tmp_path, check)
 
 
-def test_what_other_nodes_send_is_counted_while_it_waits_for_clients_that_read_nothing(tmp_path: Path) -> None:
-    """These records come as bytes, so a response has 4 MB of them at most, and all of them are in the node's limit."""
+@pytest.mark.parametrize("min_bytes", [1, RESPONSE_BYTES])
+def test_what_other_nodes_send_is_counted_while_it_waits_for_clients_that_read_nothing(
+    min_bytes: int, tmp_path: Path
+) -> None:
+    """These records come as bytes, so a response has 4 MB of them at most, and all of them are in the node's limit.
+
+    That is so whatever the clients wait for.
+    """
     silent = 20
 
     async def check(listener: Listener, broker: LocalBroker) -> None:
@@ -88,14 +99,14 @@ def test_what_other_nodes_send_is_counted_while_it_waits_for_clients_that_read_n
         local, reader = partitions.fetch, SegmentReader()
 
         def fetch(*arguments: Any, **options: Any) -> asyncio.Future[list[FetchResult]]:
-            future = local(*arguments, **options)
+            future = local(*arguments, **options | {"max_wait_ms": 0})
             (result,) = future.result()
             return answered([result._replace(records=reader.read(result.records))])
 
         partitions.fetch = fetch
         clients = [await connect_silently(listener.port) for _ in range(silent)]
         for client in clients:
-            client.sendall(large_fetch(min_bytes=1))
+            client.sendall(large_fetch(min_bytes))
         assert listener._context is not None
         context = listener._context
         await until(lambda: sum(c._writer.is_blocked for c in context.connections) == silent)
@@ -124,6 +135,23 @@ def test_large_responses_follow_one_another_on_a_connection(tmp_path: Path) -> N
         assert frames[0] == frames[1] == frames[2]
         assert len(frames[0]) > RESPONSE_BYTES - 2_000_000
         assert len(frames[3]) < 1000
+        await client.close()
+
+    run(tmp_path, check)
+
+
+def test_the_disk_gets_the_blocks_of_segments_back_that_clients_have_read(tmp_path: Path) -> None:
+    """Nobody may fetch again for days after retention has deleted what was read."""
+
+    async def check(listener: Listener, broker: LocalBroker) -> None:
+        fill(broker, 1, 1_000_000)
+        by_log = open_files(tmp_path)
+        client = await WireClient.connect(listener.port)
+        await client.ask(ApiKey.FETCH, 4, large_fetch_body(min_bytes=1))
+        assert open_files(tmp_path) == by_log + 1
+        for log in tmp_path.rglob("*.log"):
+            log.unlink()
+        await until(lambda: open_files(tmp_path) == by_log)
         await client.close()
 
     run(tmp_path, check)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 # A response is at most this large, and a partition's part of it at most its share, unless the client waits for more:
 # clients take up a response when they have the last byte of it.
 _RESPONSE_BYTES = 16 << 20
-# Records that are not sent from this node's files are in memory until the client has taken them.
+# Records that are not sent from this node's files are in memory until the client has taken them: no response has more.
 _COPIED_BYTES = 4 << 20
 _LEAST_SHARE_BYTES = 512 << 10
 # The longest wait, even if the client allows more: an empty response each minute costs nothing.
@@ -103,10 +103,11 @@ class Fetch:
         request = self._request
         wanted = [self._wanted(index) for index in self._indexes]
         names = [one.topic_partition for one in wanted]
+        response_bytes, waits_for_more = self._response_bytes(names), request.min_bytes > _LEAST_SHARE_BYTES
         max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
-        if request.min_bytes <= _LEAST_SHARE_BYTES:
-            response_bytes = self._response_bytes(names)
+        if not waits_for_more or response_bytes == _COPIED_BYTES:
             max_bytes = min(max_bytes, response_bytes)
+        if not waits_for_more:
             share = max(_LEAST_SHARE_BYTES, response_bytes // len(wanted))
             wanted = [
                 one._replace(max_bytes=share) if one.max_bytes > share or self._is_converted else one for one in wanted
