@@ -178,6 +178,8 @@ class LogCleaner:
         except (OSError, RaykaError) as error:
             if not self._is_stopped and not log.is_released:
                 logger.error("compaction of %s failed: %s", log.topic_partition, error)
+        except Exception:  # the dirtiest log must not keep all others from their turn, time and again
+            logger.exception("compaction of %s failed", log.topic_partition)
         finally:
             if end is None:
                 self._failed_logs.add(log)

@@ -9,10 +9,12 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from rayka.actors.cleaner import log_cleaner
 from rayka.actors.cleaner.log_cleaner import LogCleaner
 from rayka.actors.cleaner.messages import CleaningRequest, send
 from rayka.actors.cleaner.process import CleanerProcess
@@ -21,7 +23,7 @@ from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import ErrorCode
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
-from rayka.storage.cleaner.dirtiness import measure, plan_of
+from rayka.storage.cleaner.dirtiness import Dirtiness, measure, plan_of
 from rayka.storage.cleaner.plan import CleanerLimits, CleaningPlan
 from rayka.storage.directory.log_directory import CLEANED_OFFSETS_FILE, LogDirectory
 from rayka.storage.files import RealFiles
@@ -171,6 +173,33 @@ def test_a_log_that_cannot_be_cleaned_for_now_keeps_no_other_from_its_turn(tmp_p
 
     settings = {"log.cleaner.dedupe.buffer.size": str(1 << 20), "log.cleaner.backoff.ms": "10"}
     check(lambda: Cleaned(tmp_path, **settings), test)
+
+
+def test_a_log_whose_round_fails_unexpectedly_keeps_no_other_from_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(subject: Cleaned) -> None:
+        subject.write(1000)
+        other = subject.directory.open_log(TopicPartition("other", 0), uuid.uuid4(), CONFIG, now_ms=0)
+        replica = Partition(other, uuid.uuid4())
+        replica.become_leader(0)
+        subject.replicas.add(replica)
+        for number in range(1000):
+            other.append_as_leader(build_batch([Record(0, 0, b"%d" % (number % 9), bytes(99))]), 0, 0)
+        other.update_high_watermark(1000)
+        other.flush()
+        undisturbed = log_cleaner.plan_of
+
+        def plan(dirtiness: Dirtiness, *arguments: Any) -> CleaningPlan:
+            if dirtiness.log is subject.log:
+                raise ValueError("nobody has thought of this")
+            return undisturbed(dirtiness, *arguments)
+
+        monkeypatch.setattr(log_cleaner, "plan_of", plan)
+        await subject.cleaner._clean_all()
+        assert subject.cleaner.rounds == 1
+
+    check(lambda: Cleaned(tmp_path), test)
 
 
 def test_a_round_that_fails_unexpectedly_is_an_answer_too(tmp_path: Path) -> None:
