@@ -24,7 +24,7 @@ from rayka.actors.node.answers import answers
 from rayka.actors.node.gateway import GatewayActor
 from rayka.actors.node.options import actor_options
 from rayka.actors.node.port import free_port, reserve_port
-from rayka.actors.node.ray_settings import ray_settings
+from rayka.actors.node.ray_settings import added, ray_settings
 from rayka.actors.node.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
 from rayka.config import BrokerConfig
 from rayka.errors import ErrorCode, RaykaError
@@ -52,8 +52,8 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
     remove_ray_files(data_dir)
     temp_dir = _ray_dir(data_dir)
     os.makedirs(temp_dir, mode=0o700)
-    os.environ.update(ray_settings(os.environ, gcs_dir=os.path.join(temp_dir, "gcs")))
-    with contextlib.nullcontext() if dashboard else _fewer_processes():
+    settings = ray_settings(os.environ, gcs_dir=os.path.join(temp_dir, "gcs"))
+    with added(os.environ, settings), contextlib.nullcontext() if dashboard else _fewer_processes():
         ray.init(
             include_dashboard=dashboard,
             object_store_memory=_OBJECT_STORE_BYTES,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, MutableMapping
 
 _GCS_STORAGE = "RAY_gcs_storage"
 _GCS_STORAGE_PATH = "RAY_gcs_storage_path"
@@ -40,3 +41,16 @@ def ray_settings(environ: Mapping[str, str], gcs_dir: str) -> dict[str, str]:
     if environ.get(_GCS_STORAGE, "rocksdb") == "rocksdb" and "RAY_REDIS_ADDRESS" not in environ:
         settings |= {_GCS_STORAGE: "rocksdb", _GCS_STORAGE_PATH: gcs_dir}
     return settings
+
+
+@contextlib.contextmanager
+def added(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Iterator[None]:
+    """Have `settings` in `environ` for a while: a Ray that the user starts later must not have them."""
+    before = {name: environ[name] for name in settings if name in environ}
+    environ.update(settings)
+    try:
+        yield
+    finally:
+        for name in settings:
+            environ.pop(name, None)
+        environ.update(before)
