@@ -132,14 +132,14 @@ class Cleaner:
                     self._keys, self._map.entries, self._map.max_entries,
                 )  # fmt: skip
                 self._map.latest_offset = int(latest[0])
+                if status == batches.MORE:
+                    break
                 if status == batches.SPECIAL:
                     status, position = self._index_special(segment, chunk, position, transactions, latest)
                 if status == batches.FULL:
                     return self._has_begun()
                 if status == batches.CORRUPT:
                     raise self._corrupt(segment, chunk.position + position)
-                if status == batches.MORE and not self._has_batch(chunk.data, position):
-                    break
             self._consumed = position
         return True
 
@@ -151,10 +151,6 @@ class Cleaner:
                 f"log.cleaner.dedupe.buffer.size has no room for the keys of one batch of {self._plan.directory}",
             )
         return False
-
-    def _has_batch(self, data: Bytes, position: int) -> bool:
-        status, size = batches.size_of_plain(data, position, len(data))
-        return status != batches.MORE or size > 0
 
     def _index_special(
         self, segment: SourceSegment, chunk: _Chunk, position: int, transactions: CleanedTransactions, latest: Longs
