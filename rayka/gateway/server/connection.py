@@ -152,7 +152,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _process(self) -> None:
         """Start requests until one must wait or no whole frame is left. A failure closes the connection."""
-        if self._is_processing or self.closed:
+        if self._is_processing or self._state is ConnectionState.CLOSED:
             return
         try:
             self._start_requests()
@@ -166,7 +166,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _start_requests(self) -> None:
         self._is_processing = True  # a response given meanwhile does not come in here again
         try:
-            while not self.closed and self._start_parked() and (frame := self._frames.next()) is not None:
+            while self._state is not ConnectionState.CLOSED:
+                if self._parked is not None and not self._start_parked(self._parked):
+                    return
+                if (frame := self._frames.next()) is None:
+                    return
                 self._parked = self._parse(frame)
         except MalformedFrame as error:
             self.refuse(str(error), "receive")
@@ -176,11 +180,14 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _await_more(self) -> None:
         self._frames.keep_rest()  # the scratch buffer is shared by all connections
         # Without a request under way nothing would give back the bytes: connections would wait for each other's.
-        self._count_kept(self._frames.kept_bytes if self._requests else 0)
+        kept_bytes = self._frames.kept_bytes if self._requests else 0
+        if kept_bytes != self._kept_bytes:
+            self._count_kept(kept_bytes)
         self._set_reading(self._parked is None and self._state is ConnectionState.OPEN and self._may_receive())
         if self.affinity.is_due:
             self._move()
-        self._close_if_finished()
+        if self._state is ConnectionState.FINISHING and not (self._requests or self._writer.is_blocked):
+            self.close()
 
     def _move(self) -> None:
         """Hand the connection to the process that leads what it asks for, once nothing of it is under way here."""
@@ -194,13 +201,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self.affinity.reset()
 
-    def _start_parked(self) -> bool:
+    def _start_parked(self, parked: PendingRequest) -> bool:
         """Start the parked request; False if it must wait."""
-        if self._parked is None:
-            return True
-        if not self._may_start(self._parked):
+        if not self._may_start(parked):
             return False
-        parked, self._parked = self._parked, None
+        self._parked = None
         self._start(parked)
         return True
 
@@ -254,7 +259,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._requests.append(request)
         self._request_bytes += request.size
         self._context.request_bytes.acquire(request.size)
-        self._count_receiving(0)
+        if self._receiving_bytes:
+            self._count_receiving(0)
         api = request.api
         try:
             if api.handle_frame is not None:
@@ -293,7 +299,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def answered(self, request: PendingRequest) -> None:
         """A request has its response: write all whose turn it is."""
-        if self.closed:
+        if self._state is ConnectionState.CLOSED:
             return
         requests = self._requests
         freed = 0
@@ -345,10 +351,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._frames.clear()
         self._set_reading(False)
         if not any(request.api.pipelined or request.api.handle is not None for request in self._requests):
-            self.close()
-
-    def _close_if_finished(self) -> None:
-        if self._state is ConnectionState.FINISHING and not self._requests and not self._writer.is_blocked:
             self.close()
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import (
+    CODEC_MASK,
     CONTROL_FLAG,
     HEADER,
     LOG_APPEND_TIME_FLAG,
@@ -255,10 +256,12 @@ def _decode_values(data: bytes, header: BatchHeader) -> list[bytes | None]:
 
 def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
     """The records of one batch as bytes, decompressed."""
-    end = position + header.size_in_bytes
+    end = position + header.batch_length + LOG_OVERHEAD
     if end > len(buffer):
         raise _corrupt(header, f"has {len(buffer) - position} of its {header.size_in_bytes} bytes")
     with memoryview(buffer)[position + RECORD_BATCH_OVERHEAD : end] as records:
+        if not header.attributes & CODEC_MASK and len(records) <= max_size:
+            return bytes(records)
         return decompress(header.codec, records, max_size)
 
 

@@ -87,7 +87,8 @@ class BatchValidator:
             raise RaykaError(ErrorCode.INVALID_RECORD, f"The append to {self._topic_partition} has no record batch")
         while position < end:
             header = read_header(records, position)
-            self._check_size(header.batch_length + LOG_OVERHEAD)
+            if header.batch_length + LOG_OVERHEAD > self._max_message_bytes:
+                raise self._too_large(header.batch_length + LOG_OVERHEAD)
             check(records, position, header)
             if self._checks_timestamps and header.attributes & LOG_APPEND_TIME_FLAG:
                 self._refuse_log_append_time()
@@ -98,13 +99,12 @@ class BatchValidator:
             position += header.batch_length + LOG_OVERHEAD
         return headers
 
-    def _check_size(self, size: int) -> None:
-        if size > self._max_message_bytes:
-            raise RaykaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"A record batch of {size} bytes in the append to {self._topic_partition} is larger than"
-                f" max.message.bytes, {self._max_message_bytes}",
-            )
+    def _too_large(self, size: int) -> RaykaError:
+        return RaykaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"A record batch of {size} bytes in the append to {self._topic_partition} is larger than"
+            f" max.message.bytes, {self._max_message_bytes}",
+        )
 
     def _refuse_log_append_time(self) -> None:
         raise RaykaError(
@@ -124,7 +124,8 @@ class BatchValidator:
         if not (is_late or self._needs_keys or self._bounds_timestamps or (is_compressed and self._bounds_size)):
             return
         try:
-            self._check_record_count(header)
+            if header.record_count > MAX_CHECKED_RECORDS:
+                raise self._too_many(header)
             data = record_bytes(records, position, header, self._max_batch_size)
         except RaykaError as error:
             if is_late and error.code is ErrorCode.MESSAGE_TOO_LARGE:
@@ -134,13 +135,12 @@ class BatchValidator:
         if is_late:
             raise self._late(header)
 
-    def _check_record_count(self, header: BatchHeader) -> None:
-        if header.record_count > MAX_CHECKED_RECORDS:
-            raise RaykaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"A batch for {self._topic_partition} has {header.record_count} records. Where records are checked one"
-                f" by one, a batch has at most {MAX_CHECKED_RECORDS}",
-            )
+    def _too_many(self, header: BatchHeader) -> RaykaError:
+        return RaykaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"A batch for {self._topic_partition} has {header.record_count} records. Where records are checked one"
+            f" by one, a batch has at most {MAX_CHECKED_RECORDS}",
+        )
 
     def _rules(self, now_ms: int, is_compressed: bool) -> RecordRules:
         return RecordRules(
@@ -163,7 +163,8 @@ class BatchValidator:
         changed = []
         for header in headers:
             batch = recompress(records, position, header, codec, self._level, self._max_batch_size)
-            self._check_size(len(batch))
+            if len(batch) > self._max_message_bytes:
+                raise self._too_large(len(batch))
             changed.append(read_header(batch))
             converted += batch
             position += header.size_in_bytes

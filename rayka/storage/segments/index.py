@@ -45,14 +45,16 @@ class AbstractIndex:
     """A file of entries of equal size, sorted by their first field."""
 
     ENTRY: ClassVar[struct.Struct]
+    KEPT_FREE: ClassVar[int] = 0
+    """Slots that only closing the segment fills."""
 
     def __init__(self, files: RealFiles, path: str, base_offset: int, max_bytes: int) -> None:
         self.path = path
         self.base_offset = base_offset
-        self.max_entries = max_bytes // self.ENTRY.size
         self._files = files
         self._memory: bytearray | None = None
         self._written = 0
+        self._full_bytes = (max_bytes // self.ENTRY.size - self.KEPT_FREE) * self.ENTRY.size
 
     def reset(self) -> None:
         """Begin empty, whatever the file holds; it is replaced at the next `write`."""
@@ -72,6 +74,12 @@ class AbstractIndex:
         """Number of entries."""
         size = len(self._memory) if self._memory is not None else self._files.size(self.path)
         return size // self.ENTRY.size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next entry would exceed `segment.index.bytes`, or take a slot that is kept free."""
+        size = len(self._memory) if self._memory is not None else self._files.size(self.path)
+        return size >= self._full_bytes
 
     def write(self) -> None:
         """Bring the file up to what is in memory."""
@@ -135,7 +143,7 @@ class AbstractIndex:
         return low
 
     def _append(self, first: int, second: int) -> None:
-        memory = self.load()
+        memory = self._memory if self._memory is not None else self.load()
         memory += self.ENTRY.pack(first, second)
 
     @property
@@ -165,11 +173,6 @@ class OffsetIndex(AbstractIndex):
     """Last offset of a batch -> position of the batch. Entries of 8 bytes."""
 
     ENTRY = struct.Struct(">ii")
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next entry would exceed `segment.index.bytes`."""
-        return self.entries >= self.max_entries
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry; offsets and positions rise."""
@@ -211,19 +214,16 @@ class TimeIndex(AbstractIndex):
     """Largest timestamp so far -> last offset of the batch that had it. Entries of 12 bytes (KIP-33)."""
 
     ENTRY = struct.Struct(">qi")
+    KEPT_FREE = 1
 
     def __init__(self, files: RealFiles, path: str, base_offset: int, max_bytes: int) -> None:
         super().__init__(files, path, base_offset, max_bytes)
         self._last: TimestampOffset | None = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether only the slot is left that closing the segment may need."""
-        return self.entries >= self.max_entries - 1
-
     def append_if_later(self, timestamp: int, offset: int) -> None:
         """Add an entry unless the last one already says as much."""
-        if timestamp > self.last_entry().timestamp:
+        last = self._last if self._last is not None else self.last_entry()
+        if timestamp > last.timestamp:
             self._append(timestamp, offset - self.base_offset)
             self._last = TimestampOffset(timestamp, offset)
 

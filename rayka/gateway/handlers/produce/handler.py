@@ -55,7 +55,7 @@ def _respond_templated(
 ) -> None:
     has_lost = bool(pending.connection.lost_batches)
     if not has_lost and not future.cancelled() and not (result := future.result()[0]).error:
-        pending.answer(template.response(pending.correlation_id, result))
+        pending.answer_in_parts((template.response(pending.correlation_id, result),))
         context.busy_poll.answered()
     elif not pending.connection.closed:
         _appended(context, pending, parse(pending, template.image), future)
