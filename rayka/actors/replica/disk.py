@@ -46,7 +46,8 @@ async def delete_old_segments(directory: LogDirectory, disk: DiskThread, log: Lo
     """Delete the segments of a log that retention allows to be deleted. Raises KAFKA_STORAGE_ERROR.
 
     On a full disk snapshots of the producers may find no room. Then the segments whose snapshots were written before
-    are deleted, which makes room.
+    are deleted, which makes room. The log start may find none either, and is left to the next checkpoint: segments that
+    the log has let go of must not stay.
     """
     now_ms = time.time_ns() // 1_000_000
     segments = log.end_segments(await disk.run(lambda: log.deletable_segments(now_ms)), now_ms)
@@ -56,7 +57,8 @@ async def delete_old_segments(directory: LogDirectory, disk: DiskThread, log: Lo
     deletion = log.delete_segments(segments, now_ms)
     if deletion is not None:
         if log.config.remote_storage_enable:  # the first segment alone does not tell then where the log starts
-            await disk.run(lambda: directory.write_log_starts([log]))
+            with contextlib.suppress(RaykaError):
+                await disk.run(lambda: directory.write_log_starts([log]))
         await disk.run(lambda: directory.rename_deleted(deletion))
         await disk.run(log.write_epochs)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import sys
 import uuid
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from rayka.actors.replica.disk import DiskMonitor, DiskThread
 from rayka.actors.replica.maintenance import LogUpkeep
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig, LogConfig
+from rayka.errors import RaykaError
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
@@ -49,6 +52,31 @@ def test_a_disk_that_fills_up_again_during_the_recovery_is_probed_again(
         await asyncio.wait_for(recovered_twice.wait(), 60)
         assert directory.disk.state is State.ONLINE
         await monitor.stop()
+        thread.stop()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_retention_makes_room_on_a_full_disk(is_tiered: bool, tmp_path: Path) -> None:
+    async def test() -> None:
+        files, thread = FullDisk(), DiskThread()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        config = LogConfig(
+            cleanup_policy=("delete",), retention_bytes=0, local_retention_bytes=0, remote_storage_enable=is_tiered
+        )
+        log = directory.open_log(TopicPartition("full", 0), uuid.uuid4(), config, now_ms=0)
+        append(log, b"old")
+        log.roll(0)
+        append(log, b"new")
+        log.write_snapshots()
+        log.take_up_remote(0, copied_offset=0)
+        old = Path(log.segments[0].path)
+        files.is_full = True
+        with contextlib.suppress(RaykaError):
+            await actor_disk.delete_old_segments(directory, thread, log)
+        directory.remove_deleted(sys.maxsize)
+        assert not list(old.parent.glob(f"{old.stem}.*"))
         thread.stop()
 
     asyncio.run(test())
