@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 import tempfile
 import uuid
@@ -19,11 +20,13 @@ from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.actors.node.view import ClusterView
 from rayka.client import runtime
 from rayka.client.loop import LoopThread
+from rayka.errors import ErrorCode, RaykaError
 
 if TYPE_CHECKING:
     from rayka.actors.node.node import RunningNode
 
 _CONNECT_TIMEOUT_S = 120.0
+_LISTENING_TIMEOUT_S = 5.0
 
 
 class ClusterConnection:
@@ -111,9 +114,34 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
     """Join a cluster that runs; see `rayka.connect`."""
     started = not ray.is_initialized()
     if started:
+        require_ray(address)
         take_token()
-        ray.init(address=address or _usual_address(), log_to_driver=False, logging_level=logging.WARNING)
+        where = address or _usual_address()
+        try:
+            ray.init(address=where, log_to_driver=False, logging_level=logging.WARNING)
+        except ConnectionError as error:
+            raise _no_ray(where, error) from None
     return _connection(find_controller(namespace), namespace, None, started)
+
+
+def require_ray(address: str | None = None) -> None:
+    """Raises BROKER_NOT_AVAILABLE if nothing listens where `connect` looks for Ray, which Ray says after seconds."""
+    if ray.is_initialized():
+        return
+    services: Any = ray._private.services
+    where = address or _usual_address()
+    try:
+        where = services.canonicalize_bootstrap_address_or_die(where)
+        socket.create_connection(services.extract_ip_port(where), _LISTENING_TIMEOUT_S).close()
+    except ValueError:  # not HOST:PORT, which Ray may know
+        return
+    except OSError as error:
+        raise _no_ray(where, error) from None
+
+
+def _no_ray(where: str, error: OSError) -> RaykaError:
+    reason = error.strerror or error
+    return RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, f"no Ray cluster answers at {where} ({reason}); try `rayka up`")
 
 
 def _usual_address() -> str:

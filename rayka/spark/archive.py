@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from rayka.spark.driver import class_path
+from rayka.spark.java import java_program, prepare_java
 
 _END_S = 60.0
 _QUIET = "-Xlog:cds=off"
@@ -29,15 +29,16 @@ _QUIET = "-Xlog:cds=off"
 
 
 def archive_options() -> str:
-    """The flags for Java to use the archive, if there is one for this machine's Java, Spark and Ray; else none."""
+    """The flags for Java to use the archive, if there is one for this machine's Java, Spark and Ray that this program
+    may read; else none."""
     archive = archive_path()
-    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
+    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if os.access(archive, os.R_OK) else ""
 
 
 def archive_path() -> Path:
     """Where the archive is or would be: another file for another Java, Spark or Ray."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    java = os.path.realpath(shutil.which("java") or "java")
+    java = os.path.realpath(java_program() or "java")
     files = [java, *(entry.removesuffix("*") for entry in class_path())]
     state = [(each, os.stat(each).st_mtime_ns) for each in files if os.path.exists(each)]
     digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
@@ -47,9 +48,8 @@ def archive_path() -> Path:
 def make_archive() -> Path:
     """Make the archive of this machine anew, and return it. Raises CalledProcessError where Java can't."""
     import rayka
-    from rayka.spark.java import prepare_java
 
-    prepare_java()
+    java = prepare_java()
     archive = archive_path()
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="made-", dir=archive.parent) as directory:
@@ -61,7 +61,7 @@ def make_archive() -> Path:
         classes.write_text("\n".join(united(Path(each).read_text() for each in lists)))
         made = os.path.join(directory, archive.name)
         flags = ["-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={made}", "-Xlog:all=off"]
-        subprocess.run(["java", *flags, "-cp", os.pathsep.join(class_path())], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([java, *flags, "-cp", os.pathsep.join(class_path())], check=True, stdout=subprocess.DEVNULL)
         os.replace(made, archive)
     return archive
 
@@ -78,6 +78,7 @@ def _load_classes(topic: str, driver_list: str, executor_list: str) -> None:
     words.groupBy("word").count().orderBy("word").collect()
     rayka.spark.stop()
     driver: Any = SparkContext._gateway
+    driver.shutdown()  # of Python's side: nothing is sent to Java that has ended
     driver.proc.stdin.close()  # it ends, and writes the rest of its list
     driver.proc.wait(_END_S)
 

@@ -18,6 +18,7 @@ from typing import Any
 import ray
 from py4j.java_gateway import JavaPackage
 from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
 
 from rayka.errors import ErrorCode, RaykaError
 
@@ -40,11 +41,14 @@ class Driver:
         own_path, added = self.settings.get("spark.driver.extraClassPath"), os.pathsep.join(class_path())
         self.settings["spark.driver.extraClassPath"] = f"{own_path}{os.pathsep}{added}" if own_path else added
         self._master: Any = None
+        self._pid = os.getpid()
         starter = ThreadPoolExecutor(1, "spark-driver")
         self._java: Future[Any] = starter.submit(self._start_java)
         starter.shutdown(wait=False)
 
     def _start_java(self) -> Any:
+        if java_has_ended():
+            forget_java()
         settings = SparkConf(loadDefaults=False).setMaster(_ANY_RAY).setAll([*self.settings.items()])
         SparkContext._ensure_initialized(conf=settings)
         return SparkContext._jvm
@@ -67,12 +71,33 @@ class Driver:
         self._master = master(os.pathsep.join([*filter(None, preferred), *class_path()]))
         return str(self._master.getMasterUrl())
 
+    def runs(self) -> bool:
+        """Whether this program can ask Java. It can't if Java was killed, nor as a fork of the one that has it."""
+        return os.getpid() == self._pid and not java_has_ended()
+
     def stop(self) -> None:
-        """Stop the executors and the application master, after Spark."""
-        if self._master is not None:
+        """Stop the executors and the application master, after Spark. The next session has settings of its own."""
+        if self._master is not None and self.runs():
+            java = self._java.result()
             self._master.stop()
-            self._java.result().io.ray.api.Ray.shutdown()
+            java.io.ray.api.Ray.shutdown()
+            for name in self.settings:
+                java.java.lang.System.clearProperty(name)
             self._master = None
+
+
+def java_has_ended() -> bool:
+    """Whether the Java that this program has started, or the one that forked it, is gone."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None and not os.path.exists(f"/proc/{process.pid}")
+
+
+def forget_java() -> None:
+    """Let PySpark start Java again: it would ask the one that has ended as long as the program runs."""
+    gateway: Any = SparkContext._gateway
+    gateway.close()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def class_path() -> list[str]:

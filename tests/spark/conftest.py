@@ -29,13 +29,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def spark(cluster: Cluster) -> SparkSession:
     """The Spark of the tests before this one; a test that stops it lets the next one start another."""
+    return SparkSession.getActiveSession() or start_session()
+
+
+def start_session() -> SparkSession:
+    """A session as all of these tests can use it."""
     settings = {
         "spark.driver.memory": "700m",
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "1",
         **rayka.spark.delta_settings(),
     }
-    return SparkSession.getActiveSession() or rayka.spark.session(executor_memory="700m", configs=settings)
+    return rayka.spark.session(executor_memory="700m", configs=settings)
 
 
 @pytest.fixture

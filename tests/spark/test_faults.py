@@ -9,10 +9,13 @@ import threading
 
 import psutil
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import functions as F  # noqa: N812
 
+import rayka.spark
 from rayka.spark import read_topic
 from rayka.testing import title, wait_until
+from tests.spark.conftest import start_session
 from tests.support.gate import Gate
 from tests.support.leaders import kill_leader, tables_given
 
@@ -58,6 +61,17 @@ def test_an_executor_is_killed_in_the_middle_of_a_job(spark, cluster, topic, gat
     os.kill(executor_pid(), signal.SIGKILL)
     gate.open()
     assert job.result() == expected
+
+
+def test_another_session_starts_after_one_has_ended_and_its_java_was_killed(spark):
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    rayka.spark.stop()
+    java = SparkContext._gateway
+    left = java.jvm.System.getProperty("spark.sql.shuffle.partitions")
+    assert left is None, "the next session would have the settings of this one"
+    java.proc.kill()
+    java.proc.wait(ENOUGH_S)
+    assert start_session().range(10).count() == 10
 
 
 def gated(frame, gate):

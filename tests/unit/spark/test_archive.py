@@ -26,6 +26,11 @@ def test_an_archive_is_used_until_spark_changes(cache):
     assert archive.archive_options() == ""
 
 
+def test_a_cache_that_cannot_be_looked_into_has_no_archive(cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/" + 300 * "x")
+    assert archive.archive_options() == ""
+
+
 def test_classes_of_two_processes_are_listed_once():
     driver = "java/lang/Object id: 0\norg/apache/spark/A id: 1\nB id: 2 super: 0 source: jar\n@lambda-proxy C run\n"
     executor = "java/lang/Object id: 0\norg/apache/spark/D id: 1\n"

@@ -1,0 +1,42 @@
+"""A program that finds no Ray is told so at once."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+import ray
+
+import rayka
+import rayka.spark
+from rayka.errors import ErrorCode, RaykaError
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """A port at which nothing listens, where the program looks for Ray."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    return port
+
+
+def test_a_client_names_where_it_looked_for_ray(nowhere):
+    with pytest.raises(RaykaError, match=rf"no Ray cluster answers at .*:{nowhere} ") as refused:
+        rayka.connect()
+    assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def test_a_spark_session_looks_for_ray_before_it_starts_java(nowhere, tmp_path, monkeypatch):
+    started = tmp_path / "started"
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\ntouch {started}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(RaykaError, match=f":{nowhere} ") as refused:
+        rayka.spark.session()
+    assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+    assert not started.exists()
