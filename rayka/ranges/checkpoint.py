@@ -38,9 +38,7 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None: ...
 
-    def make_directory(self, path: str) -> None: ...
-
-    def sync_path(self, path: str) -> None: ...
+    def make_lasting_directory(self, path: str) -> None: ...
 
     def lock(self, path: str) -> int: ...
 
@@ -65,7 +63,7 @@ class Checkpoint:
             os.path.join(self.directory, name) for name in ("offsets", "commits", "metadata")
         )
         for each in (self._offsets, self._commits):
-            _make_directory(files, each)
+            files.make_lasting_directory(each)
         try:
             self._lock = files.lock(os.path.join(self.directory, ".lock"))
         except BlockingIOError:
@@ -133,12 +131,3 @@ class Checkpoint:
             return head, tuple(map(OffsetRange.from_json, rows))
         except (ValueError, KeyError, TypeError) as error:
             raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"{path} can't be read as a checkpoint: {error}") from error
-
-
-def _make_directory(files: Files, path: str) -> None:
-    """Make a directory whose entry survives a power cut, and so do those of its parents that are new."""
-    parent = os.path.dirname(path)
-    if not files.exists(parent):
-        _make_directory(files, parent)
-    files.make_directory(path)
-    files.sync_path(parent)

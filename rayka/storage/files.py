@@ -69,6 +69,15 @@ class RealFiles:
     def make_directory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
+    def make_lasting_directory(self, path: str) -> None:
+        """Make a directory whose name survives a power cut, and so do those of its parents that are new."""
+        parent = os.path.dirname(path)
+        if not self.exists(parent):
+            self.make_lasting_directory(parent)
+        self.make_directory(path)
+        with contextlib.suppress(PermissionError):  # a parent that must not be read
+            self.sync_path(parent)
+
     def remove_directory(self, path: str) -> None:
         """Remove a directory and all that is in it."""
         shutil.rmtree(path)

@@ -113,6 +113,8 @@ class CrashingFiles(RealFiles):
 
     def make_directory(self, path: str) -> None:
         if not os.path.exists(path):
+            if not os.path.exists(os.path.dirname(path)):
+                self.make_directory(os.path.dirname(path))
             self._new_names.append(path)
         super().make_directory(path)
 

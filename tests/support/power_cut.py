@@ -49,6 +49,8 @@ class PowerCut(CrashingFiles):
 
     def make_directory(self, path):
         if not os.path.exists(path):
+            if not os.path.exists(os.path.dirname(path)):
+                self.make_directory(os.path.dirname(path))
             self._step()
             self._changed(path, lambda: shutil.rmtree(path, ignore_errors=True))
         super().make_directory(path)

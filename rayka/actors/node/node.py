@@ -97,7 +97,7 @@ def lock_data_dir(data_dir: str) -> int:
 
     Raises BROKER_NOT_AVAILABLE if another broker has it.
     """
-    os.makedirs(data_dir, exist_ok=True)
+    RealFiles().make_lasting_directory(os.path.abspath(data_dir))
     descriptor = os.open(os.path.join(data_dir, ".broker.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -212,7 +212,7 @@ def start_node(spec: NodeSpec) -> RunningNode:
 
 def _start_actors(spec: NodeSpec, port: socket.socket) -> RunningNode:
     for directory in (spec.data_dir, *spec.log_dirs):
-        os.makedirs(directory, exist_ok=True)
+        RealFiles().make_lasting_directory(os.path.abspath(directory))
     spec = replace(spec, cluster_id=_known_cluster_id(spec))
     controller: Any = ray.remote(ControllerActor).options(**actor_options(spec, CONTROLLER_NAME)).remote(spec)
     directories = {path: _directory_id(path) for path in spec.log_dirs}

@@ -87,7 +87,7 @@ class LogDirectory:
         """
         path = os.path.abspath(path)
         try:
-            files.make_directory(path)
+            files.make_lasting_directory(path)
             lock = files.lock(os.path.join(path, LOCK_FILE))
             try:
                 properties = MetaProperties.settle(files, path, properties)

@@ -31,9 +31,7 @@ class DirectoryStore:
     def create(self) -> None:
         """See `RemoteStore.create`."""
         if not self._files.exists(self._marker):
-            if not self._files.exists(self._path):
-                self._files.make_directory(self._path)
-                self._files.sync_path(os.path.dirname(self._path))
+            self._files.make_lasting_directory(self._path)
             self._files.write_at(self._marker, _MARKER_TEXT, 0)  # by several actors at once, perhaps
             self._files.sync_path(self._marker)
             self._files.sync_path(self._path)

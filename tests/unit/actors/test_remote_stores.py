@@ -119,7 +119,7 @@ def test_objects_are_listed_by_prefix_and_deleted(store: RemoteStore) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_what_was_put_and_deleted_is_so_after_a_power_cut(tmp_path: Path, seed: int) -> None:
     files = PowerCut()
-    store = DirectoryStore(files, str(tmp_path / "store"))
+    store = DirectoryStore(files, str(tmp_path / "tiered" / "store"))
     store.create()
     for name in ("t/0/a.log", "t/0/b.log"):
         store.put(name, [b"records"])

@@ -25,7 +25,7 @@ from rayka.storage.log.log import Log
 from rayka.storage.log.replacement import CleanedSegment
 from rayka.types import TopicPartition
 from tests.support.compaction import compact
-from tests.support.faulty_files import FaultyFiles
+from tests.support.faulty_files import CrashingFiles, FaultyFiles
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, directory_bytes, read_values
 
 TOPIC_ID = uuid.UUID("0c706bbf-b9a6-483a-9aa2-a53a5dd0570a")
@@ -133,6 +133,22 @@ def fill(log: Log) -> None:
 
 
 @pytest.mark.usefixtures("indexes_at_once")
+def test_the_first_record_of_a_new_broker_outlasts_a_power_cut(tmp_path: Path) -> None:
+    """Also the names of the directories above the log have to be on the device."""
+    files = CrashingFiles()
+    path = tmp_path / "new" / "logs" / "partitions-1-00"
+    directory = LogDirectory.open(str(path), files, now_ms=NOW_MS)
+    log = directory.open_log(ORDERS, TOPIC_ID, LogConfig(flush_messages=1), now_ms=NOW_MS)
+    directory.opened()
+    append(log, b"a")
+    log.flush()
+    kill(directory, log)
+    files.lose_all()
+    again = open_log(open_directory(path))
+    again.update_high_watermark(1)
+    assert read_values(again) == {0: b"a"}
+
+
 def test_a_kill_in_the_middle_of_recovery_does_not_end_it(tmp_path: Path) -> None:
     """After a power cut every log is read as a whole, however often the broker is killed while it does so."""
     directory = open_directory(tmp_path)
