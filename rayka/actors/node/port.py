@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import errno
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 from rayka.errors import ErrorCode, RaykaError
 
@@ -31,16 +32,19 @@ def reserve_port(host: str, port: int, is_running: Callable[[], bool], timeout_s
             if is_running():
                 return _share(host, port)
             if time.monotonic() > deadline:
-                message = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
-                raise RaykaError(ErrorCode.INVALID_CONFIG, message) from error
+                raise _refusal(host, port, error) from error
         time.sleep(_RETRY_S)
 
 
 def free_port(host: str) -> int:
-    """A port that nobody uses now."""
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
+    """A port that nobody uses now. Raises INVALID_CONFIG if the host is none of this machine."""
+    try:
+        family, address = _address(host, 0)
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(address)
+            port: int = probe.getsockname()[1]
+    except OSError as error:
+        raise _refusal(host, 0, error) from error
     return port
 
 
@@ -51,10 +55,11 @@ def _claim(host: str, port: int) -> socket.socket:
     same moment the kernel refuses one here. Shut down again, the socket stays bound and takes no connections. From
     then on without SO_REUSEADDR, it keeps out everybody who binds the port without SO_REUSEPORT, as `_claim` does.
     """
-    claimed = socket.socket(_family(host), socket.SOCK_STREAM)
+    family, address = _address(host, port)
+    claimed = socket.socket(family, socket.SOCK_STREAM)
     try:
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        claimed.bind((host, port))
+        claimed.bind(address)
         claimed.listen()
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -67,13 +72,24 @@ def _claim(host: str, port: int) -> socket.socket:
 
 def _share(host: str, port: int) -> socket.socket:
     """Bind the port beside the node's processes."""
-    shared = socket.socket(_family(host), socket.SOCK_STREAM)
+    family, address = _address(host, port)
+    shared = socket.socket(family, socket.SOCK_STREAM)
     shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     with contextlib.suppress(OSError):  # those processes say what is wrong with it
-        shared.bind((host, port))
+        shared.bind(address)
     return shared
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+def _address(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
+    """Where to bind; of a name that has several addresses, one of IPv4. Raises OSError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a name that the resolver is not even asked for
+        raise OSError(errno.EINVAL, str(error)) from error
+    addresses = [(family, address) for family, _, _, _, address in found]
+    return min(addresses, key=lambda one: one[0] is not socket.AF_INET)
+
+
+def _refusal(host: str, port: int, error: OSError) -> RaykaError:
+    return RaykaError(ErrorCode.INVALID_CONFIG, f"cannot listen on {host}:{port}: {error.strerror}")

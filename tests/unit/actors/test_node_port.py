@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,38 @@ def test_a_second_broker_on_the_port_is_refused_with_the_address(host: str, serv
         with pytest.raises(RaykaError, match=f"cannot listen on {host}:{port}: Address already in use") as refused:
             reserve(port, host)
         assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("192.0.2.1", "Cannot assign requested address"),
+        ("unknown", "Name or service not known"),
+        ("a" * 64, "too long"),
+    ],
+)
+def test_a_host_that_is_not_this_machine_is_named_with_the_reason(
+    host: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def without_network(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "unknown":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(name, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_network)
+    for reserved in (lambda: reserve(9092, host), lambda: free_port(host)):
+        with pytest.raises(RaykaError, match=f"cannot listen on {host}:.*{reason}") as refused:
+            reserved()
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_a_name_that_has_only_an_address_of_ipv6_can_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address])
+    with reserve(0, "ip6-localhost") as reserved:
+        assert reserved.getsockname()[0] == "::1"
 
 
 def test_of_brokers_that_start_at_the_same_moment_one_gets_the_port() -> None:
