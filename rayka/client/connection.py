@@ -46,9 +46,10 @@ class ClusterConnection:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a Kafka client is given to find the cluster."""
+        """What a Kafka client is given to find the cluster: the brokers that serve, or all while none does."""
         brokers = sorted(self.broker.image.brokers.values(), key=lambda broker: broker.broker_id)
-        return ",".join(f"{broker.host}:{broker.port}" for broker in brokers if not broker.fenced)
+        serving = [broker for broker in brokers if not broker.fenced] or brokers
+        return ",".join(f"{broker.host}:{broker.port}" for broker in serving)
 
     def close(self) -> None:
         """Leave the cluster; it goes on. Safe to repeat."""

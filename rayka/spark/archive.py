@@ -20,10 +20,12 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.driver import class_path
 from rayka.spark.java import java_program, prepare_java
 
 _END_S = 60.0
+_MESSAGE_LENGTH = 500
 _QUIET = "-Xlog:cds=off"
 """Java says nothing where the archive does not fit: it goes on without."""
 
@@ -46,7 +48,7 @@ def archive_path() -> Path:
 
 
 def make_archive() -> Path:
-    """Make the archive of this machine anew, and return it. Raises CalledProcessError where Java can't."""
+    """Make the archive of this machine anew, and return it. Raises OSError, or KAFKA_STORAGE_ERROR if Java fails."""
     import rayka
 
     java = prepare_java()
@@ -61,9 +63,18 @@ def make_archive() -> Path:
         classes.write_text("\n".join(united(Path(each).read_text() for each in lists)))
         made = os.path.join(directory, archive.name)
         flags = ["-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={made}", "-Xlog:all=off"]
-        subprocess.run([java, *flags, "-cp", os.pathsep.join(class_path())], check=True, stdout=subprocess.DEVNULL)
+        _run(java, *flags, "-cp", os.pathsep.join(class_path()))
+        with open(made, "rb") as file:
+            os.fsync(file)  # Java would crash with one that a power cut had filled with zeros
         os.replace(made, archive)
     return archive
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip()[-_MESSAGE_LENGTH:]
+        raise RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Java ended with {done.returncode}: {said}")
 
 
 def _load_classes(topic: str, driver_list: str, executor_list: str) -> None:
@@ -90,8 +101,11 @@ def united(lists: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    """Make the archive, and say where it is."""
-    archive = make_archive()
+    """Make the archive, and say where it is, or why there is none."""
+    try:
+        archive = make_archive()
+    except (OSError, RaykaError) as error:
+        raise SystemExit(f"No archive was made: {error}") from None
     print(f"{archive}: {archive.stat().st_size >> 20} MB")
 
 

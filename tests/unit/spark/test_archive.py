@@ -31,6 +31,17 @@ def test_a_cache_that_cannot_be_looked_into_has_no_archive(cache, monkeypatch):
     assert archive.archive_options() == ""
 
 
+def test_a_cache_that_cannot_be_written_is_named(cache, monkeypatch):
+    java = cache / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(cache))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(java))
+    with pytest.raises(SystemExit, match=f"No archive was made: .*{java}"):
+        archive.main()
+
+
 def test_classes_of_two_processes_are_listed_once():
     driver = "java/lang/Object id: 0\norg/apache/spark/A id: 1\nB id: 2 super: 0 source: jar\n@lambda-proxy C run\n"
     executor = "java/lang/Object id: 0\norg/apache/spark/D id: 1\n"

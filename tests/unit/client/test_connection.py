@@ -1,16 +1,20 @@
-"""A program that finds no Ray is told so at once."""
+"""A program that finds no Ray is told so at once; one that finds it learns where the brokers are."""
 
 from __future__ import annotations
 
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 import ray
 
 import rayka
 import rayka.spark
+from rayka.client.connection import ClusterConnection
 from rayka.errors import ErrorCode, RaykaError
+
+HOSTS = (("b", 2), ("a", 1))
 
 
 @pytest.fixture
@@ -40,3 +44,12 @@ def test_a_spark_session_looks_for_ray_before_it_starts_java(nowhere, tmp_path, 
         rayka.spark.session()
     assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
     assert not started.exists()
+
+
+@pytest.mark.parametrize(("fenced", "expected"), [({1}, "b:2"), ({1, 2}, "a:1,b:2"), (set(), "a:1,b:2")])
+def test_clients_get_the_brokers_that_serve_or_all_while_none_does(fenced, expected):
+    brokers = {
+        port: SimpleNamespace(broker_id=port, host=host, port=port, fenced=port in fenced) for host, port in HOSTS
+    }
+    view = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
+    assert ClusterConnection(view, None, None, False, None).bootstrap_servers == expected
