@@ -82,6 +82,16 @@ def test_a_host_that_is_not_this_machine_is_named_with_the_reason(
         assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 def test_a_name_that_has_only_an_address_of_ipv6_can_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
     address = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address])
