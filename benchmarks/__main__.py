@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--no-warm-up", action="store_true", help="measure cold; quicker when profiling")
     parser.add_argument("--json", type=Path, help="for the results; default: benchmarks/results/DATE.json")
-    parser.add_argument("--note", default="", help="what a reader must know besides, for docs/performance.md")
+    parser.add_argument("--note", action="append", default=[], help="for docs/performance.md; may be repeated")
     parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md and its plots too")
     return parser.parse_args()
 
@@ -80,7 +80,7 @@ def main() -> int:
         date=f"{now:%Y-%m-%d}",
         commit=commit(),
         machine=machine(),
-        note=chosen.note,
+        notes=chosen.note,
     )
     chosen.dir.mkdir(parents=True, exist_ok=True)
     for number in range(1, chosen.rounds + 1):

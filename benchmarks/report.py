@@ -23,21 +23,23 @@ NAMES = {"rayka": "rayka", "rayka-4": "rayka, 4 actors", "kafka": "Kafka"}
 INTRODUCTION = """\
 # Performance
 
-rayka and Apache Kafka 4.4.0 (KRaft, one node, with the JVM flags of its own start script: G1, 1 GB heap) on one
-machine, with the same client (confluent-kafka) in a process of its own beside the broker. They take turns, and who goes
-first changes from round to round. Each broker is warmed up until two rates in a row differ by less than 5 %. A figure
-is the median of {rounds} rounds of {seconds:g} s, with the smallest and the largest of them in brackets. The ratio is
-rayka's median through Kafka's, and **better** says who is ahead; it is left empty where the ranges overlap. Absolute
-figures vary from machine to machine and from hour to hour: the ratio counts.
+This page compares rayka with Apache Kafka 4.4.0 on one machine. Kafka runs in KRaft mode on one node, with the JVM
+flags of its own start script (G1, 1 GB heap). Both are measured with the same client, confluent-kafka, in a separate
+process beside the broker. The brokers take turns, and the one that goes first changes from round to round. Each broker
+is warmed up until two consecutive rates differ by less than 5 %.
 
-"4 actors" is rayka with `partition.actors.per.node=4`, the default from 8 cores on: most connections then end in
-another process than their partition's leader. "CPU s" is the processor time of all processes of a broker, with Ray's.
-Where rayka's gateway polls busily (it does so while a client waits for small answers, and not on a machine with one
-core), its latency is bought with processor time, which "CPU s/M requests" shows.
+Each figure is the median of {rounds} rounds of {seconds:g} s, with the smallest and the largest of them in brackets.
+**Ratio** is rayka's median divided by Kafka's. **Better** names the broker that is ahead, and is empty where the ranges
+overlap. Absolute figures vary between machines and from hour to hour, so look at the ratios.
 
-- {date}, commit {commit}, {machine}
-- `{command}`
-- made from `{source}` with `python -m benchmarks.report`
+"4 actors" is rayka with `partition.actors.per.node=4`, the default on machines with 8 cores or more. Most connections
+then end in another process than their partition's leader. "CPU s" is the processor time of all processes of a broker;
+for rayka that includes Ray's. While a client waits for small responses, rayka's gateway polls busily (not on a machine
+with one core). That lowers latency at the cost of processor time, which "CPU s/M requests" shows.
+
+- Measured on {date}, commit {commit}, {machine}
+- Command: `{command}`
+- Generated from `{source}` with `python -m benchmarks.report`
 """
 
 
@@ -51,8 +53,8 @@ class Results:
     date: str = ""
     commit: str = ""
     machine: str = ""
-    note: str = ""
-    """What a reader of these figures must know besides, such as other load on the machine."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of these figures must also know, such as other load on the machine: one fact each, with its date."""
     warm_up: dict[str, list[list[float]]] = field(default_factory=dict)
     figures: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
 
@@ -85,7 +87,7 @@ def rows(results: Results) -> Iterator[tuple[str, ...]]:
 
 
 def compared(found: dict[str, list[float]], more_is_better: bool) -> tuple[str, str]:
-    """rayka's median through Kafka's, and who is ahead if the ranges do not overlap."""
+    """rayka's median divided by Kafka's, and who is ahead if the ranges do not overlap."""
     ours, theirs = found.get("rayka"), found.get("kafka")
     if not ours or not theirs or not median(theirs):
         return "-", ""
@@ -134,7 +136,8 @@ def commit() -> str:
 def write_page(results: Results, source: Path) -> None:
     """Write docs/performance.md and one plot for each measure that both brokers have."""
     text = INTRODUCTION.format(**asdict(results), source=source.resolve().relative_to(ROOT))
-    text += f"- {results.note}\n\n" if results.note else "\n"
+    text += "\nNotes:\n\n" + "".join(f"- {note}\n" for note in results.notes) if results.notes else ""
+    text += "\n"
     text += f"| what | {' | '.join(HEAD[1:])} |\n|{' --- |' * len(HEAD)}\n"
     text += "".join(f"| {' | '.join(row)} |\n" for row in rows(results))
     PLOTS.mkdir(parents=True, exist_ok=True)
