@@ -54,7 +54,7 @@ class Results:
     commit: str = ""
     machine: str = ""
     notes: list[str] = field(default_factory=list)
-    """What a reader of these figures must also know, such as other load on the machine: one fact each, with its date."""
+    """What a reader of these figures must also know, such as other load on the machine: one dated fact each."""
     warm_up: dict[str, list[list[float]]] = field(default_factory=dict)
     figures: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
 
