@@ -20,7 +20,8 @@ SUFFIX: Final = ".results"
 _CANCELLED: Final = b"cancelled:"
 _STATUS: Final = "status"
 _FETCH_BYTES: Final = 4 << 20
-_TEXT_LENGTH: Final = 10_000
+TEXT_LENGTH: Final = 10_000
+"""Of an error that is kept as text."""
 
 
 class Outcome(NamedTuple):
@@ -147,7 +148,7 @@ def _pickled(result: Any) -> bytes:
     try:
         return _pickled_error(result) if isinstance(result, BaseException) else dumps(result)
     except Exception:
-        return dumps(RuntimeError(repr(result)[:_TEXT_LENGTH]) if isinstance(result, BaseException) else repr(result))
+        return dumps(RuntimeError(repr(result)[:TEXT_LENGTH]) if isinstance(result, BaseException) else repr(result))
 
 
 def _pickled_error(error: BaseException) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Queue
-from rayka.serve.results import Results
+from rayka.serve.results import TEXT_LENGTH, Results
 from rayka.serve.task import FailedTask, Status, Task, Verdict, delivery_limit, retry_delay_ms, verdict
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Workers:
         """One task, if there is one."""
         try:
             leased = self._queue.wait(_LOOK_UP_S, self._is_stopping)
-        except RaykaError:
+        except Exception:  # whatever it is, a thread that ends takes no task ever again
             logger.exception("cannot get a task from the queue %s", self._queue.name)
             self._is_stopping.wait(_PAUSE_S)
             return
@@ -201,8 +201,8 @@ class Workers:
 
     def _put(self, queue: Queue | None, task: Task, error: BaseException, arguments: Any) -> None:
         if queue is not None:
-            text = "".join(traceback.format_exception(error))
-            queue.put(tuple(FailedTask(task.task_id, task.name, repr(error), text, *arguments)))
+            text = "".join(line[:TEXT_LENGTH] for line in traceback.format_exception(error))
+            queue.put(tuple(FailedTask(task.task_id, task.name, repr(error)[:TEXT_LENGTH], text, *arguments)))
 
     def _end(self, delivery: Delivery, status: Status, result: Any) -> None:
         self._write(delivery, status, result)

@@ -16,6 +16,7 @@ from rayka.client.cluster import Cluster
 from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Queue
 from rayka.queue.items import dumps
+from rayka.queue.waiting_reader import LeasedItem
 from rayka.serve.results import Results
 from rayka.serve.task import FailedTask, Status, Task, delivery_limit
 from rayka.serve.worker import Workers
@@ -248,6 +249,25 @@ def test_a_task_that_can_t_be_put_into_the_failed_queue_ends_with_its_last_deliv
     assert "was shut down" in str(error)
 
 
+def test_a_worker_goes_on_after_any_error_while_it_waits_for_a_task(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.serve.worker._PAUSE_S", 0.0)
+    wait, errors = Queue.wait, iter([OSError("the log's file is gone")])
+
+    def fail_once(self: Queue, *arguments: Any) -> LeasedItem | None:
+        for error in errors:
+            raise error
+        return wait(self, *arguments)
+
+    monkeypatch.setattr(Queue, "wait", fail_once)
+    tasks.enqueue("task", "double", 4)
+    workers = tasks.start(1, double=lambda number: 2 * number)
+    wait_until(lambda: next(errors, None) is None, ENOUGH_S, "it fails")
+    assert tasks.ended("task") == [(Status.SUCCESS, 8)]
+    assert workers.is_alive
+
+
 def test_a_result_that_can_t_be_pickled_is_stored_as_text(tasks: Tasks) -> None:
     tasks.enqueue("lock", "make")
     tasks.start(make=threading.Lock)
@@ -277,6 +297,24 @@ def test_a_result_of_many_megabytes_is_stored_and_one_that_is_too_large_fails_at
     assert status is Status.FAILURE
     assert "too large" in str(error)
     assert sorted(sizes) == [3 << 20, 5 << 20]
+
+
+def test_an_error_with_a_text_of_megabytes_is_not_taken_for_the_death_of_the_workers(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayka.serve.worker.retry_delay_ms", lambda count: 0)
+    monkeypatch.setattr("rayka.queue.settings.MAX_ITEM_BYTES", 4 << 20)
+
+    def explode() -> None:
+        raise ValueError("too much: " + (3 << 20) * "x")
+
+    tasks.enqueue("bad", "explode")
+    tasks.start(explode=explode)
+    ((status, error),) = tasks.ended("bad")
+    assert (status, type(error)) == (Status.FAILURE, ValueError)
+    failed = FailedTask(*tasks.failed.get(timeout=ENOUGH_S))
+    assert failed.error.startswith("ValueError('too much: ")
+    assert "raise ValueError" in failed.traceback
 
 
 class NeedsTwo(Exception):
