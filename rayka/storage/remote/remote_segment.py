@@ -7,6 +7,7 @@ from rayka.storage.remote.chunk_cache import CachedChunk, ChunkCache
 from rayka.storage.remote.segment_metadata import RemoteLogSegmentMetadata
 from rayka.storage.remote.store import RemoteStore, SegmentObject, object_name
 from rayka.storage.segments.segment import Segment
+from rayka.storage.segments.transaction_index import TransactionIndex
 
 _MAX_INDEX_BYTES = 1 << 30
 _INDEX_INTERVAL = 4096
@@ -32,6 +33,8 @@ class RemoteSegment(Segment):
         )
         self.directory = directory
         """Where its indexes are; nothing else is there."""
+        if not metadata.is_transaction_index_empty:  # one that has left the cache must not say that nothing was aborted
+            self.transaction_index = TransactionIndex(files, self.transaction_index.path, must_exist=True)
         self.metadata = metadata
         self.size = metadata.size
         self.index_bytes = 0

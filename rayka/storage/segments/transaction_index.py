@@ -28,16 +28,17 @@ _last_offset = attrgetter("last_offset")
 
 
 class TransactionIndex:
-    """The file, which exists only once a transaction was aborted.
+    """The file, which exists only once a transaction was aborted. With `must_exist` a missing one is an error.
 
     New entries are in memory until `write`: an append whose batch is in the log already can't fail any more.
     """
 
     ENTRY_BYTES: Final = _ENTRY.size
 
-    def __init__(self, files: RealFiles, path: str) -> None:
+    def __init__(self, files: RealFiles, path: str, *, must_exist: bool = False) -> None:
         self._files = files
         self.path = path
+        self._must_exist = must_exist
         self._entries: list[AbortedTxn] | None = None
         self._written = 0
 
@@ -95,6 +96,8 @@ class TransactionIndex:
         try:
             descriptor = self._files.open(self.path, read_only=True)
         except FileNotFoundError:
+            if self._must_exist:
+                raise
             self._entries, self._written = [], 0
             return
         try:
@@ -119,6 +122,8 @@ class TransactionIndex:
         try:
             data = self._files.read_file(self.path + suffix)
         except FileNotFoundError:
+            if self._must_exist:
+                raise
             return []
         whole = data[: len(data) - len(data) % _ENTRY.size]
         return [AbortedTxn._make(entry[1:]) for entry in _ENTRY.iter_unpack(whole)]

@@ -172,8 +172,9 @@ def test_the_first_record_at_a_time_is_found(tiered: TieredLog, offset: int) -> 
     assert tiered.reader.offset_for_timestamp(segments, NOW_MS + 1_000, 0) is None
 
 
-def test_transactions_that_were_aborted_in_any_segment_are_told(tmp_path: Path) -> None:
-    tiered = TieredLog(tmp_path, CONFIG)
+def with_aborted_transaction(path: Path) -> TieredLog:
+    """A log with a transaction, begun at offset 5, that was aborted in a segment that is in the store alone."""
+    tiered = TieredLog(path, CONFIG)
     log = tiered.log
     tiered.append(5)
     transactional = batch(b"0 x", producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
@@ -186,13 +187,43 @@ def test_transactions_that_were_aborted_in_any_segment_are_told(tmp_path: Path) 
     tiered.append(60)
     tiered.copy()
     log.delete_old_segments(NOW_MS)
-    segments = tiered.remote.lineage(log.leader_epochs)
+    return tiered
+
+
+def test_transactions_that_were_aborted_in_any_segment_are_told(tmp_path: Path) -> None:
+    tiered = with_aborted_transaction(tmp_path)
+    segments = tiered.remote.lineage(tiered.log.leader_epochs)
 
     found, is_complete = tiered.reader.aborted_transactions(segments, 3, 20)
 
     assert [AbortedTransaction(each.producer_id, each.first_offset) for each in found] == [(9, 5)]
     assert is_complete
     assert tiered.reader.aborted_transactions(segments, 3, 5)[0] == []
+
+
+class LeavingFiles(RealFiles):
+    """The indexes of a segment leave the cache just before that of its transactions is read, once."""
+
+    def __init__(self) -> None:
+        self.are_gone = False
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+        """See `RealFiles.open`."""
+        if path.endswith(".txnindex") and not create and not self.are_gone:
+            self.are_gone = True
+            self.remove_directory(str(Path(path).parent))
+        return super().open(path, create=create, read_only=read_only)
+
+
+def test_an_index_that_leaves_the_cache_does_not_say_that_nothing_was_aborted(tmp_path: Path) -> None:
+    tiered, files = with_aborted_transaction(tmp_path), LeavingFiles()
+    limits = ReaderLimits(1_000, 1 << 20, lambda: 1 << 20)
+    reader = RemoteLogReader(files, str(tmp_path / "small"), tiered.store, limits, lambda _: None)
+    segments = tiered.remote.lineage(tiered.log.leader_epochs)
+
+    with pytest.raises(FileNotFoundError):
+        reader.aborted_transactions(segments, 3, 20)
+    assert files.are_gone
 
 
 def test_a_copy_waits_as_long_as_its_lag_asks_for(tmp_path: Path) -> None:
