@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import ray
@@ -26,6 +27,8 @@ from rayka.spark.driver import Driver, java_has_ended
 from rayka.spark.java import java_options, prepare_java, require_java_on_ray
 from rayka.spark.worker.splits import StartWorker
 
+logger = logging.getLogger(__name__)
+
 NAMESPACE = "spark.rayka.namespace"
 """The setting in which a session remembers where its broker is."""
 TABLES = "spark.rayka.tables"
@@ -42,6 +45,7 @@ _DEFAULTS = {
 _DAEMON = "spark.python.daemon.module"
 _WITH_TABLES = {TABLES: "true", _DAEMON: "rayka.spark.worker.ray_daemon"}
 _WITHOUT_TABLES = {TABLES: "false", _DAEMON: "rayka.spark.worker.daemon"}
+_EXECUTOR_CPUS = "spark.ray.raydp_spark_executor.actor.resource.cpu"
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 _COLLECTOR = "-XX:+UseParallelGC"
 """Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
@@ -82,6 +86,7 @@ def session(
         driver.stop()
         raise
     _running.append((spark, driver))
+    _warn_unless_executors_fit(spark)
     if has_tables:
         _in_background(lambda: prepare_leaders(ray_cluster.connection().broker, namespace))
     joined = ray_cluster if has_tables else None
@@ -135,10 +140,33 @@ def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
     return settings
 
 
+def _resources() -> list[Mapping[str, float]]:
+    """Those of each node of Ray."""
+    return [node["Resources"] for node in cast(Any, ray.nodes)() if node["Alive"]]
+
+
+def _warn_unless_executors_fit(spark: SparkSession) -> None:
+    context: Any = spark.sparkContext
+    settings = context.getConf()
+    cpus = float(settings.get(_EXECUTOR_CPUS, settings.get("spark.executor.cores")))
+    missing = missing_resources(_resources(), cpus, context._jsc.sc().executorMemory() << 20)
+    if missing is not None:
+        logger.warning("%s", missing)
+
+
+def missing_resources(nodes: Sequence[Mapping[str, float]], cpus: float, memory_bytes: int) -> str | None:
+    """What an executor needs that no node has, None if one does. Ray waits for such a node, and queries with it."""
+    if any(node.get("CPU", 0.0) >= cpus and node.get("memory", 0.0) >= memory_bytes for node in nodes):
+        return None
+    found = " or ".join(f"{node.get('CPU', 0.0):g} CPUs and {node.get('memory', 0.0) / 2**20:.0f} MB" for node in nodes)
+    needed = f"{cpus:g} CPUs and {memory_bytes >> 20} MB"
+    return f"Queries wait until Ray has a node for an executor, which needs {needed}: now a node has {found}"
+
+
 def _has_tables(ray_cluster: RayCluster) -> str:
     """Whether tables serve better: in a large object store, on several nodes, or where old records are elsewhere."""
-    nodes = [node for node in cast(Any, ray.nodes)() if node["Alive"]]
-    has_room = all(node["Resources"].get("object_store_memory", 0) >= _SMALL_STORE_BYTES for node in nodes)
+    nodes = _resources()
+    has_room = all(node.get("object_store_memory", 0) >= _SMALL_STORE_BYTES for node in nodes)
     is_tiered = ray_cluster.connection().broker.config[SYSTEM_ENABLE]
     return "true" if has_room or is_tiered or len(nodes) > 1 else "false"
 

@@ -1,4 +1,4 @@
-"""Sessions go on from a Java that was killed, which PySpark itself does not notice."""
+"""Sessions go on from a Java that was killed, and say what an executor needs that Ray does not have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from pyspark import SparkContext
 
 from rayka.spark.driver import forget_java, java_has_ended
+from rayka.spark.sessions import missing_resources
 
 
 @pytest.fixture
@@ -31,3 +32,18 @@ def test_java_that_was_killed_is_started_again(process):
     forget_java()
     assert SparkContext._gateway is None
     assert not java_has_ended()
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory_mb", "fits"), [(2, 1024, True), (4, 1024, False), (2, 4096, False), (0.5, 2048, True)]
+)
+def test_an_executor_that_no_node_of_ray_has_room_for_is_named(cpus, memory_mb, fits):
+    nodes = [{"CPU": 2.0, "memory": float(2048 << 20)}, {"memory": float(8192 << 20)}]
+    missing = missing_resources(nodes, cpus, memory_mb << 20)
+    if fits:
+        assert missing is None
+    else:
+        assert missing == (
+            f"Queries wait until Ray has a node for an executor, which needs {cpus:g} CPUs and {memory_mb} MB:"
+            " now a node has 2 CPUs and 2048 MB or 0 CPUs and 8192 MB"
+        )
