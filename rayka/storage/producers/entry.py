@@ -115,8 +115,7 @@ class ProducerEntry:
 
     def append(self, header: BatchHeader, last_offset: int, seen_ms: int) -> None:
         """Remember a batch that was appended at `seen_ms`."""
-        if header.producer_epoch != self.producer_epoch:
-            self.move_to_epoch(header.producer_epoch)
+        self.move_to_epoch(header.producer_epoch)
         delta, timestamp = header.last_offset_delta, header.max_timestamp
         self.batches.append(AppendedBatch(header.last_sequence, last_offset, delta, timestamp))
         self.last_seen_ms = seen_ms

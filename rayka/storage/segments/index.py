@@ -143,7 +143,7 @@ class AbstractIndex:
         return low
 
     def _append(self, first: int, second: int) -> None:
-        memory = self._memory if self._memory is not None else self.load()
+        memory = self.load()
         memory += self.ENTRY.pack(first, second)
 
     @property
@@ -222,8 +222,7 @@ class TimeIndex(AbstractIndex):
 
     def append_if_later(self, timestamp: int, offset: int) -> None:
         """Add an entry unless the last one already says as much."""
-        last = self._last if self._last is not None else self.last_entry()
-        if timestamp > last.timestamp:
+        if timestamp > self.last_entry().timestamp:
             self._append(timestamp, offset - self.base_offset)
             self._last = TimestampOffset(timestamp, offset)
 
