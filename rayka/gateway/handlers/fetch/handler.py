@@ -103,9 +103,10 @@ class Fetch:
         request = self._request
         wanted = [self._wanted(index) for index in self._indexes]
         names = [one.topic_partition for one in wanted]
-        response_bytes, waits_for_more = self._response_bytes(names), request.min_bytes > _LEAST_SHARE_BYTES
+        is_copied, waits_for_more = self._is_copied(names), request.min_bytes > _LEAST_SHARE_BYTES
+        response_bytes = _COPIED_BYTES if is_copied else _RESPONSE_BYTES
         max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
-        if not waits_for_more or response_bytes == _COPIED_BYTES:
+        if is_copied or not waits_for_more:
             max_bytes = min(max_bytes, response_bytes)
         if not waits_for_more:
             share = max(_LEAST_SHARE_BYTES, response_bytes // len(wanted))
@@ -123,10 +124,9 @@ class Fetch:
         )
         self._when_done(future, self._fetched)
 
-    def _response_bytes(self, names: list[TopicPartition]) -> int:
-        """The size of a response that spares the client and the broker requests, and this process memory."""
-        is_sent_from_files = not self._is_converted and self._context.broker.partitions.are_on_this_node(names)
-        return _RESPONSE_BYTES if is_sent_from_files else _COPIED_BYTES
+    def _is_copied(self, names: list[TopicPartition]) -> bool:
+        """Whether this process has the records in memory, and does not send them from this node's files."""
+        return self._is_converted or not self._context.broker.partitions.are_on_this_node(names)
 
     def _wanted(self, index: int) -> FetchPartition:
         name, partition = self._names[index], self._fetch.partitions[index]
