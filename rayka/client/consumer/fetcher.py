@@ -90,6 +90,8 @@ class Fetcher:
             self._find(lost)
         if found and (room := self._config.fetch_max_bytes - self._buffered_bytes()) > 0:
             self._fetch(found, room)
+        if not self._fetches:
+            self._files.close()  # the program may take its time, and the disk needs the blocks of deleted segments
 
     def take(self, limit: int) -> dict[TopicPartition, ConsumerRecords]:
         """At most `limit` records that are there. Raises a partition's error if there are none before it."""
@@ -251,6 +253,7 @@ class Fetcher:
         self, asked: Sequence[tuple[AssignedPartition, int]], fetch: asyncio.Future[list[FetchResult]]
     ) -> None:
         self._fetches.discard(fetch)
+        self._files.drop_deleted()
         if self._is_closed:
             return
         results = [_LOST] * len(asked) if fetch.cancelled() or fetch.exception() else fetch.result()

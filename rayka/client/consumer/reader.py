@@ -14,7 +14,7 @@ from rayka.client.loop import AsyncClosing, Closing, Shell, at_home, blocking, b
 from rayka.client.settings import ConsumerConfig, ConsumerOptions, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
-from rayka.gateway.server.segment_files import SegmentFiles, SegmentGone
+from rayka.storage.segments.reader import SegmentReader
 from rayka.types import FetchPartition, FetchResult, FileSlice, IsolationLevel, OffsetSpec, TopicPartition
 
 _TIMEOUT_MS = 30_000
@@ -63,7 +63,6 @@ class AsyncReader(AsyncClosing):
         self.config = configure(ConsumerConfig, config)
         self.home = home or asyncio.get_running_loop()
         self._broker = broker
-        self._files = SegmentFiles()
 
     @at_home
     async def fetch(
@@ -111,8 +110,7 @@ class AsyncReader(AsyncClosing):
 
     @at_home
     async def close(self) -> None:
-        """Close the files that are open."""
-        self._files.close()
+        """End it. Between fetches it holds nothing."""
 
     async def _offset(self, topic: str, partition: int, timestamp: int, timeout_ms: int) -> int:
         wanted = TopicPartition(topic, partition)
@@ -176,7 +174,7 @@ class AsyncReader(AsyncClosing):
         if result.error:
             raise RaykaError(ErrorCode(result.error), reason)
         assert request.topic_id is not None  # what a leader serves is in the image
-        data = await self._bytes(topic_partition, result)
+        data = await _bytes(result)
         completed_fetch = CompletedFetch(
             topic_partition, request.offset, data, result.aborted_transactions, self.config
         )
@@ -192,16 +190,6 @@ class AsyncReader(AsyncClosing):
             request.topic_id,
         )
 
-    async def _bytes(self, topic_partition: TopicPartition, result: FetchResult) -> bytes | bytearray:
-        if not isinstance(result.records, FileSlice):
-            return result.records or b""
-        position, size = result.records.position, result.records.size
-        try:
-            file = self._files.open(result.records)
-            return await asyncio.get_running_loop().run_in_executor(None, file.read, size, position)
-        except (OSError, SegmentGone) as error:
-            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic_partition}: {error}") from error
-
 
 class Reader(Shell[AsyncReader], Closing):
     """The blocking form of `AsyncReader`; any number of threads may use it."""
@@ -210,6 +198,12 @@ class Reader(Shell[AsyncReader], Closing):
     multifetch = blocking(AsyncReader.multifetch)
     get_offsets_before = blocking(AsyncReader.get_offsets_before)
     close = blocking_close(AsyncReader.close)
+
+
+async def _bytes(result: FetchResult) -> bytes | bytearray:
+    if isinstance(result.records, FileSlice):
+        return await asyncio.get_running_loop().run_in_executor(None, SegmentReader().read, result.records)
+    return result.records or b""
 
 
 def _require_valid(request: FetchRequest) -> None:

@@ -22,7 +22,7 @@ from rayka.types import FileSlice
 
 _MAX_OPEN_FILES = 256
 _LOOK_S = 1.0
-"""While files are opened, those that were deleted are looked for so often."""
+"""Deleted files are looked for at most so often."""
 _closing = ThreadPoolExecutor(1, thread_name_prefix="rayka-close")
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -119,8 +119,11 @@ class SegmentFiles:
         self._files.clear()
 
     def drop_deleted(self) -> None:
-        """Drop the files that were deleted. Takes less than a microsecond for each file."""
-        self._looked_s = time.monotonic()
+        """Drop the files that were deleted, unless that was just done. Takes less than a microsecond for each file."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
         for path in [path for path, file in self._files.items() if file.is_deleted]:
             del self._files[path]
 
@@ -135,8 +138,7 @@ class SegmentFiles:
         return file
 
     def _open(self, source: FileSlice) -> SegmentFile:
-        if time.monotonic() - self._looked_s > _LOOK_S:
-            self.drop_deleted()
+        self.drop_deleted()
         file = self._files[source.path] = _find(source)
         if len(self._files) > self._max_open_files:
             self._files.popitem(last=False)

@@ -24,6 +24,7 @@ from rayka.storage.format.records import read_batch
 from rayka.testing import wait_until
 from rayka.types import FetchPartition, IsolationLevel, TimestampType, TopicPartition
 from tests.support.client_connection import LocalConnection
+from tests.support.descriptors import open_files
 from tests.support.faulty_partitions import FaultyPartitions
 from tests.unit.client.interrupts import interrupt_next_answer
 
@@ -678,3 +679,19 @@ def test_the_asynchronous_form_in_a_loop_of_the_programs_own(cluster: Cluster) -
             return [record.offset for record in polled[EVENTS]] + [record.offset async for record in consumer]
 
     assert asyncio.run(program()) == [*range(10, 1000)]
+
+
+@pytest.mark.parametrize("is_polled", [True, False])
+def test_the_disk_gets_the_blocks_of_segments_back_that_were_read(
+    cluster: Cluster, tmp_path: Path, is_polled: bool
+) -> None:
+    """Retention deletes them while the consumer waits for records, or for its program to take those that are there."""
+    fill(cluster, 1)
+    by_log = open_files(tmp_path)
+    consumer = reader(cluster)
+    take(consumer, 1)
+    if not is_polled:
+        consumer.pause(EVENTS)
+    for log in tmp_path.rglob("*.log"):
+        log.unlink()
+    wait_until(lambda: open_files(tmp_path) == by_log, 60, "the consumer has closed the deleted file")

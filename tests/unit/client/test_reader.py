@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rayka.client.cluster import Cluster
 from rayka.client.consumer.reader import FetchRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import OffsetSpec
+from tests.support.descriptors import open_files
 from tests.support.faulty_partitions import FaultyPartitions
 from tests.unit.client.test_consumer import fill
 
@@ -120,3 +122,12 @@ def test_the_asynchronous_form(cluster: Cluster) -> None:
             return len((await reader.fetch("events", 0, 1)).records)
 
     assert asyncio.run(program()) == 2
+
+
+def test_a_reader_keeps_no_segment_open_between_fetches(cluster: Cluster, tmp_path: Path) -> None:
+    """Else the disk would not get the blocks back of those that retention deletes."""
+    fill(cluster, 1)
+    by_log = open_files(tmp_path)
+    reader = cluster.reader()
+    assert len(reader.fetch("events", 0, 0).records) == 1
+    assert open_files(tmp_path) == by_log
