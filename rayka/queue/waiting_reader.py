@@ -42,17 +42,19 @@ class WaitingReader(QueueReader):
     def wait(self, holder: Hashable, wait_s: float, unless: threading.Event) -> LeasedItem | None:
         """Lease the next item for the holder; None if none came, and when it is the holder's turn after `unless`.
 
-        Raises RaykaError: UNKNOWN_TOPIC_OR_PARTITION after the queue was deleted, INVALID_REQUEST after `end`.
+        Once `unless` is set the connection to the leader is closed. Raises RaykaError: UNKNOWN_TOPIC_OR_PARTITION after
+        the queue was deleted, INVALID_REQUEST after `end`.
         """
         with self._turn:
-            if unless.is_set():
-                self._channel.close()
-                return None
-            if self._error is not None:
-                raise self._error
-            return self._wait(holder, wait_s)
+            try:
+                return None if unless.is_set() else self._wait(holder, wait_s)
+            finally:
+                if unless.is_set():
+                    self._channel.close()
 
     def _wait(self, holder: Hashable, wait_s: float) -> LeasedItem | None:
+        if self._error is not None:
+            raise self._error
         if not self._topic.is_known:
             self._loop.run(self._topic.wait_until_known())
         self._note_epochs()

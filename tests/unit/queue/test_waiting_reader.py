@@ -10,11 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from rayka.actors.channel.frames import HEADER, encode
+from rayka.actors.channel.requests import ShareFetched, encode_value
 from rayka.actors.share.waiters import GroupPartition
 from rayka.client.cluster import Cluster
 from rayka.queue import Queue
 from rayka.queue.items import loads
 from rayka.queue.waiting_reader import LeasedItem
+from rayka.share.requests import ShareFetchResult
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
 
@@ -118,3 +121,23 @@ def test_a_leader_that_closes_the_connection_is_asked_through_the_event_loop(
         server.accept()[0].close()
         waiting.queue.put("here")
         assert got(item)[0] == "here"
+
+
+def test_a_thread_that_ends_with_its_wait_leaves_no_connection(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"\0leader-{os.urandom(8).hex()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        monkeypatch.setattr(waiting.queue._here.broker.partitions, "channel_of", lambda _: (path, 0))
+        item = waiting.wait()
+        leader = server.accept()[0]
+        with leader:
+            leader.settimeout(ENOUGH_S)
+            _, correlation_id, operation, *_ = HEADER.unpack_from(leader.recv(65_536))
+            waiting.stopped.set()
+            nothing = encode_value(ShareFetched(0, (ShareFetchResult(),)))
+            leader.sendall(encode(operation, correlation_id, nothing))
+            assert item.result(ENOUGH_S) is None
+            assert leader.recv(1) == b"", "the connection is open"
