@@ -19,11 +19,10 @@ import ray._private.services as ray_services
 import ray.exceptions
 
 from rayka.actors.controller.actor import ControllerActor
-from rayka.actors.controller.watch import find_controller
 from rayka.actors.node.answers import answers
 from rayka.actors.node.gateway import GatewayActor
 from rayka.actors.node.options import actor_options
-from rayka.actors.node.port import free_port, reserve_port
+from rayka.actors.node.port import free_port, reserve_port, runs_here
 from rayka.actors.node.ray_settings import added, ray_settings
 from rayka.actors.node.spec import CONTROLLER_NAME, DEFAULT_NAMESPACE, NodeSpec, private_dir
 from rayka.config import BrokerConfig
@@ -202,7 +201,7 @@ def start_node(spec: NodeSpec) -> RunningNode:
 
     Raises REQUEST_TIMED_OUT if one of them does not start, and INVALID_CONFIG if the port is not free.
     """
-    port = reserve_port(spec.host, spec.port, lambda: _has_controller(spec.namespace))
+    port = reserve_port(spec.host, spec.port, lambda: runs_here(spec.socket_dir))
     try:
         return _start_actors(spec, port)
     except BaseException:
@@ -241,14 +240,6 @@ def _directory_id(path: str) -> uuid.UUID:
     """The id by which a log directory is known, wherever it is moved to (KIP-858); a new one if it has none."""
     known = MetaProperties.read(RealFiles(), path)
     return uuid.uuid4() if known is None else known.directory_id
-
-
-def _has_controller(namespace: str) -> bool:
-    """Whether a broker of ours runs already."""
-    with contextlib.suppress(RaykaError):
-        find_controller(namespace)
-        return True
-    return False
 
 
 def _stop_actors(actors: tuple[Any, ...]) -> None:

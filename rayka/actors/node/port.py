@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -34,6 +36,15 @@ def reserve_port(host: str, port: int, is_running: Callable[[], bool], timeout_s
             if time.monotonic() > deadline:
                 raise _refusal(host, port, error) from error
         time.sleep(_RETRY_S)
+
+
+def runs_here(socket_dir: str) -> bool:
+    """Whether a process of this node's broker listens on its local channel. A cluster may run, and not on this node."""
+    for path in glob.glob(os.path.join(glob.escape(socket_dir), "*.sock")):
+        with socket.socket(socket.AF_UNIX) as channel, contextlib.suppress(OSError):
+            channel.connect(path)
+            return True
+    return False
 
 
 def free_port(host: str) -> int:

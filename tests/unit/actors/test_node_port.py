@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
+import tempfile
 import threading
 from typing import Any
 
 import pytest
 
-from rayka.actors.node.port import free_port, reserve_port
+from rayka.actors.node.port import free_port, reserve_port, runs_here
 from rayka.errors import ErrorCode, RaykaError
 
 HOST = "127.0.0.1"
@@ -134,3 +136,14 @@ def test_a_starter_shares_the_port_with_the_processes_that_an_earlier_one_left()
         socket.create_connection((HOST, port)).close()
         with pytest.raises(RaykaError):
             reserve(port)
+
+
+def test_only_processes_of_this_node_and_broker_count_as_running() -> None:
+    """Another node of the cluster may have a controller while a broker of another cluster has the port here."""
+    with tempfile.TemporaryDirectory(prefix="rayka-", dir="/tmp") as directory:  # the path of a socket is short
+        assert not runs_here(directory)
+        with socket.socket(socket.AF_UNIX) as channel:
+            channel.bind(os.path.join(directory, "partitions-1-00.1.sock"))
+            channel.listen()
+            assert runs_here(directory)
+        assert not runs_here(directory), "a killed process leaves its name behind"
