@@ -8,6 +8,7 @@ KAFKA_STORAGE_ERROR in one place, `storing`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -20,6 +21,8 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import Buffer
 
 _READ_BYTES = 1 << 20
+_NOT_SYNCED = (errno.EACCES, errno.EPERM, errno.EINVAL)
+"""What a parent gives that must not be read, or that is of a read-only file system or an automounter."""
 
 
 class FileStatus(NamedTuple):
@@ -75,8 +78,11 @@ class RealFiles:
         if not self.exists(parent):
             self.make_lasting_directory(parent)
         self.make_directory(path)
-        with contextlib.suppress(PermissionError):  # a parent that must not be read
+        try:
             self.sync_path(parent)
+        except OSError as error:
+            if error.errno not in _NOT_SYNCED:
+                raise
 
     def remove_directory(self, path: str) -> None:
         """Remove a directory and all that is in it."""

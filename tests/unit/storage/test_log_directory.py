@@ -132,7 +132,6 @@ def fill(log: Log) -> None:
         append(log, b"x" * 5000)
 
 
-@pytest.mark.usefixtures("indexes_at_once")
 def test_the_first_record_of_a_new_broker_outlasts_a_power_cut(tmp_path: Path) -> None:
     """Also the names of the directories above the log have to be on the device."""
     files = CrashingFiles()
@@ -149,6 +148,14 @@ def test_the_first_record_of_a_new_broker_outlasts_a_power_cut(tmp_path: Path) -
     assert read_values(again) == {0: b"a"}
 
 
+def test_a_directory_below_a_file_system_that_syncs_nothing_can_be_used() -> None:
+    """Such as a read-only image, or the root of an automounter."""
+    with pytest.raises(OSError, match="Invalid argument"):
+        RealFiles().sync_path("/proc")
+    RealFiles().make_lasting_directory("/proc/self")
+
+
+@pytest.mark.usefixtures("indexes_at_once")
 def test_a_kill_in_the_middle_of_recovery_does_not_end_it(tmp_path: Path) -> None:
     """After a power cut every log is read as a whole, however often the broker is killed while it does so."""
     directory = open_directory(tmp_path)
