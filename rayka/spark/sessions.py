@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import ray
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from rayka.actors.controller.watch import find_controller
@@ -83,7 +84,7 @@ def session(
     try:
         spark = _started(app_name, driver, _WITH_TABLES if has_tables else _WITHOUT_TABLES)
     except BaseException:
-        driver.stop()
+        _abandon(driver)
         raise
     _running.append((spark, driver))
     _warn_unless_executors_fit(spark)
@@ -102,6 +103,14 @@ def _started(app_name: str, driver: Driver, defaults: Mapping[str, str]) -> Spar
     )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _abandon(driver: Driver) -> None:
+    """The session did not start, or was interrupted: Spark would give what there is of it to the next one."""
+    context: Any = SparkContext._active_spark_context
+    if context is not None and driver.runs():
+        context.stop()
+    driver.stop()
 
 
 def ray_cluster_of(spark: SparkSession) -> RayCluster:
@@ -123,10 +132,11 @@ def stop() -> None:
 
 
 def _require_stopped() -> None:
-    for spark, _ in _running:
-        context: Any = spark.sparkContext
-        if context._jsc is not None and not java_has_ended():
-            raise RaykaError(ErrorCode.INVALID_REQUEST, "Spark runs already: call rayka.spark.stop() first")
+    """Spark would give the session that runs, whoever has started it and with whatever master."""
+    context: Any = SparkContext._active_spark_context
+    if context is not None and context._jsc is not None and not java_has_ended():
+        message = "Spark runs already: call rayka.spark.stop() first, or stop() of a session that is not of rayka"
+        raise RaykaError(ErrorCode.INVALID_REQUEST, message)
     stop()
 
 

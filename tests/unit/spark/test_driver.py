@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
+from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.driver import forget_java, java_has_ended
-from rayka.spark.sessions import missing_resources
+from rayka.spark.sessions import missing_resources, session
 
 
 @pytest.fixture
@@ -47,3 +48,10 @@ def test_an_executor_that_no_node_of_ray_has_room_for_is_named(cpus, memory_mb, 
             f"Queries wait until Ray has a node for an executor, which needs {cpus:g} CPUs and {memory_mb} MB:"
             " now a node has 2 CPUs and 2048 MB or 0 CPUs and 8192 MB"
         )
+
+
+def test_a_session_does_not_take_a_spark_that_the_program_has_started_otherwise(monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace(_jsc=object()))
+    with pytest.raises(RaykaError, match="Spark runs already") as refused:
+        session()
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
