@@ -62,7 +62,7 @@ def fetch(core: GroupCoordinator, request: OffsetFetchRequest) -> OffsetFetchRes
     error = NONE if group is None else core.state.rules(group).fetch(request.member_id, request.member_epoch)
     if error is not NONE:
         return OffsetFetchResponse(request.group_id, error)
-    return core.state.offsets.fetch(request)
+    return core.state.offsets.fetch(request, core.state.topics)
 
 
 def delete(core: GroupCoordinator, request: OffsetDeleteRequest, now: Now) -> Result[OffsetDeleteResponse]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
 from rayka.coordinator.codec import ZERO_UUID
@@ -23,6 +23,7 @@ from rayka.coordinator.groups.requests import (
 from rayka.coordinator.groups.settings import GroupSettings
 from rayka.coordinator.groups.steps import Respond, RespondEach
 from rayka.coordinator.result import Result
+from rayka.coordinator.topics import Topics
 from rayka.errors import ErrorCode
 from rayka.types import NO_PRODUCER_ID
 
@@ -69,15 +70,21 @@ class Offsets:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return check.partition(offset) if check.partition else NONE
 
-    def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """The committed offsets of some partitions, or of all."""
+    def fetch(self, request: OffsetFetchRequest, topics: Topics) -> OffsetFetchResponse:
+        """The committed offsets of some partitions, or of all.
+
+        Those of a deleted topic may still be here, if no coordinator was there to see it or its tombstones could not
+        be written. They do not count for a new topic of that name, also if the request names the topic without its id.
+        """
         offsets = self.committed.get(request.group_id, {})
         unstable = self._unstable(request.group_id) if request.require_stable else frozenset()
-        partitions: Iterable[OffsetPartition] = (
-            (OffsetPartition(*key) for key in sorted(offsets)) if request.partitions is None else request.partitions
-        )
+        if request.partitions is None:
+            known = sorted(key for key, one in offsets.items() if _belongs_to(one.value, key[0], ZERO_UUID, topics))
+            partitions = tuple(OffsetPartition(*key) for key in known)
+        else:
+            partitions = request.partitions
         return OffsetFetchResponse(
-            request.group_id, offsets=tuple(_fetched(partition, offsets, unstable) for partition in partitions)
+            request.group_id, offsets=tuple(_fetched(wanted, offsets, unstable, topics) for wanted in partitions)
         )
 
     def _unstable(self, group_id: str) -> frozenset[tuple[str, int]]:
@@ -211,17 +218,21 @@ def _value(offset: CommittedOffset, now_ms: int, expire_ms: int) -> OffsetCommit
     )
 
 
-def _of_another_topic(offset: OffsetCommitValue, topic_id: uuid.UUID) -> bool:
-    """Whether the topic was deleted and created again since the commit."""
-    return ZERO_UUID not in (topic_id, offset.topic_id) and topic_id != offset.topic_id
+def _belongs_to(offset: OffsetCommitValue, topic: str, topic_id: uuid.UUID, topics: Topics) -> bool:
+    """Whether the topic with this id, or the present one of this name, is the one that the offset was committed of."""
+    if topic_id == ZERO_UUID and topic in topics.by_name:
+        topic_id = topics.by_name[topic].topic_id
+    return ZERO_UUID in (topic_id, offset.topic_id) or topic_id == offset.topic_id
 
 
-def _fetched(wanted: OffsetPartition, offsets: GroupOffsets, unstable: frozenset[tuple[str, int]]) -> FetchedOffset:
+def _fetched(
+    wanted: OffsetPartition, offsets: GroupOffsets, unstable: frozenset[tuple[str, int]], topics: Topics
+) -> FetchedOffset:
     topic, partition, topic_id = wanted
     if (topic, partition) in unstable:
         return FetchedOffset(topic, partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT, topic_id=topic_id)
     committed = offsets.get((topic, partition))
-    if committed is None or _of_another_topic(committed.value, topic_id):
+    if committed is None or not _belongs_to(committed.value, topic, topic_id, topics):
         return FetchedOffset(topic, partition, topic_id=topic_id)
     value = committed.value
     return FetchedOffset(topic, partition, value.offset, value.leader_epoch, value.metadata, topic_id=value.topic_id)

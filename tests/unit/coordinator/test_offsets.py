@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups import offset_commands
 from rayka.coordinator.groups.requests import (
     CommittedOffset,
@@ -16,8 +17,9 @@ from rayka.coordinator.groups.requests import (
     OffsetPartition,
 )
 from rayka.coordinator.groups.settings import GroupSettings
+from rayka.coordinator.topics import TopicMetadata, Topics
 from rayka.errors import ErrorCode
-from tests.unit.coordinator.clients import topics
+from tests.unit.coordinator.clients import topic_id, topics
 from tests.unit.coordinator.shell import Shell, protocols
 
 E = ErrorCode
@@ -53,6 +55,21 @@ def test_offsets_of_a_deleted_topic_do_not_count_for_a_new_one_of_that_name() ->
     wanted = (OffsetPartition("t", 0, old), OffsetPartition("t", 0, new), OffsetPartition("t", 0))
     found = shell.query(OffsetFetchRequest("g", wanted)).offsets
     assert [o.offset for o in found] == [5, -1, 5]
+
+
+def test_offsets_of_a_topic_that_was_created_again_unseen_do_not_count_for_it() -> None:
+    """The coordinator was away meanwhile, and the client names the topic without its id, as before version 10."""
+    shell = Shell()
+    for topic in ("t", "u"):
+        shell.commit(topic=topic, topic_id=topic_id(topic))
+    shell.commit(topic="old", topic_id=ZERO_UUID)
+    again = [TopicMetadata(uuid.UUID(int=2), "t", 1), *topics("u", "old").by_name.values()]
+    shell.topics = Topics(again, version=5)
+    shell.restart()
+    assert (shell.committed(), shell.committed(topic="u"), shell.committed(topic="old")) == (-1, 7, 7)
+    assert [o.topic for o in shell.query(OffsetFetchRequest("g")).offsets] == ["old", "u"]
+    assert shell.commit(1, topic_id=uuid.UUID(int=2)) is E.NONE
+    assert shell.committed() == 1
 
 
 @pytest.mark.parametrize(("length", "error"), [(4096, E.NONE), (4097, E.OFFSET_METADATA_TOO_LARGE)])
