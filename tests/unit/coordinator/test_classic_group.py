@@ -250,6 +250,21 @@ def test_a_pending_member_that_never_comes_back_does_not_block_the_group() -> No
     assert shell.answer(handle).generation_id == 2
 
 
+@pytest.mark.parametrize("delay_ms", [0, 3_000])
+def test_a_pending_member_joins_after_the_only_other_member_has_left(delay_ms: int) -> None:
+    """While the group's first rebalance is delayed, and in a later one."""
+    shell = Shell(GroupSettings(initial_rebalance_delay_ms=delay_ms, initial_rebalance_quiet_ms=0))
+    old, pending = shell.known_member(), shell.known_member()
+    shell.join(member_id=old)
+    shell.settle()
+    assert shell.leave(old) == [E.NONE]
+    assert shell.state() == "PreparingRebalance"
+    handle = shell.join(member_id=pending)
+    shell.advance(2 * delay_ms)
+    joined = handle if delay_ms == 0 else shell.answer(handle)
+    assert (joined.error, joined.leader) == (E.NONE, pending)
+
+
 @pytest.mark.parametrize(
     ("member_id", "generation_id", "group_id", "error"),
     [

@@ -252,7 +252,9 @@ class ClassicGroup:
         names = [protocol.name for protocol in protocols]
         if self.is_empty:
             return bool(protocol_type and names)
-        return self.protocol_type == protocol_type and any(self._supported.get(n) == len(self.members) for n in names)
+        return self.protocol_type == protocol_type and any(
+            self._supported.get(n, 0) == len(self.members) for n in names
+        )
 
     def select_protocol(self) -> str:
         """The protocol of the next generation."""
