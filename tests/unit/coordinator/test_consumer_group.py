@@ -324,6 +324,22 @@ def test_a_static_member_that_comes_back_keeps_its_partitions() -> None:
     assert a.heartbeat(member_epoch=2).error is E.FENCED_INSTANCE_ID
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_static_member_joins_again_under_its_own_id(is_fenced: bool) -> None:
+    """It missed the answer to its join, or was fenced later: Kafka's clients keep the member id then."""
+    shell = new_shell()
+    a = ConsumerClient(shell, "a", instance_id="i")
+    a.loses_answers = not is_fenced
+    a.join()
+    if is_fenced:
+        assert a.heartbeat(member_epoch=9).error is E.FENCED_MEMBER_EPOCH
+    a.loses_answers = False
+    assert a.join().error is E.NONE
+    assert owned(a) == [[0, 1, 2, 3]]
+    shell.restart()
+    assert a.heartbeat().error is E.NONE
+
+
 def test_a_static_member_that_does_not_come_back_is_removed() -> None:
     shell = new_shell()
     a, b = ConsumerClient(shell, "a", instance_id="i"), ConsumerClient(shell, "b")

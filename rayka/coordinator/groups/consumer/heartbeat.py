@@ -153,6 +153,8 @@ class ConsumerHeartbeat:
             return current
         if current is None:
             return changes.group.members.get(request.member_id) or ConsumerMember(request.member_id)
+        if current.member_epoch != LEAVE_STATIC_EPOCH and current.member_id == request.member_id:
+            return current  # it was fenced, or missed the answer to its join
         if current.classic is None and current.member_epoch != LEAVE_STATIC_EPOCH:
             reason = (
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "
