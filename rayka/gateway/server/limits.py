@@ -13,6 +13,9 @@ from rayka.gateway.server.node_usage import NodeUsage
 
 logger = logging.getLogger("rayka.gateway")
 
+COPIED_BYTES = 4 * 1024 * 1024
+"""A response has no more bytes of records that it does not send from this node's files: they are in memory until its
+client has taken them."""
 _DEFAULT_QUEUED_BYTES = 512 * 1024 * 1024
 _PEER_POLL_S = 0.01
 _LINES_PER_WINDOW = 20

@@ -26,6 +26,7 @@ from rayka.storage.segments.reader import SegmentReader
 from rayka.types import AppendParams, AppendRequest, TopicPartition
 from tests.support.local_broker import LocalBroker
 from tests.unit.gateway.asking import append, create, make, run
+from tests.unit.gateway.test_listener import fill
 from tests.unit.gateway.wire_client import WireClient
 
 FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
@@ -122,6 +123,20 @@ def test_records_are_acquired_and_acknowledged_with_the_next_fetch(tmp_path: Pat
         assert state.state_batches == (StateBatch(0, 2, 2, 1),)
 
     check(tmp_path, body)
+
+
+@pytest.mark.parametrize(("are_here", "count"), [(True, 8), (False, 3)])
+def test_a_response_has_4_mb_at_most_of_what_another_node_sends(tmp_path: Path, are_here: bool, count: int) -> None:
+    """It is in memory until the client takes it, and there may be many clients."""
+
+    async def body(client: WireClient, broker: LocalBroker) -> None:
+        fill(broker, 8, 1_100_000, "t")
+        partitions: Any = broker.partitions
+        partitions.are_on_this_node = lambda _: are_here
+        response = await Member(client, broker).fetch(max_bytes=50 << 20)
+        assert sum(last - first + 1 for first, last, _ in records_of(response)) == count
+
+    check(tmp_path, body, message_max_bytes="2000000")
 
 
 def test_a_fetch_waits_for_records(tmp_path: Path) -> None:

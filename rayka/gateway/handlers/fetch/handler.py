@@ -17,7 +17,7 @@ from rayka.gateway.handlers.fetch.request import FIRST_WITH_TOPIC_ID, FIRST_WITH
 from rayka.gateway.handlers.fetch.response import Answered, FetchResponse
 from rayka.gateway.handlers.fetch.sessions import FetchContext, SessionPartition
 from rayka.gateway.server.context import Context
-from rayka.gateway.server.limits import logger
+from rayka.gateway.server.limits import COPIED_BYTES, logger
 from rayka.gateway.server.request import PendingRequest
 from rayka.gateway.server.segment_files import SegmentGone
 from rayka.gateway.wire.leader_hints import LeaderHints
@@ -29,8 +29,6 @@ T = TypeVar("T")
 # A response is at most this large, and a partition's part of it at most its share, unless the client waits for more:
 # clients take up a response when they have the last byte of it.
 _RESPONSE_BYTES = 16 << 20
-# Records that are not sent from this node's files are in memory until the client has taken them: no response has more.
-_COPIED_BYTES = 4 << 20
 _LEAST_SHARE_BYTES = 512 << 10
 # The longest wait, even if the client allows more: an empty response each minute costs nothing.
 _LONGEST_WAIT_MS = 60_000
@@ -104,7 +102,7 @@ class Fetch:
         wanted = [self._wanted(index) for index in self._indexes]
         names = [one.topic_partition for one in wanted]
         is_copied, waits_for_more = self._is_copied(names), request.min_bytes > _LEAST_SHARE_BYTES
-        response_bytes = _COPIED_BYTES if is_copied else _RESPONSE_BYTES
+        response_bytes = COPIED_BYTES if is_copied else _RESPONSE_BYTES
         max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
         if is_copied or not waits_for_more:
             max_bytes = min(max_bytes, response_bytes)

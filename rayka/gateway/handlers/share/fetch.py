@@ -22,13 +22,14 @@ from rayka.gateway.handlers.share.request import (
 from rayka.gateway.handlers.share.response import Answered, ShareFetchResponse
 from rayka.gateway.server.context import Context
 from rayka.gateway.server.eager_task import start_eagerly
-from rayka.gateway.server.limits import logger
+from rayka.gateway.server.limits import COPIED_BYTES, logger
 from rayka.gateway.server.request import PendingRequest
 from rayka.gateway.wire.reader import FrameReader
 from rayka.gateway.wire.schema import ApiKey, schema
 from rayka.share.config import AcquireMode
 from rayka.share.requests import ShareFetchParams, ShareFetchResult
 from rayka.share.session import FINAL_EPOCH, INITIAL_EPOCH, SharePartitionId
+from rayka.types import TopicPartition
 
 _LONGEST_WAIT_MS = 60_000
 
@@ -81,7 +82,7 @@ class PendingShareFetch:
         named = [(partition, topic_partition(partition, image)) for partition in wanted]
         known = [(partition, name) for partition, name in named if name is not None]
         lock_duration_ms, results = await self._broker.share_leaders.fetch(
-            self._params(),
+            self._params([name for _, name in known]),
             [
                 fetch_partition(partition, name, self._acknowledged, is_fetched=self._is_fetched(partition))
                 for partition, name in known
@@ -115,14 +116,15 @@ class PendingShareFetch:
         fetched = {} if self._is_final else self._session.partitions
         return list(dict.fromkeys((*fetched, *self._acknowledged)))
 
-    def _params(self) -> ShareFetchParams:
+    def _params(self, names: list[TopicPartition]) -> ShareFetchParams:
         request = self._request
-        context = self._context
+        is_copied = not self._broker.partitions.are_on_this_node(names)
+        max_bytes = min(request.max_bytes, self._context.fetch_max_bytes)
         return ShareFetchParams(
             *self._key,
             max_wait_s=0.0 if self._is_final else min(milliseconds(request.max_wait), _LONGEST_WAIT_MS) / 1000,
             min_bytes=request.min_bytes,
-            max_bytes=min(request.max_bytes, context.fetch_max_bytes),
+            max_bytes=min(max_bytes, COPIED_BYTES) if is_copied else max_bytes,
             max_records=request.max_records,
             batch_size=request.batch_size,
             acquire_mode=_acquire_mode(getattr(request, "share_acquire_mode", 0)),
