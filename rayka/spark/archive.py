@@ -26,15 +26,23 @@ from rayka.spark.java import java_program, prepare_java
 
 _END_S = 60.0
 _MESSAGE_LENGTH = 500
+_OTHERS_MAY_WRITE = 0o022
 _QUIET = "-Xlog:cds=off"
 """Java says nothing where the archive does not fit: it goes on without."""
 
 
 def archive_options() -> str:
-    """The flags for Java to use the archive, if there is one for this machine's Java, Spark and Ray that this program
-    may read; else none."""
+    """The flags for Java to use the archive, if there is one for this machine's Java, Spark and Ray; else none.
+
+    It has machine addresses that Java follows, so it must be of this user or of root.
+    """
     archive = archive_path()
-    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if os.access(archive, os.R_OK) else ""
+    try:
+        status = archive.stat()
+    except OSError:
+        return ""
+    is_ours = status.st_uid in (0, os.geteuid()) and not status.st_mode & _OTHERS_MAY_WRITE
+    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if is_ours else ""
 
 
 def archive_path() -> Path:

@@ -26,6 +26,14 @@ def test_an_archive_is_used_until_spark_changes(cache):
     assert archive.archive_options() == ""
 
 
+def test_an_archive_that_somebody_else_may_have_written_is_not_used(cache):
+    archive.archive_path().parent.mkdir(parents=True)
+    archive.archive_path().touch(mode=0o644)
+    assert archive.archive_options()
+    archive.archive_path().chmod(0o666)
+    assert archive.archive_options() == ""
+
+
 def test_a_cache_that_cannot_be_looked_into_has_no_archive(cache, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/" + 300 * "x")
     assert archive.archive_options() == ""
