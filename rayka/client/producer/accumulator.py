@@ -170,6 +170,15 @@ class Accumulator:
         """Whether `append` would refuse."""
         return self._used >= self._limit
 
+    @property
+    def overflow(self) -> BufferFull:
+        """The error for a record for which there was no room in time."""
+        return BufferFull(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"{self._used} bytes wait to be acknowledged, buffer_memory is {self._limit}, "
+            f"and max_block_ms={self._config.max_block_ms} are over",
+        )
+
     def queues(self) -> list[PartitionQueue]:
         """The queues of all partitions that were sent to."""
         with self._lock:

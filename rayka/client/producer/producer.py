@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from rayka.client.group.coordinator import GroupMetadata
 from rayka.client.loop import AsyncClosing, at_home
-from rayka.client.producer.accumulator import Accumulator, BufferFull
+from rayka.client.producer.accumulator import Accumulator
 from rayka.client.producer.arguments import HeadersLike, bytes_of, headers_of, require_fits, timestamp_of
 from rayka.client.producer.batch import MAX_RECORD_OVERHEAD, BatchFuture, Headers, ProducerBatch, RecordFuture
 from rayka.client.producer.partitioner import Partitioner
@@ -157,12 +157,15 @@ class AsyncProducer(AsyncClosing):
 
     @at_home
     async def close(self, *, timeout_ms: float | None = None) -> None:
-        """Flush, for at most `timeout_ms`, and take no more records; what is left then fails. Safe to repeat."""
+        """Flush, abort an open transaction, in `timeout_ms`, and take no more; what is left fails. Safe to repeat."""
         self._accumulator.refuse(_CLOSED)
         try:
-            await self.flush(timeout_ms=timeout_ms)
-        except RaykaError:
-            logger.warning("a producer was closed with %d bytes unsent", self._accumulator.used_bytes)
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._sender.flush()
+                if self._transactions is not None:
+                    await self._transactions.leave()
+        except (RaykaError, TimeoutError) as error:
+            logger.warning("a producer was closed with %d bytes unsent: %r", self._accumulator.used_bytes, error)
         finally:
             self._sender.abandon(RaykaError(ErrorCode.INVALID_REQUEST, _CLOSED))
 
@@ -392,8 +395,4 @@ class AsyncProducer(AsyncClosing):
             async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
                 await self._sender.room()
         except TimeoutError:
-            raise BufferFull(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"{self._accumulator.used_bytes} bytes wait to be acknowledged, buffer_memory is "
-                f"{self.config.buffer_memory}, and max_block_ms={self.config.max_block_ms} are over",
-            ) from None
+            raise self._accumulator.overflow from None

@@ -281,8 +281,6 @@ class Sender:
 
     def _fail_transaction(self, queue: PartitionQueue, error: RaykaError) -> None:
         """The transaction can only be aborted, so nothing of it is sent any more."""
-        assert self._transactions is not None
-        self._transactions.failed(error)
         for batch in queue.in_flight:
             if not batch.done:
                 self._finish(batch, error=error)
@@ -368,6 +366,8 @@ class Sender:
     def _finish(
         self, batch: ProducerBatch, result: AppendResult = _NOT_APPENDED, error: RaykaError | None = None
     ) -> None:
+        if error is not None and self._transactions is not None:
+            self._transactions.failed(error)
         batch.finish()
         self._accumulator.release(batch)
         batch.complete(result.base_offset, result.log_append_time_ms, error)

@@ -108,6 +108,11 @@ class Transactions:
             self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
             raise
 
+    async def leave(self) -> None:
+        """Abort a transaction that is still open, as nobody will end it; its readers would wait for the timeout."""
+        if self.is_open and self._config.joins is None:
+            await self.end(False)
+
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit offsets of a group with the transaction. Raises the error of the first that is refused."""
         self.check_open()

@@ -17,6 +17,7 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
 from tests.support.client_connection import LocalConnection
+from tests.support.faulty_partitions import Fault, FaultyPartitions
 from tests.unit.client.reading import values
 
 
@@ -241,6 +242,36 @@ def test_a_record_that_is_refused_lets_the_transaction_only_be_aborted(cluster: 
             producer.send("keyed", b"v", b"k")
     assert committed(cluster) == [b"b"]
     assert committed(cluster, "keyed") == [b"v"]
+
+
+def test_a_record_that_was_not_sent_in_time_lets_the_transaction_only_be_aborted(
+    cluster: Cluster, faults: FaultyPartitions
+) -> None:
+    """It waits behind another one, which is appended."""
+    cluster.admin().create_topic("events")
+    with cluster.producer(transactional_id="t", delivery_timeout_ms=200, max_in_flight=1) as producer:
+        faults.fail_appends(Fault(delay_s=0.4))
+        producer.begin_transaction()
+        sent = producer.send("events", b"sent")
+        wait_until(lambda: faults.appends == 1 or sent.is_done, 30, "the first append")
+        waits = producer.send("events", b"waits")
+        with pytest.raises(RaykaError):
+            waits.get(30)
+        with pytest.raises(RaykaError) as abortable:
+            producer.commit_transaction()
+        assert refused(abortable) is ErrorCode.TRANSACTION_ABORTABLE
+        producer.abort_transaction()
+    assert committed(cluster) == []
+
+
+def test_a_producer_that_is_closed_leaves_no_transaction_open(cluster: Cluster) -> None:
+    """It would hold up the readers of committed records until the transaction's timeout."""
+    with cluster.producer(transactional_id="t") as producer:
+        producer.begin_transaction()
+        producer.send("events", b"never decided")
+    with cluster.producer() as plain:
+        plain.send("events", b"after")
+    assert committed(cluster) == [b"after"]
 
 
 def test_a_transactional_id_needs_idempotence(cluster: Cluster) -> None:
