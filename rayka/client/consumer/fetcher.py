@@ -3,7 +3,7 @@
 All partitions that want records and are not being fetched are asked for in one fetch. When it is
 answered its partitions are asked for again, so every partition always has a request waiting at its leader,
 and none waits for another one's answer. What is read ahead is bounded: two answers for each partition, and
-`fetch_max_bytes` in all.
+`fetch_max_bytes` in all those that are not paused. Partitions give out records in turn.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class Fetcher:
                 limit -= len(records)
                 if records:
                     taken[state.topic_partition] = records
+                    self._ready[state] = self._ready.pop(state)  # the others come first at the next call
             if state.error is not None and not taken:
                 self._raise_error(state)
             if limit <= 0:
@@ -179,7 +180,8 @@ class Fetcher:
         return [state for state in self._ready if not state.is_paused]
 
     def _buffered_bytes(self) -> int:
-        return sum(state.buffered_bytes for state in self._ready)
+        """Without what is kept of paused partitions, which must not keep the others from being read."""
+        return sum(state.buffered_bytes for state in self._ready if not state.is_paused)
 
     def _is_ready(self, state: AssignedPartition) -> None:
         self._ready.setdefault(state)

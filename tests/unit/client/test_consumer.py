@@ -389,6 +389,26 @@ def test_paused_partitions_give_nothing(cluster: Cluster) -> None:
         assert {record.partition for record in take(consumer, 10)} == {0}
 
 
+def test_what_is_kept_of_a_paused_partition_does_not_hold_up_the_others(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=2)
+    fill(cluster, 100, batch_size=500, partition=0)
+    with reader(cluster, ("events", 0), ("events", 1), fetch_max_bytes=1) as consumer:
+        take(consumer, 1, max_records=1)
+        consumer.pause(("events", 0))
+        fill(cluster, 10, partition=1)
+        assert {record.partition for record in take(consumer, 10)} == {1}
+        consumer.resume()
+        assert {record.partition for record in take(consumer, 99)} == {0}
+
+
+def test_a_partition_that_is_far_behind_does_not_hold_up_the_others(cluster: Cluster) -> None:
+    cluster.admin().create_topic("events", partitions=2)
+    fill(cluster, 3000, partition=0)
+    fill(cluster, 10, partition=1)
+    with reader(cluster, ("events", 0), ("events", 1), max_poll_records=10) as consumer:
+        assert {record.partition for record in take(consumer, 1000)} == {0, 1}
+
+
 def test_iteration_gives_no_records_of_paused_partitions(cluster: Cluster) -> None:
     fill(cluster, 10)
     with reader(cluster, consumer_timeout_ms=300) as consumer:
