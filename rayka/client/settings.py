@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 from rayka.client.producer.partitioner import Partitioner
 from rayka.config.definition import INT_MAX
 from rayka.errors import ErrorCode, RaykaError
-from rayka.storage.format.compression import Codec
+from rayka.storage.format.compression import LEVELS, Codec
 from rayka.types import IsolationLevel
 
 Serializer: TypeAlias = Callable[[Any], bytes | None]
@@ -47,6 +47,13 @@ def require_at_least(settings: object, minimum: int, *names: str) -> None:
         value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= minimum:
             raise invalid(name, value, f"it must be a number, at least {minimum}")
+
+
+def require_int32(settings: object, *names: str) -> None:
+    """Raises INVALID_CONFIG for a time of these that is longer than one of Kafka's clients can be, such as infinity."""
+    for name in names:
+        if (value := getattr(settings, name)) > INT_MAX:
+            raise invalid(name, value, f"it must be at most {INT_MAX}")
 
 
 def _require_callable(settings: object, *names: str) -> None:
@@ -114,7 +121,7 @@ class ProducerConfig:
         longer than the timeout is aborted. Of the producers with one id only the latest goes on.
     joins: the producer sends in this transaction of another one, which ends it. Of the producers that send in a
         transaction each has partitions of its own.
-    compression_type: None, "gzip", "snappy", "lz4" or "zstd".
+    compression_type, compression_level: None, "gzip" (levels 1 to 9), "snappy", "lz4" (1 to 17) or "zstd" (up to 22).
     linger_ms: how long a batch waits for more records. With 0 it is sent at once; while `max_in_flight`
         batches of a partition are on their way, what is sent meanwhile becomes one batch.
     buffer_memory, max_block_ms: how much may wait to be acknowledged, and how long `send` waits for room.
@@ -157,9 +164,13 @@ class ProducerConfig:
             "max_in_flight",
             "transaction_timeout_ms",
         )
+        require_int32(self, "delivery_timeout_ms", "request_timeout_ms", "transaction_timeout_ms")
         _require_callable(self, "partitioner", "key_serializer", "value_serializer")
         if self.compression_type not in (None, "none", *(codec.name.lower() for codec in Codec)):
             raise invalid("compression_type", self.compression_type, "it must be gzip, snappy, lz4, zstd or None")
+        level, levels = self.compression_level, LEVELS.get(self.codec)
+        if not (level is None or levels is None or (isinstance(level, int) and level in levels)):
+            raise invalid("compression_level", level, f"{self.compression_type} has no such level")
         if self.enable_idempotence and self.required_acks != -1:
             raise invalid("acks", self.acks, 'an idempotent producer needs "all"')
         if self.transactional_id is not None and not (self.transactional_id and self.is_idempotent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rayka.client.settings import ConsumerConfig, ConsumerOptions, invalid, require_at_least
+from rayka.client.settings import ConsumerConfig, ConsumerOptions, invalid, require_at_least, require_int32
 
 CONSUMER_PROTOCOL = "consumer"
 
@@ -57,6 +57,7 @@ class GroupConsumerConfig(ConsumerConfig):
         ConsumerConfig.__post_init__(self)
         require_at_least(self, 0, "auto_commit_interval_ms")
         require_at_least(self, 1, "max_poll_interval_ms", "default_api_timeout_ms", "request_timeout_ms")
+        require_int32(self, "max_poll_interval_ms")
         if not isinstance(self.enable_auto_commit, bool):
             raise invalid("enable_auto_commit", self.enable_auto_commit, "it must be True or False")
         if self.group_protocol != CONSUMER_PROTOCOL:

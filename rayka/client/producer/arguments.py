@@ -35,7 +35,7 @@ def timestamp_of(given: Any) -> int:
 
 
 def headers_of(given: Any) -> Headers:
-    pairs = tuple(given.items() if isinstance(given, Mapping) else given)
+    pairs = tuple(given.items() if isinstance(given, Mapping) else given or ())
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_bytes(pair[1])):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"headers must be (str, bytes or None) pairs, not {pair!r}")

@@ -45,6 +45,8 @@ class Codec(enum.IntEnum):
             raise RaykaError(ErrorCode.INVALID_CONFIG, f"Unknown compression type: {name}") from None
 
 
+LEVELS = {Codec.GZIP: (*range(1, 10), -1), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-131_072, 23)}
+"""The levels that Kafka's settings allow; the default of gzip is -1."""
 DEFAULT_MAX_SIZE = 256 * 1024 * 1024
 """Bytes that one batch may decompress to."""
 

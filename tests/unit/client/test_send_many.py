@@ -33,7 +33,7 @@ def test_lists_are_the_records_that_single_sends_make(cluster: Cluster, compress
     maybe = lambda given: None if chance.random() < 0.1 else given  # noqa: E731
     sent = [maybe(chance.randbytes(chance.randint(0, 900))) for _ in range(5_000)]
     keys = [maybe(chance.randbytes(chance.randint(0, 30))) for _ in sent]
-    headers = [[(f"h{n}", maybe(b"x" * n)) for n in range(chance.randint(0, 3))] for _ in sent]
+    headers = [maybe([(f"h{n}", maybe(b"x" * n)) for n in range(chance.randint(0, 3))]) for _ in sent]
     with cluster.producer(compression_type=compression_type) as producer:
         futures = producer.send_many("events", sent, keys, headers, timestamps_ms=range(1_000, 6_000))
         assert sum(future.get(10).record_count for future in futures) == 5_000
@@ -41,7 +41,7 @@ def test_lists_are_the_records_that_single_sends_make(cluster: Cluster, compress
     assert len(by_time) == 5_000
     for number, value in enumerate(sent):
         record = by_time[1_000 + number]
-        assert (record.value, record.key, [*record.headers]) == (value, keys[number], headers[number])
+        assert (record.value, record.key, [*record.headers]) == (value, keys[number], headers[number] or [])
         if record.key is not None:
             assert record.partition == key_partition(record.key, PARTITIONS)
 
