@@ -32,7 +32,8 @@ def reserve_port(host: str, port: int, is_running: Callable[[], bool], timeout_s
             return _claim(host, port)
         except OSError as error:
             if is_running():
-                return _share(host, port)
+                with contextlib.suppress(OSError):
+                    return _share(host, port)
             if time.monotonic() > deadline:
                 raise _refusal(host, port, error) from error
         time.sleep(_RETRY_S)
@@ -41,9 +42,10 @@ def reserve_port(host: str, port: int, is_running: Callable[[], bool], timeout_s
 def runs_here(socket_dir: str) -> bool:
     """Whether a process of this node's broker listens on its local channel. A cluster may run, and not on this node."""
     for path in glob.glob(os.path.join(glob.escape(socket_dir), "*.sock")):
-        with socket.socket(socket.AF_UNIX) as channel, contextlib.suppress(OSError):
-            channel.connect(path)
-            return True
+        with socket.socket(socket.AF_UNIX) as channel:
+            channel.setblocking(False)
+            if channel.connect_ex(path) in (0, errno.EAGAIN):  # so many connections wait that there is no room
+                return True
     return False
 
 
@@ -82,7 +84,7 @@ def _claim(host: str, port: int) -> socket.socket:
 
 
 def _share(host: str, port: int) -> socket.socket:
-    """Bind the port beside the node's processes."""
+    """Bind the port beside the node's processes. Raises OSError if the host has no address."""
     family, address = _address(host, port)
     shared = socket.socket(family, socket.SOCK_STREAM)
     shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

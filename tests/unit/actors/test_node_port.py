@@ -84,6 +84,11 @@ def test_a_host_that_is_not_this_machine_is_named_with_the_reason(
         assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
+def test_a_name_that_cannot_be_resolved_is_named_also_while_processes_of_the_node_run() -> None:
+    with pytest.raises(RaykaError, match=r"cannot listen on a+:9092: .*too long"):
+        reserve(9092, "a" * 64, is_running=True)
+
+
 def has_ipv6() -> bool:
     try:
         with socket.socket(socket.AF_INET6) as probe:
@@ -147,3 +152,13 @@ def test_only_processes_of_this_node_and_broker_count_as_running() -> None:
             channel.listen()
             assert runs_here(directory)
         assert not runs_here(directory), "a killed process leaves its name behind"
+
+
+def test_a_process_that_was_stopped_runs_and_holds_up_no_start() -> None:
+    """Nothing takes the connections that wait for it, until there is no room for more of them."""
+    with tempfile.TemporaryDirectory(prefix="rayka-", dir="/tmp") as directory, contextlib.ExitStack() as waiting:
+        channel = waiting.enter_context(socket.socket(socket.AF_UNIX))
+        channel.bind(os.path.join(directory, "partitions-1-00.1.sock"))
+        channel.listen(0)
+        waiting.enter_context(socket.socket(socket.AF_UNIX)).connect(channel.getsockname())
+        assert runs_here(directory)
