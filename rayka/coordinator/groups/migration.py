@@ -41,7 +41,8 @@ def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
 
 
 def upgrade(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
-    """The classic group as a consumer group. Raises GROUP_ID_NOT_FOUND if its members' metadata is malformed.
+    """The classic group as a consumer group. Raises GROUP_ID_NOT_FOUND if its members' metadata is malformed, or if
+    their assignments have user data, which only their own assignor can give them.
 
     What was assigned is the target of the group epoch, unless a rebalance or new partitions call for another one.
     """
@@ -71,7 +72,9 @@ def _consumer_members(group: ClassicGroup, topics: Topics) -> Iterator[ConsumerM
     """A leader may assign a partition to two members; it stays with the first."""
     taken: set[tuple[str, int]] = set()
     for member in group.members.values():
-        subscription = consumer_protocol.read_subscription(member.metadata(group.protocol_name))
+        # Before the first generation no protocol is chosen yet; the subscription is the same in all of them.
+        metadata = member.metadata(group.protocol_name) or member.supported_protocols[0].metadata
+        subscription = consumer_protocol.read_subscription(metadata)
         yield ConsumerMember(
             member_id=member.member_id,
             instance_id=member.group_instance_id,
@@ -84,7 +87,7 @@ def _consumer_members(group: ClassicGroup, topics: Topics) -> Iterator[ConsumerM
             classic=classic_metadata(member.session_timeout_ms, member.supported_protocols),
             member_epoch=group.generation_id,
             previous_member_epoch=group.generation_id,
-            assigned=_assigned(member, group.generation_id, topics, taken),
+            assigned=_assigned(group, member, topics, taken),
         )
 
 
@@ -98,13 +101,17 @@ def _covers(members: Iterable[ConsumerMember], topics: Topics) -> bool:
     return dict(assigned) == wanted
 
 
-def _assigned(member: ClassicMember, epoch: int, topics: Topics, taken: set[tuple[str, int]]) -> Partitions:
+def _assigned(group: ClassicGroup, member: ClassicMember, topics: Topics, taken: set[tuple[str, int]]) -> Partitions:
     assigned = {}
-    for name, partitions in consumer_protocol.read_assignment(member.assignment).assigned_partitions:
+    assignment = consumer_protocol.read_assignment(member.assignment)
+    if assignment.user_data:
+        reason = f"Cannot upgrade classic group {group.group_id} to consumer group: its assignor uses user data."
+        raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
+    for name, partitions in assignment.assigned_partitions:
         topic = topics.by_name.get(name)
         free = [partition for partition in partitions if (name, partition) not in taken]
         if topic is not None and free:
-            assigned[topic.topic_id] = dict.fromkeys(free, epoch)
+            assigned[topic.topic_id] = dict.fromkeys(free, group.generation_id)
             taken.update((name, partition) for partition in free)
     return assigned
 

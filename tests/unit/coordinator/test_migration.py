@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from rayka.coordinator.groups.consumer.member import ConsumerMember
+from rayka.coordinator.groups.consumer.protocol import ConsumerProtocolAssignment, write_assignment
 from rayka.coordinator.groups.settings import MigrationPolicy
 from rayka.errors import ErrorCode
 from tests.unit.coordinator.clients import ClassicClient, ConsumerClient, topics
@@ -205,6 +206,43 @@ def test_waiting_members_join_again_when_a_group_is_converted() -> None:
     )
     ConsumerClient(shell, "new").join()
     assert shell.answer(waiting).error is E.REBALANCE_IN_PROGRESS
+
+
+def test_a_consumer_joins_a_classic_group_before_its_first_generation() -> None:
+    shell = Shell(dataclasses.replace(SETTINGS, initial_rebalance_delay_ms=3_000))
+    shell.set_topics(topics("t"))
+    old, new = ClassicClient(shell), ConsumerClient(shell, "new")
+    old.step()
+    old.step()
+    assert shell.state() == "PreparingRebalance"
+    assert new.join().error is E.NONE
+    run(shell, old, new)
+    assert counts(old, new) == [2, 2]
+
+
+def test_a_cooperative_member_keeps_its_partitions_when_a_rebalance_is_converted() -> None:
+    """The rebalance had begun again before the leader's assignment came; such a member goes on reading meanwhile."""
+    shell = new_shell()
+    old, new = ClassicClient(shell), ConsumerClient(shell, "new")
+    run(shell, old)
+    for names in (("range",), ("range", "roundrobin")):
+        assert shell.join(member_id=old.member_id, protocols=protocols(*names)).error is E.NONE
+    assert shell.state() == "CompletingRebalance"
+    assert new.join().error is E.NONE
+    assert counts(old, new) == [0, 4]
+    run(shell, old, new)
+    assert counts(old, new) == [2, 2]
+
+
+def test_a_group_whose_assignments_have_user_data_stays_classic() -> None:
+    """Kafka Streams, for example: the assignors of the coordinator would leave the user data out."""
+    shell = new_shell()
+    (leader,) = shell.settled()
+    again = shell.join(member_id=leader.member_id)
+    assignment = write_assignment(ConsumerProtocolAssignment((), b"tasks"))
+    assert shell.sync(again, {leader.member_id: assignment}).error is E.NONE
+    assert ConsumerClient(shell, "new").join().error is E.GROUP_ID_NOT_FOUND
+    assert shell.heartbeat(leader.member_id, again.generation_id) is E.NONE
 
 
 def test_a_failed_conversion_leaves_no_trace() -> None:

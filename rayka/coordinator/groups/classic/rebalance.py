@@ -167,12 +167,16 @@ class Rebalance:
         self.prepare_or_complete(changes)
 
     def abandon_assignment(self, changes: ClassicChanges, error: ErrorCode) -> None:
-        """The generation will not complete: all who wait for their part get the error."""
+        """The generation will not complete: all who wait for their part get the error.
+
+        Members keep the assignments of the generation before. A cooperative member goes on reading its partitions, so
+        they must not go to anybody else if the group becomes a consumer group now.
+        """
         for member in list(changes.group.members.values()):
             changes.complete(member.awaiting_sync, SyncGroupResponse(error))
             if member.awaiting_sync is not None:
                 changes.renew_session(member)
-            changes.update(member, assignment=b"", awaiting_sync=None)
+            changes.update(member, awaiting_sync=None)
 
     def answer_all(self, changes: ClassicChanges, error: ErrorCode) -> None:
         """Answer all who wait with the error."""
