@@ -59,6 +59,8 @@ _MARK_BYTES = 12
 class MetadataLog:
     """Opens and locks the directory `path`. Appends are on the disk when `append` returns.
 
+    What it reads is on the disk too: followers are about to get it, and a power cut must not take it back.
+
     Raises BlockingIOError while another process holds the directory, KAFKA_STORAGE_ERROR, and MetadataLogDamaged.
     """
 
@@ -83,6 +85,7 @@ class MetadataLog:
             raise MetadataLogDamaged(f"{directory} was read up to offset {end}, then {self._log.log_end_offset}")
         self._log.update_high_watermark(end)
         self._directory.opened()
+        self._log.flush()  # a process that was killed may have left records that it had not synced: they count now
         self._mark_synced(end)
         self._since_snapshot = self._log.size
 

@@ -11,10 +11,25 @@ from rayka.config import LogConfig
 from rayka.errors import RaykaError
 from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.metadata.records import RegisterBrokerRecord
-from tests.support.faulty_files import FaultyFiles
+from tests.support.faulty_files import CrashingFiles, FaultyFiles
 
 NO_SNAPSHOTS = 20 << 20
 PARTITION = "__cluster_metadata-0"
+
+
+class Killed(BaseException):
+    """kill -9."""
+
+
+class KilledAtSync(CrashingFiles):
+    """While `is_killed` is set, the process ends before the next sync."""
+
+    is_killed = False
+
+    def sync(self, descriptor: int) -> None:
+        if self.is_killed:
+            raise Killed
+        super().sync(descriptor)
 
 
 def appended(log: MetadataLog, image: MetadataImage, count: int) -> MetadataImage:
@@ -150,6 +165,24 @@ def test_an_append_that_fails_is_reported_and_not_part_of_the_history(tmp_path: 
         appended(log, image, 1)
     log.release()
     assert loaded(tmp_path) == image
+
+
+def test_what_was_read_at_the_start_survives_a_power_cut(tmp_path: Path) -> None:
+    """The controller was killed between an append and its sync; the next one serves what it reads."""
+    files = KilledAtSync()
+    log = MetadataLog(str(tmp_path), NO_SNAPSHOTS, files)
+    image = appended(log, log.load(), 3)
+    files.is_killed = True
+    with pytest.raises(Killed):
+        appended(log, image, 1)
+    files.is_killed = False
+    log.release()
+    log = MetadataLog(str(tmp_path), NO_SNAPSHOTS, files)
+    served = log.load()
+    assert served.version == image.version + 1
+    log.release()
+    files.lose_all()
+    assert loaded(tmp_path) == served
 
 
 def test_segments_before_the_older_snapshot_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
