@@ -32,7 +32,8 @@ class FetchedPartitions:
     def __init__(self, request: ShareFetch, found: Sequence[Found]) -> None:
         self._request = request
         self._found = found
-        self._ends = [0 if one.leader is None else one.leader.partition.log.high_watermark for one in found]
+        # Not the high watermark: what is above it may have been below that of the leader before this one.
+        self._ends = [0 if one.leader is None else one.leader.partition.log.log_end_offset for one in found]
 
     def acquire(self, *, is_last: bool) -> list[ShareFetchResult]:
         """One attempt, over the partitions in order."""

@@ -18,6 +18,7 @@ from rayka.queue import Queue
 from rayka.queue.items import loads
 from rayka.queue.waiting_reader import LeasedItem
 from rayka.share.requests import ShareFetchResult
+from rayka.storage.log.log import Log
 from rayka.testing import wait_until
 from rayka.types import TopicPartition
 
@@ -28,7 +29,8 @@ class Waiting:
     """A queue, and a thread that waits for its items."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._waiters = cluster._connection.broker.share_leaders.partitions._waiters
+        partitions = cluster._connection.broker.share_leaders.partitions
+        self._waiters, self._replicas = partitions._waiters, partitions._replicas
         self.queue = Queue(name=f"waited-for-{os.urandom(4).hex()}", lease="task_done", prefetch=1)
         self._thread = ThreadPoolExecutor(1)
         self.stopped = threading.Event()
@@ -47,6 +49,11 @@ class Waiting:
         place, member_id = TopicPartition(name, 0), here.reader._member._member_id
         leaders, topic_id = here.broker.share_leaders, here.topic.topic_id
         here.loop.run(leaders.give_back(name, member_id, place, topic_id, [(offset, offset)]))
+
+    @property
+    def log(self) -> Log:
+        """The log of the queue's partition."""
+        return self._replicas.get(TopicPartition(self.queue.name, 0)).log
 
     def is_at_leader(self) -> bool:
         """Whether its request waits at the leader."""
@@ -76,6 +83,18 @@ def test_an_item_is_new_only_if_it_was_put_while_its_thread_waited(waiting: Wait
     wait_until(waiting.is_at_leader, ENOUGH_S, "the thread waits")
     waiting.queue.put("after")
     assert got(after) == ("after", 1, True)
+
+
+def test_an_item_that_a_new_leader_shows_only_later_is_not_new(waiting: Waiting) -> None:
+    """The leader before it may have given it to somebody: it knew sooner than its followers what was committed."""
+    waiting.queue.put("before")
+    log = waiting.log
+    log.high_watermark -= 1
+    before = waiting.wait()
+    wait_until(waiting.is_at_leader, ENOUGH_S, "the thread waits")
+    log.high_watermark += 1
+    waiting.queue.put("after")
+    assert got(before) == ("before", 1, False)
 
 
 def test_an_item_that_comes_back_while_its_thread_waits_is_not_new(waiting: Waiting) -> None:
