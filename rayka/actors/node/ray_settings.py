@@ -51,6 +51,6 @@ def added(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Ite
     try:
         yield
     finally:
-        for name in settings:
+        for name in settings.keys() - before.keys():
             environ.pop(name, None)
         environ.update(before)

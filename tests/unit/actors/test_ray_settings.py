@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
-from rayka.actors.node.ray_settings import added, ray_settings
+import pytest
+import ray
+
+from rayka.actors.node.node import remove_ray_files, start_ray
+from rayka.actors.node.ray_settings import ray_settings
 
 STORE = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/gcs"}
 
@@ -32,13 +39,34 @@ def test_a_setting_of_ray_that_the_user_made_is_kept() -> None:
         assert ray_settings({name: "the user's"}, "/gcs") == {k: v for k, v in by_default.items() if k != name}
 
 
-def test_the_settings_are_gone_from_the_users_process_once_ray_has_started() -> None:
-    before = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/the user's", "HOME": "/home"}
-    settings = ray_settings(before, "/gcs")
-    environ = dict(before)
-    with added(environ, settings):
-        assert environ == {**before, **settings}
-    assert environ == before
-    with pytest.raises(OSError, match="Ray did not start"), added(environ, settings):
-        raise OSError("Ray did not start")
-    assert environ == before
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[str]:
+    """Of a broker that starts a Ray of its own."""
+    yield str(tmp_path)
+    remove_ray_files(str(tmp_path))
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_ray_starts_with_the_settings_and_leaves_none_in_the_users_process(
+    data_dir: str, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ray that the program starts later would have them too, among them the directory of a GCS that is gone."""
+    seen: dict[str, str] = {}
+
+    def init(**_: object) -> None:
+        seen.update(os.environ)
+        if not starts:
+            raise OSError("Ray did not start")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv("RAY_REDIS_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_gcs_storage", "rocksdb")
+    monkeypatch.setenv("RAY_gcs_storage_path", "/the user's")
+    before = dict(os.environ)
+    with contextlib.nullcontext() if starts else pytest.raises(OSError, match="Ray did not start"):
+        start_ray(None, data_dir)
+    gcs_dir = seen["RAY_gcs_storage_path"]
+    assert gcs_dir != "/the user's"
+    assert seen == before | ray_settings(before, gcs_dir)
+    assert dict(os.environ) == before
