@@ -116,7 +116,7 @@ def only_one(**options: object) -> None:
     """Raises CliError(USAGE) if more than one of these options is set; their names have _ for -."""
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, False, ())]
     if len(given) > 1:
-        raise CliError(f"{' and '.join(given)} exclude each other", Exit.USAGE)
+        raise CliError(f"{' and '.join(given)} cannot be used together", Exit.USAGE)
 
 
 def complete_topics(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

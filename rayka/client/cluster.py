@@ -302,4 +302,4 @@ class Cluster:
 
 def _require_none(topics: object) -> None:
     if topics is not None:
-        raise RaykaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: name it; or assign partitions")
+        raise RaykaError(ErrorCode.INVALID_GROUP_ID, "topics need a group: give a group id, or call assign instead")

@@ -107,7 +107,7 @@ class LoopThread:
         try:
             self._loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            logger.error("%r in the thread of the client, which goes on", error)
+            logger.error("%r in the client's thread, which keeps running", error)
 
     def _cancel_tasks(self) -> None:
         tasks = asyncio.all_tasks(self._loop)

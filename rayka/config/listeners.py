@@ -33,7 +33,7 @@ def client_listeners(setting: str, items: tuple[str, ...], texts: Mapping[str, s
         if protocol != "PLAINTEXT":
             raise RaykaError(
                 ErrorCode.INVALID_CONFIG,
-                f"{setting}: listener {listener.name} wants {protocol}; rayka serves PLAINTEXT only",
+                f"{setting}: listener {listener.name} uses {protocol}; rayka supports only PLAINTEXT",
             )
     return found
 

@@ -205,12 +205,12 @@ def _broker_id(image: MetadataImage, registration: BrokerRegistration) -> int:
     if holder is not None and known != wanted and not holder.fenced and holder.node_id != registration.node_id:
         raise RaykaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"broker id {wanted} belongs to another node, which is alive: {holder.host}:{holder.port}",
+            f"broker id {wanted} is in use by another node, {holder.host}:{holder.port}: choose another id",
         )
     if known is not None and known != wanted:
         raise RaykaError(
             ErrorCode.INVALID_REGISTRATION,
-            f"broker id {wanted} is asked for, but the log directories belong to broker {known}",
+            f"broker id {wanted} was requested, but the log directories belong to broker {known}",
         )
     return wanted
 

@@ -121,7 +121,7 @@ class Queue:
         if opened is None:
             return self._connect()
         if opened.loop.is_closed:
-            reason = "The connection to the cluster is closed, or of the process that this one was forked from"
+            reason = "The connection to the cluster is closed, or belongs to the process that forked this one"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
         return opened
 

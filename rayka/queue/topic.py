@@ -105,7 +105,7 @@ class QueueTopic:
     def _require_queue(self) -> None:
         """What is done with is deleted from a queue, which would take the records of a topic from its other readers."""
         if self._broker.image.topic_configs(self.name).get("retention.ms") != "-1":
-            reason = f"The topic {self.name} is no queue: its retention.ms is not -1"
+            reason = f"The topic {self.name} is not a queue: its retention.ms is not -1"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
 
     async def _configure(self, settings: QueueSettings) -> None:

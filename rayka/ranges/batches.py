@@ -151,7 +151,10 @@ def behind(batch: PlannedBatch, bounds: Bounds) -> int:
 
 def _failure(losses: Sequence[DataLoss]) -> RaykaError:
     lost = "; ".join(map(str, losses))
-    return RaykaError(losses[0].code, f'{lost}. on_data_loss="skip" reports this and goes on with what is there')
+    return RaykaError(
+        losses[0].code,
+        f'{lost}. Set on_data_loss="skip" to report the loss and continue with the records that are left',
+    )
 
 
 def pending(positions: Ranges, bounds: Bounds) -> Iterator[OffsetRange]:

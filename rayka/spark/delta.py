@@ -194,7 +194,7 @@ class DeltaSink:
             except RaykaError:
                 raise
             except Exception as error:
-                logger.info("table %s is looked at again: %s", self._path, error)
+                logger.info("reading table %s again: %s", self._path, error)
         return self._take_once(rows, stream_id)
 
     def _take_once(self, rows: DataFrame, stream_id: str) -> str:

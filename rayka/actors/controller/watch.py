@@ -38,7 +38,7 @@ def find_controller(namespace: str) -> Any:
         return ray.get_actor(CONTROLLER_NAME, namespace=namespace)
     except ValueError:
         raise RaykaError(
-            ErrorCode.BROKER_NOT_AVAILABLE, f"no rayka runs in namespace {namespace!r} of this Ray cluster"
+            ErrorCode.BROKER_NOT_AVAILABLE, f"no rayka broker runs in namespace {namespace!r} of this Ray cluster"
         ) from None
 
 
@@ -94,7 +94,7 @@ class ImageWatch:
         try:
             changes = await self._controller.watch.remote(self._watcher, self._position)
         except ray.exceptions.RayError as error:
-            logger.warning("the controller is away (%s); the last image stays", _reason(error))
+            logger.warning("the controller is unavailable (%s); the last metadata image stays in use", _reason(error))
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
             return

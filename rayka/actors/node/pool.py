@@ -86,7 +86,7 @@ class PartitionPool:
         try:
             await actor.lives.remote()
         except ray.exceptions.RayError as error:
-            logger.warning("%s died (%s); Ray starts it again", name, type(error).__name__)
+            logger.warning("%s died (%s); Ray restarts it", name, type(error).__name__)
         epoch = self._epoch(name)
         if not await self._came_back(name, actor, epoch):
             self._lost(name, epoch)

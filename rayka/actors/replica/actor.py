@@ -230,7 +230,7 @@ class PartitionActor:
     async def _image_changed(self, before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
         await self._roles.image_changed(before, after, removed)
         if is_taken_for_dead(self._registration, after) and self._directory.disk.state is not State.OFFLINE:
-            logger.warning("%s was taken for dead; it registers again", self._name)
+            logger.warning("the controller had declared %s dead; registering again", self._name)
             self._background.start("registration", self._register())
 
     async def _register(self) -> None:
@@ -280,7 +280,7 @@ class PartitionActor:
     def _check_serves(self) -> None:
         """Raise NOT_LEADER_OR_FOLLOWER once the actor stops: nothing may follow the marker of a clean shutdown."""
         if self._is_stopped:
-            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._name} stops")
+            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._name} is stopping")
 
     async def stop(self) -> None:
         """Close the logs cleanly: the next start recovers nothing."""

@@ -73,7 +73,7 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool, group: s
     if group is not None:
         return Resource(GROUP, group)
     if not all_brokers:
-        raise CliError("whose settings: --topic, --broker, --all-brokers or --group", Exit.USAGE)
+        raise CliError("give one of --topic, --broker, --all-brokers and --group", Exit.USAGE)
     return Resource(BROKER, "")
 
 

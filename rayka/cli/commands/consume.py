@@ -108,9 +108,11 @@ def command(
 def _check(wanted: ConsumeOptions) -> None:
     """Raises CliError(USAGE)."""
     if wanted.group is not None and wanted.partitions:
-        raise CliError("--group and --partition exclude each other: the group assigns partitions", Exit.USAGE)
+        raise CliError("--group and --partition cannot be used together: the group assigns partitions", Exit.USAGE)
     if wanted.group is not None and wanted.start not in ("earliest", "latest"):
-        raise CliError("in a group --from is earliest or latest; `rayka groups reset-offsets` moves it", Exit.USAGE)
+        raise CliError(
+            "with --group, --from must be earliest or latest; `rayka groups reset-offsets` moves a group", Exit.USAGE
+        )
     if wanted.is_pattern:
         for topic in wanted.topics:
             try:

@@ -82,7 +82,7 @@ def reset_offsets(target: Target, group: str, from_file: str | None, **given: An
     """Move a group's committed offsets. Shows what it would do; --execute does it."""
     options = ResetOptions.check(**given)
     if bool(from_file) is bool(options.topic or options.all_topics):
-        raise CliError("which offsets: --topic, --all-topics or --from-file", Exit.USAGE)
+        raise CliError("give --topic, --all-topics or --from-file", Exit.USAGE)
     change = _change_of(group, from_file, options)
     from rayka.cli.attached import kafka
     from rayka.client.kafka.groups import KafkaGroupAdmin

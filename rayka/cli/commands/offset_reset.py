@@ -130,7 +130,7 @@ def reset_of(where: Mapping[str, Any], now_ms: int | None = None) -> OffsetReset
     only_one(**chosen(where))
     given = [name for name, is_set in chosen(where).items() if is_set]
     if not given:
-        raise CliError("say where to: --to-earliest, --to-latest, --to-offset ... (see --help)", Exit.USAGE)
+        raise CliError("give the new offsets: --to-earliest, --to-latest, --to-offset ... (see --help)", Exit.USAGE)
     value = where[given[0]]
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     resets: dict[str, Callable[[], OffsetReset]] = {

@@ -85,7 +85,7 @@ def command(
 
 def _check(key_separator: str | None, as_json: bool, same_partition: bool) -> None:
     if as_json and key_separator:
-        raise CliError("--json and --key-separator exclude each other", Exit.USAGE)
+        raise CliError("--json and --key-separator cannot be used together", Exit.USAGE)
     if same_partition and not as_json:
         raise CliError("--same-partition needs --json", Exit.USAGE)
     if key_separator == "":

@@ -141,7 +141,7 @@ def describe(target: Target, groups: tuple[str, ...], verbose: bool, as_json: bo
 
 def _describe_in_flight(target: Target, groups: Sequence[str], *, as_json: bool) -> Exit:
     if target.bootstrap_server is not None:
-        raise CliError("--in-flight asks the actors: give --address or --data-dir", Exit.USAGE)
+        raise CliError("--in-flight does not work with --bootstrap-server: give --address or --data-dir", Exit.USAGE)
     from rayka.cli.attached import connected
     from rayka.client.admin.admin import AsyncAdmin
     from rayka.client.admin.share_records import COLUMNS, share_records
@@ -189,7 +189,7 @@ def reset_offsets(target: Target, group: str, **given: Any) -> Exit:
     """Move a share group's start offsets. Shows what it would do; --execute does it."""
     options = ResetOptions.check(**given)
     if not options.topic and not options.all_topics:
-        raise CliError("which offsets: --topic or --all-topics", Exit.USAGE)
+        raise CliError("give --topic or --all-topics", Exit.USAGE)
     reset, topics = reset_of(options.where), options.topics
     from rayka.cli.attached import kafka
     from rayka.client.kafka.share_groups import KafkaShareGroupAdmin

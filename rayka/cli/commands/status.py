@@ -58,7 +58,7 @@ class PartitionStatus:
 def command(target: Target, every: bool, as_json: bool) -> Exit:
     """Show brokers, actors with their processes, and topics; exit code 1 if something is not served."""
     if target.bootstrap_server is not None:
-        raise CliError("status asks the actors themselves: give --data-dir or --address", Exit.USAGE)
+        raise CliError("status does not work with --bootstrap-server: give --data-dir or --address", Exit.USAGE)
     from rayka.actors.node.spec import DEFAULT_NAMESPACE
     from rayka.cli.attached import connected
 

@@ -40,5 +40,5 @@ def command(target: Target, path: str) -> Exit:
     for node in found:
         print(f"{node.path}\t{json.dumps(node.data)}")
     if not found:
-        raise CliError(f"there is nothing at {path}", Exit.NOT_FOUND)
+        raise CliError(f"nothing found at {path}", Exit.NOT_FOUND)
     return Exit.DONE

@@ -146,7 +146,9 @@ class AsyncConsumer(AsyncClosing):
             if state.error is not None:
                 raise state.error
             if not await self._fetcher.wait(deadline_s - asyncio.get_running_loop().time()):
-                raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"no position of {state.topic_partition} yet")
+                raise RaykaError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"the position in {state.topic_partition} is not known yet"
+                )
         return position
 
     @at_home
@@ -367,7 +369,7 @@ class AsyncConsumer(AsyncClosing):
         if topic is not None and not 0 <= topic_partition.partition < len(topic.partitions):
             raise RaykaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic.name} has {len(topic.partitions)} partitions, and no {topic_partition.partition}",
+                f"topic {topic.name} has no partition {topic_partition.partition}; it has {len(topic.partitions)}",
             )
         return topic_partition
 

@@ -155,7 +155,9 @@ class RangeReader:
         try:
             yield from self._remote().read(wanted, self._columns)
         except (OSError, RaykaError) as error:
-            logger.warning("%s: the leader is asked, for the remote store failed: %s", wanted.topic_partition, error)
+            logger.warning(
+                "%s: asking the leader instead, because the remote store failed: %s", wanted.topic_partition, error
+            )
             self._may_be_remote = False
 
     def _ask(self, offsets: OffsetRange, position: int) -> Any:

@@ -100,7 +100,9 @@ class CommittingConsumer(AsyncConsumer):
         for partition, given in offsets.items():
             one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
             if not isinstance(one.offset, int) or one.offset < 0 or not isinstance(one.metadata, str):
-                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{given!r} is no offset to commit for {partition}")
+                raise RaykaError(
+                    ErrorCode.INVALID_REQUEST, f"{given!r} is not a valid offset to commit for {partition}"
+                )
             checked[self._require_existing(partition)] = one
         return checked
 

@@ -60,7 +60,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         **config: Any,
     ) -> None:
         if not isinstance(group_id, str) or not group_id.strip():
-            raise RaykaError(ErrorCode.INVALID_GROUP_ID, f"a group id is a str that is not empty, not {group_id!r}")
+            raise RaykaError(ErrorCode.INVALID_GROUP_ID, f"group_id must be a non-empty str, not {group_id!r}")
         super().__init__(broker, home, **config)
         settings = self.config
         self._calls = GroupCalls(
@@ -102,7 +102,7 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._require_open()
         self._require_protocol()
         if self._is_assigned_by_hand:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, "partitions are assigned by the program: unsubscribe first")
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "this consumer has assigned partitions: unsubscribe first")
         listeners = {
             ActionKind.ASSIGN: on_assigned,
             ActionKind.REVOKE: on_revoked,
@@ -123,7 +123,7 @@ class AsyncGroupConsumer(CommittingConsumer):
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """As `AsyncConsumer.assign`; new partitions begin where the group has committed. Not with `subscribe`."""
         if not self._member.has_left:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, "the group assigns the partitions: unsubscribe first")
+            raise RaykaError(ErrorCode.INVALID_REQUEST, "this consumer has subscribed to topics: unsubscribe first")
         self._require_open()
         wanted = [self._require_valid(partition) for partition in partitions]
         self._is_assigned_by_hand = True
@@ -306,7 +306,7 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     def _require_protocol(self) -> None:
         if CONSUMER_PROTOCOL not in self._broker.config["group.coordinator.rebalance.protocols"]:
-            reason = "group.coordinator.rebalance.protocols leaves out the consumer protocol"
+            reason = "group.coordinator.rebalance.protocols does not include the consumer protocol"
             raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, reason)
 
     def _configure(self, config: Mapping[str, Any]) -> GroupConsumerConfig:

@@ -40,11 +40,11 @@ def subscription_of(
     if isinstance(topics, re.Pattern):
         topics, pattern = None, topics
     if (topics is None) == (pattern is None):
-        raise RaykaError(ErrorCode.INVALID_REQUEST, "subscribe to topics or to a pattern: to one of them")
+        raise RaykaError(ErrorCode.INVALID_REQUEST, "give either topics or a pattern")
     if pattern is not None:
         text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
         if not isinstance(text, str) or not text:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"a pattern is a str that is not empty, not {pattern!r}")
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"pattern must be a non-empty str, not {pattern!r}")
         compile_pattern(text)
         return Subscription(pattern=text)
     names = [topics] if isinstance(topics, str) else list(topics or ())

@@ -57,7 +57,10 @@ class Transactions:
     def check_open(self) -> None:
         """Raise INVALID_TXN_STATE outside of a transaction."""
         if not self.is_open:
-            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "This producer sends in transactions: begin one first")
+            raise RaykaError(
+                ErrorCode.INVALID_TXN_STATE,
+                "No transaction is open: a producer with a transactional_id must begin one first",
+            )
 
     def share(self) -> OpenTransaction:
         """The open transaction, in which others may write from now on. Raises INVALID_TXN_STATE if none is open."""
@@ -67,7 +70,7 @@ class Transactions:
 
     def _check_own(self) -> None:
         if self._config.joins is not None:
-            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "The producer that began the transaction ends it")
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "Only the producer that began the transaction can end it")
 
     def failed(self, error: RaykaError) -> None:
         """A record of the transaction was not appended."""

@@ -276,7 +276,7 @@ class AsyncProcessingPool:
                 await asyncio.wait_for(self._is_idle.wait(), timeout_ms / 1000)
         except TimeoutError:
             count = sum(map(len, self._running.values()))
-            logger.warning("%d records are given back that were still being processed", count)
+            logger.warning("gave back %d records that were still being processed", count)
         finally:
             await self._end()
         if self._failure is not None:

@@ -14,12 +14,12 @@ class TopicFilter(ABC):
 
     def __init__(self, pattern: str) -> None:
         if not isinstance(pattern, str) or not pattern.strip():
-            reason = f"a filter is a regular expression that is not empty, not {pattern!r}"
+            reason = f"a filter must be a non-empty regular expression, not {pattern!r}"
             raise RaykaError(ErrorCode.INVALID_REGULAR_EXPRESSION, reason)
         try:
             self._pattern = re.compile(pattern.strip().replace(",", "|").replace(" ", ""))
         except re.error as error:
-            reason = f"the filter {pattern!r} is no regular expression: {error}"
+            reason = f"the filter {pattern!r} is not a valid regular expression: {error}"
             raise RaykaError(ErrorCode.INVALID_REGULAR_EXPRESSION, reason) from None
 
     @abstractmethod

@@ -35,7 +35,7 @@ def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
     if not settings.migration_policy.upgrades:
         raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{name} online upgrade is disabled.")
     if not group.uses_consumer_protocol:
-        raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{name} its members are no consumers.")
+        raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{name} it does not use the consumer embedded protocol.")
     if len(group.members) > settings.consumer_max_size:
         raise RaykaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{name} it exceeds the consumer group maximum size.")
 

@@ -66,7 +66,7 @@ def _entries(call: Call, kind: int, name: str, keys: Collection[str] | None) -> 
         return describe_broker(broker.config.static, image.default_broker_configs, own, keys)
     if kind == ResourceType.GROUP:
         return _group_entries(call, name, keys)
-    raise RaykaError(ErrorCode.INVALID_REQUEST, f"configs of resource type {_type_name(kind)} are not kept here")
+    raise RaykaError(ErrorCode.INVALID_REQUEST, f"configs of resource type {_type_name(kind)} are not supported")
 
 
 def _group_entries(call: Call, name: str, keys: Collection[str] | None) -> tuple[ConfigEntry, ...]:

@@ -129,7 +129,9 @@ class NodeUsage:
             self._is_failing = False
         except (OSError, ValueError, RaykaError) as error:
             if not self._is_failing:
-                logger.warning("limits hold for one process, not for the node: cannot share counts: %s", error)
+                logger.warning(
+                    "limits apply to each process instead of the node, because counts cannot be shared: %s", error
+                )
             self._is_failing = True
 
     def _publish(self, directory: str) -> None:

@@ -125,7 +125,7 @@ class RangeFetcher:
         """The offset after the deleted records. Raises the error if data loss is not allowed."""
         if self._settings.fail_on_data_loss:
             raise gone
-        logger.warning("%s; going on, because failOnDataLoss is false", gone)
+        logger.warning("%s; continuing, because failOnDataLoss is false", gone)
         return min(max(gone.next_offset, position), offsets.end_offset)
 
     def _wait(self, offsets: OffsetRange, position: int, error: RaykaError) -> int:

@@ -56,6 +56,6 @@ def raise_or_log(losses: Sequence[DataLoss], fail_on_data_loss: bool) -> None:
     """Raise RaykaError with the code of the first loss, or log each if the query may go on."""
     if losses and fail_on_data_loss:
         lost = "; ".join(map(str, losses))
-        raise RaykaError(losses[0].code, f"{lost}. With failOnDataLoss=false the query goes on with what is there")
+        raise RaykaError(losses[0].code, f"{lost}. Set failOnDataLoss=false to continue with the records that are left")
     for loss in losses:
-        logger.warning("%s; going on, because failOnDataLoss is false", loss)
+        logger.warning("%s; continuing, because failOnDataLoss is false", loss)

@@ -267,9 +267,7 @@ class Cleaner:
             self._keys, self._rules, self._out, self._progress,
         )  # fmt: skip
         if outcome == batches.BROKEN:
-            raise RaykaError(
-                ErrorCode.CORRUPT_MESSAGE, f"The batch at offset {header.base_offset} is not as the format says"
-            )
+            raise RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The batch at offset {header.base_offset} is malformed")
         self._take(chunk, position, header, outcome, written)
         self._progress[POSITION] += header.size_in_bytes
 

@@ -205,7 +205,7 @@ def _batch_row(span: tuple[int, int], header: BatchHeader) -> tuple[int, int, in
 
 def _corrupt(header: BatchHeader) -> RaykaError:
     return RaykaError(
-        ErrorCode.CORRUPT_MESSAGE, f"The records of the batch at offset {header.base_offset} are not as the format says"
+        ErrorCode.CORRUPT_MESSAGE, f"The records of the batch at offset {header.base_offset} are malformed"
     )
 
 

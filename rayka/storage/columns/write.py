@@ -35,7 +35,9 @@ def binary_fields(name: str, array: pa.Array) -> Fields:
     try:
         binary = array.cast(pa.large_binary())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise RaykaError(ErrorCode.INVALID_RECORD, f"Column {name} of type {array.type} has no bytes") from error
+        raise RaykaError(
+            ErrorCode.INVALID_RECORD, f"Column {name} must have bytes or text, not {array.type}"
+        ) from error
     _, offsets_buffer, data_buffer = binary.buffers()
     if not len(binary):
         return NO_FIELDS
@@ -72,7 +74,9 @@ def _timestamps(part: pa.RecordBatch, now_ms: int) -> Longs:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
     elif not pa.types.is_integer(column.type):
-        raise RaykaError(ErrorCode.INVALID_RECORD, f"Column timestamp of type {column.type} is no timestamp")
+        raise RaykaError(
+            ErrorCode.INVALID_RECORD, f"Column timestamp must have timestamps or integers, not {column.type}"
+        )
     milliseconds: Longs = pc.fill_null(column.cast(pa.int64()), now_ms).to_numpy(zero_copy_only=False)
     return milliseconds
 

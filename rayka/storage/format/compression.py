@@ -215,7 +215,8 @@ def _zstd_blocks(data: memoryview) -> Iterator[memoryview]:
 
 def _too_large(codec: Codec, size: int, max_size: int) -> RaykaError:
     return RaykaError(
-        ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes of {codec.config_name} hold more than the {max_size} allowed"
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"{size} bytes of {codec.config_name} decompress to more than the {max_size} allowed",
     )
 
 

@@ -57,7 +57,7 @@ class LogReads(LogState):
         if offset < self.local_log_start_offset:
             raise RaykaError(
                 ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-                f"Offset {offset} of {self.topic_partition} is in the remote store alone",
+                f"Offset {offset} of {self.topic_partition} is only in the remote store",
             )
 
     @storing

@@ -109,7 +109,7 @@ class BatchValidator:
     def _refuse_log_append_time(self) -> None:
         raise RaykaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"A batch for {self._topic_partition} says LogAppendTime, which only the broker may set",
+            f"A batch for {self._topic_partition} has timestamp type LogAppendTime, which only the broker may set",
         )
 
     def _check_records(self, records: Buffer, position: int, header: BatchHeader, now_ms: int, is_late: bool) -> None:

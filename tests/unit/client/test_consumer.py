@@ -566,7 +566,7 @@ def test_topics_and_partitions(cluster: Cluster) -> None:
         assert consumer.topics() == {"events"}
         assert consumer.partitions_for_topic("events") == {0, 1, 2}
         assert consumer.partitions_for_topic("missing") is None
-        with pytest.raises(RaykaError, match="topic events has 3 partitions, and no 7"):
+        with pytest.raises(RaykaError, match="topic events has no partition 7; it has 3"):
             consumer.assign([("events", 7)])
         with pytest.raises(RaykaError, match="a partition is TopicPartition"):
             consumer.assign(["events"])

@@ -372,7 +372,7 @@ def test_assigned_partitions_use_the_offsets_of_the_group(cluster: Cluster) -> N
     with cluster.consumer("g", **SETTINGS) as consumer:
         consumer.assign([("events", 0)])
         assert len(take(10, consumer)) == 10
-        with pytest.raises(RaykaError, match="partitions are assigned by the program"):
+        with pytest.raises(RaykaError, match="has assigned partitions"):
             consumer.subscribe(["events"])
     with cluster.consumer("g", **SETTINGS) as consumer:
         consumer.assign([("events", 0), ("events", 1)])
@@ -381,7 +381,7 @@ def test_assigned_partitions_use_the_offsets_of_the_group(cluster: Cluster) -> N
         consumer.unsubscribe()
         assert consumer.assignment() == set()
         consumer.subscribe(["events"])
-        with pytest.raises(RaykaError, match="the group assigns the partitions"):
+        with pytest.raises(RaykaError, match="has subscribed to topics"):
             consumer.assign([("events", 0)])
         until(share(consumer), consumer)
 
@@ -508,20 +508,20 @@ def test_bad_arguments(cluster: Cluster) -> None:
     for group_id in ("", " "):
         with pytest.raises(RaykaError, match="INVALID_GROUP_ID"):
             cluster.consumer(group_id)
-    with pytest.raises(RaykaError, match="topics are shared in a group"):
+    with pytest.raises(RaykaError, match="topics need a group"):
         cluster.consumer(topics=["events"])  # type: ignore[call-overload]
     consumer = cluster.consumer("g", **SETTINGS)
     for topics in ("events", [], [7], [""]):
         with pytest.raises(RaykaError, match="topics must be a list of names"):
             consumer.subscribe(topics)  # type: ignore[arg-type]
     for arguments in ({}, {"topics": ["a"], "pattern": "a"}):
-        with pytest.raises(RaykaError, match="topics or to a pattern"):
+        with pytest.raises(RaykaError, match="topics or a pattern"):
             consumer.subscribe(**arguments)  # type: ignore[arg-type]
     with pytest.raises(RaykaError, match="INVALID_REGULAR_EXPRESSION"):
         consumer.subscribe(pattern="(")
     with pytest.raises(RaykaError, match="must be callable"):
         consumer.subscribe(["events"], on_assigned=7)  # type: ignore[arg-type]
-    with pytest.raises(RaykaError, match="is no offset to commit"):
+    with pytest.raises(RaykaError, match="is not a valid offset to commit"):
         consumer.commit({("events", 0): -1})
     with pytest.raises(RaykaError, match="topic missing does not exist"):
         consumer.commit({("missing", 0): 1})

@@ -474,7 +474,7 @@ def test_a_closed_handle_fetches_nothing_more(queue: Queue) -> None:
 
 def test_a_topic_that_is_no_queue_is_not_opened_as_one(cluster: Cluster) -> None:
     cluster.admin().create_topic("orders")
-    with pytest.raises(rayka.RaykaError, match="no queue"):
+    with pytest.raises(rayka.RaykaError, match="not a queue"):
         Queue(name="orders")
 
 

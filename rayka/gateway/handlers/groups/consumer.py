@@ -39,7 +39,7 @@ async def handle_heartbeat(call: Call) -> Any:
 
 def _check_enabled(call: Call) -> None:
     if _PROTOCOL not in call.broker.config["group.coordinator.rebalance.protocols"]:
-        reason = "group.coordinator.rebalance.protocols leaves out the consumer protocol"
+        reason = "group.coordinator.rebalance.protocols does not include the consumer protocol"
         raise RaykaError(ErrorCode.UNSUPPORTED_VERSION, reason)
 
 

@@ -59,7 +59,7 @@ async def _coordinator_of(call: Call, key_type: int, key: str) -> BrokerImage:
     if key_type == _TRANSACTION:
         return await call.broker.transactions.coordinator_of(key)
     if key_type != _SHARE or call.version < _FIRST_WITH_SHARE:
-        raise RaykaError(ErrorCode.INVALID_REQUEST, f"{key_type} is no type of coordinator in version {call.version}")
+        raise RaykaError(ErrorCode.INVALID_REQUEST, f"key type {key_type} is not valid in version {call.version}")
     parse_coordinator_key(key)
     return await call.broker.shares.coordinator_of(key)
 

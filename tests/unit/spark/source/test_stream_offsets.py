@@ -79,7 +79,7 @@ def test_lost_records_fail_the_query_unless_that_is_allowed(bounds, code, left, 
     found, losses = next_ranges(read_to(5), bounds, None, ends_there)
     assert bounds_of(found) == left
     assert [loss.is_certain for loss in losses] == [is_certain]
-    with pytest.raises(RaykaError, match="With failOnDataLoss=false") as failed:
+    with pytest.raises(RaykaError, match="Set failOnDataLoss=false") as failed:
         raise_or_log(losses, True)
     assert failed.value.code is code
     raise_or_log(losses, False)
