@@ -99,7 +99,7 @@ class RowSender(AbstractContextManager["RowSender"]):
         return int(rows.num_rows)
 
     def _send(self, partition: TopicPartition, records: bytes) -> None:
-        """Send one batch and wait. Raises RaykaError, or OSError if no answer came."""
+        """Send one batch and wait. Raises RaykaError, BROKER_NOT_AVAILABLE if no answer came."""
         response = self._leader(partition).request(_request(partition, records, self._timeout_s))
         (answer,) = response.responses[0].partition_responses
         if answer.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
