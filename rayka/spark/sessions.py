@@ -70,7 +70,7 @@ def session(
     Ray or a broker.
     """
     _require_stopped()
-    require_ray()
+    _require_broker(namespace)
     prepare_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not ray.is_initialized():
@@ -138,6 +138,13 @@ def _require_stopped() -> None:
         message = "Spark runs already: call rayka.spark.stop() first, or stop() of a session that is not of rayka"
         raise RaykaError(ErrorCode.INVALID_REQUEST, message)
     stop()
+
+
+def _require_broker(namespace: str) -> None:
+    """As far as this is known before the program joins Ray, which it does while Java starts."""
+    require_ray()
+    if ray.is_initialized():
+        find_controller(namespace)
 
 
 def _with_java_options(settings: dict[str, str]) -> dict[str, str]:

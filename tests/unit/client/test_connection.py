@@ -33,16 +33,33 @@ def test_a_client_names_where_it_looked_for_ray(nowhere):
     assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
-def test_a_spark_session_looks_for_ray_before_it_starts_java(nowhere, tmp_path, monkeypatch):
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """A file that is there once Java was started."""
     started = tmp_path / "started"
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\ntouch {started}\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return started
+
+
+def test_a_spark_session_looks_for_ray_before_it_starts_java(nowhere, started):
     with pytest.raises(RaykaError, match=f":{nowhere} ") as refused:
         rayka.spark.session()
     assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+    assert not started.exists()
+
+
+def test_a_spark_session_looks_for_the_broker_before_it_starts_java(started, monkeypatch):
+    def no_actor(name, namespace):
+        raise ValueError(name)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_actor", no_actor)
+    with pytest.raises(RaykaError, match="no rayka runs in namespace 'elsewhere'"):
+        rayka.spark.session(namespace="elsewhere")
     assert not started.exists()
 
 
