@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rayka.client.producer.key_hashes import choose_by_keys
 from rayka.client.producer.route import Route
@@ -83,8 +82,11 @@ def rows_of_table(table: pa.Table, route: Route, config: ProducerConfig, now_ms:
     for part in table.to_batches():
         if part.num_rows:
             given = _serialized(part, config)
-            _require_timestamps(given)
-            yield TableRows(rows_of_columns(given, now_ms), _partitions(given, route))
+            rows = rows_of_columns(given, now_ms)
+            if (earliest := rows.timestamps.min()) < 0:
+                message = f"timestamp must be ms since the epoch, not {earliest}"
+                raise RaykaError(ErrorCode.INVALID_REQUEST, message)
+            yield TableRows(rows, _partitions(given, route))
 
 
 def choose_partitions(keys: pa.Array, partition_count: int) -> Longs:
@@ -112,18 +114,14 @@ def _serialized(part: pa.RecordBatch, config: ProducerConfig) -> pa.RecordBatch:
 def _partitions(part: pa.RecordBatch, route: Route) -> Longs | None:
     if "partition" not in part.schema.names:
         return None
-    given = part.column("partition").cast(pa.int64())
+    column = part.column("partition")
+    try:
+        given = column.cast(pa.int64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RaykaError(ErrorCode.INVALID_RECORD, f"Column partition of type {column.type}: {error}") from error
     partitions: Longs = given.fill_null(-1).to_numpy(zero_copy_only=False)
     is_given = given.is_valid().to_numpy(zero_copy_only=False)
     is_bad = (partitions >= route.partition_count) | (partitions < 0) & is_given
     if is_bad.any():
         route.choose(None, 0, int(partitions[is_bad.argmax()]), None)
     return partitions
-
-
-def _require_timestamps(part: pa.RecordBatch) -> None:
-    """Refuse timestamps before the epoch."""
-    if "timestamp" in part.schema.names and pa.types.is_integer(part.column("timestamp").type):
-        earliest = pc.min(part.column("timestamp")).as_py()
-        if earliest is not None and earliest < 0:
-            raise RaykaError(ErrorCode.INVALID_REQUEST, f"timestamp must be ms since the epoch, not {earliest}")

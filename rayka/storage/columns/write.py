@@ -56,7 +56,7 @@ def _headers(part: pa.RecordBatch) -> tuple[Longs, Fields, Fields]:
     try:
         headers = column.flatten()
         keys, values = headers.field("key"), headers.field("value")
-    except (AttributeError, KeyError) as error:
+    except (AttributeError, KeyError, pa.ArrowNotImplementedError) as error:
         message = f"Column headers of type {column.type} is not a list of key and value"
         raise RaykaError(ErrorCode.INVALID_RECORD, message) from error
     if headers.null_count or keys.null_count:
@@ -71,13 +71,17 @@ def _timestamps(part: pa.RecordBatch, now_ms: int) -> Longs:
     if "timestamp" not in part.schema.names:
         return np.full(part.num_rows, now_ms, np.int64)
     column = part.column("timestamp")
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    elif not pa.types.is_integer(column.type):
-        raise RaykaError(
-            ErrorCode.INVALID_RECORD, f"Column timestamp must have timestamps or integers, not {column.type}"
-        )
-    milliseconds: Longs = pc.fill_null(column.cast(pa.int64()), now_ms).to_numpy(zero_copy_only=False)
+    try:
+        if pa.types.is_timestamp(column.type):
+            wanted = pa.timestamp("ms", column.type.tz)
+            column = column.cast(options=pc.CastOptions(wanted, allow_time_truncate=True))
+        elif not pa.types.is_integer(column.type):
+            raise RaykaError(
+                ErrorCode.INVALID_RECORD, f"Column timestamp must have timestamps or integers, not {column.type}"
+            )
+        milliseconds: Longs = pc.fill_null(column.cast(pa.int64()), now_ms).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:
+        raise RaykaError(ErrorCode.INVALID_RECORD, f"Column timestamp has a time that does not fit: {error}") from error
     return milliseconds
 
 

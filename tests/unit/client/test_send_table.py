@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -114,14 +115,16 @@ def test_columns_keep_their_place_among_other_sends(cluster: Cluster) -> None:
         ({"value": [b"a"], "headers": ["text"]}, ErrorCode.INVALID_RECORD),
         ({"value": [b"a"], "partition": [PARTITIONS]}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({"value": [b"a"], "partition": [-2]}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"value": [b"a"], "partition": ["x"]}, ErrorCode.INVALID_RECORD),
         ({"value": [b"a"], "timestamp": [-5]}, ErrorCode.INVALID_REQUEST),
+        ({"value": [b"a"], "timestamp": pa.array([-5_000], pa.timestamp("us"))}, ErrorCode.INVALID_REQUEST),
+        ({"value": [b"a"], "timestamp": pa.array([2**60], pa.timestamp("s"))}, ErrorCode.INVALID_RECORD),
+        ({"value": [b"a"], "timestamp": pa.array([2**63], pa.uint64())}, ErrorCode.INVALID_RECORD),
         ({"value": [b"a" * 1_100_000]}, ErrorCode.MESSAGE_TOO_LARGE),
         ({"value": [b"a"], "kye": [b"b"]}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_rows_that_can_not_be_sent_are_refused(
-    cluster: Cluster, columns: dict[str, list[object]], code: ErrorCode
-) -> None:
+def test_rows_that_can_not_be_sent_are_refused(cluster: Cluster, columns: dict[str, Any], code: ErrorCode) -> None:
     with cluster.producer() as producer:
         with pytest.raises(RaykaError) as refused:
             producer.send_table("events", pa.table(columns))
