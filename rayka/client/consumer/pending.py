@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import islice
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from rayka.client.consumer.records import ConsumerRecord, RecordBatches
@@ -29,9 +30,13 @@ class PendingRecords:
 
     What a poll takes in the client's loop is pending until its caller has it: in another loop, that may have cancelled
     the poll meanwhile.
+
+    `block_records` are made at a time. After `until_s`, on the monotonic clock, a poll comes before more are made.
     """
 
     def __init__(self) -> None:
+        self.block_records = BLOCK_RECORDS
+        self.until_s = float("inf")
         self.made: deque[ConsumerRecord] = deque()
         self._waiting: deque[tuple[TopicPartition, ConsumerRecords]] = deque()
         self.polled: dict[TopicPartition, int] = {}
@@ -61,7 +66,7 @@ class PendingRecords:
             self.polled.clear()
 
     def popleft(self) -> ConsumerRecord:
-        """The next record. Raises IndexError."""
+        """The next record. Raises IndexError where `make` makes none."""
         if not self.made:
             self.make()
         return self.made.popleft()
@@ -91,14 +96,14 @@ class PendingRecords:
         return records
 
     def make(self) -> bool:
-        """Make some records, when none that are made are left; False if there are no more.
+        """Make some records, when none that are made are left; False if there are no more, or a poll comes before.
 
         Raises CORRUPT_MESSAGE for one that can't be read, which stays the next.
         """
-        if not self._waiting:
+        if not self._waiting or monotonic() > self.until_s:
             return False
         partition, _ = self._waiting[0]
-        block = self.take(BLOCK_RECORDS)
+        block = self.take(self.block_records)
         try:
             self.made.extend(block)
         except BaseException as error:

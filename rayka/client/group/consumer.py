@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rayka.client.consumer.pending import PendingRecords, Polled
-from rayka.client.consumer.sequence import ConsumerRecords
+from rayka.client.consumer.sequence import BLOCK_RECORDS, ConsumerRecords
 from rayka.client.group.commits import Commits
 from rayka.client.group.committing import CommittingConsumer
 from rayka.client.group.coordinator import GroupCalls, GroupMetadata
@@ -33,6 +33,9 @@ from rayka.types import TopicPartition
 
 CLOSE_TIMEOUT_MS = 30_000
 _MIN_WAIT_S = 0.01
+_FOREVER = float("inf")
+_ITERATION_S = 0.1
+"""Iteration polls again after this time, however much is here: else a program that has become slow would be out."""
 
 T = TypeVar("T")
 
@@ -46,7 +49,7 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     config: GroupConsumerConfig
     max_fill_records = 8192
-    """The steps of a rebalance wait until these are given out."""
+    """The steps of a rebalance wait until these are given out, or for `_ITERATION_S` and one block."""
 
     def __init__(
         self,
@@ -76,6 +79,8 @@ class AsyncGroupConsumer(CommittingConsumer):
             self._membership, self._calls, broker, self, self._fetcher.wake, is_independent=is_independent
         )
         self._is_assigned_by_hand = self._is_leaving = False
+        self._iteration_s = _FOREVER if is_independent else _ITERATION_S
+        self.pending.block_records = min(BLOCK_RECORDS, settings.max_poll_records)
         self._commits = Commits(self._calls, settings, self._member.committer, self._positions)
         if topics is not None:
             self._require_protocol()
@@ -234,8 +239,10 @@ class AsyncGroupConsumer(CommittingConsumer):
         self._fetcher.wake()
 
     def filling(self) -> PendingRecords:
-        """For `next_event`: more for iteration."""
-        self.pending.add(self._take_some())
+        """For `next_event`: what iteration has left, or more."""
+        if not self.pending:
+            self.pending.add(self._take_some())
+        self.pending.until_s = time.monotonic() + self._iteration_s
         return self.pending
 
     async def before_revoke(self, partitions: Sequence[TopicPartition]) -> None:

@@ -129,6 +129,26 @@ def test_iteration_commits_what_was_given_out(cluster: Cluster) -> None:
         assert numbers(given + list(consumer)) == [*range(100)]
 
 
+def test_a_program_that_becomes_slow_while_it_iterates_still_takes_part_in_the_group(cluster: Cluster) -> None:
+    """However many records a quick program has at a time, it commits, and so polls, within `max_poll_records`."""
+    write(cluster, 4000)
+    with cluster.consumer(
+        "g", ["events"], consumer_timeout_ms=5000, max_poll_records=10, auto_commit_interval_ms=0, **SETTINGS
+    ) as consumer:
+        records = iter(consumer)
+        for _ in range(2000):
+            next(records)
+        time.sleep(0.15)
+        for _ in range(20):
+            next(records)
+
+        def is_committed() -> bool:
+            committed = consumer.committed([("events", number) for number in range(4)])
+            return sum(one.offset for one in committed.values() if one is not None) >= 2000
+
+        wait_until(is_committed, 30, "a commit of what was given out quickly")
+
+
 def test_without_automatic_commits_only_the_program_commits(cluster: Cluster) -> None:
     write(cluster, 100)
     place = ("events", 1)
