@@ -58,7 +58,7 @@ def test_a_spark_session_looks_for_the_broker_before_it_starts_java(started, mon
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "get_actor", no_actor)
-    with pytest.raises(RaykaError, match="no rayka runs in namespace 'elsewhere'"):
+    with pytest.raises(RaykaError, match="in namespace 'elsewhere'"):
         rayka.spark.session(namespace="elsewhere")
     assert not started.exists()
 
