@@ -144,5 +144,5 @@ class Log(LogReads, LogRetention, LogReplacement, LogFlush):
         """Leave everything complete and on the device, as a clean shutdown wants it."""
         self._now_ms = now_ms
         self._snapshot_producers()
-        self._producers.write_snapshots(sync=True)
+        self._producers.write_snapshots()
         self._local.close()

@@ -357,12 +357,12 @@ class LogLoader:
         base_offsets = {segment.base_offset for segment in self._segments}
         latest = max((offset for offset in producers.snapshots if offset <= end_offset), default=end_offset)
         producers.keep_snapshots(base_offsets | {latest})
-        producers.write_snapshots(sync=True)
+        producers.write_snapshots()
         if self._is_clean and self._rebuilt_from is None and not producers.snapshots:
             return
         replay = self._replay or ProducerReplay(producers, self._segments, limit, self._now_ms)
         replay.finish(self._segments)
-        producers.write_snapshots(sync=True)
+        producers.write_snapshots()
 
     def _note_flushed(self, end_offset: int) -> None:
         """The recovery point tells what is on the device, but for the files that were just repaired."""

@@ -159,7 +159,7 @@ class LogState:
     @storing
     def write_snapshots(self) -> None:
         """Put the snapshots of the producers that were taken, at rolls for example, on the device. Any thread may."""
-        self._producers.write_snapshots(sync=True)
+        self._producers.write_snapshots()
 
     # -- invariants -----------------------------------------------------------------------------
 

@@ -270,21 +270,21 @@ class ProducerState:
         """Whether the snapshot at `offset` was taken and is not in its file yet."""
         return self._unwritten.get(offset) is not None
 
-    def write_snapshots(self, *, sync: bool = False) -> None:
-        """Write the snapshots that were taken and remove those that were released. Any thread may call it.
+    def write_snapshots(self) -> None:
+        """Put the snapshots that were taken on the device, and remove those that were released. Any thread may.
 
         After a crash before that, recovery begins from an earlier snapshot.
         """
         with self._write_lock:
             while changes := list(self._unwritten.items()):
                 for offset, entries in changes:
-                    self._write_snapshot(offset, entries, sync)
+                    self._write_snapshot(offset, entries)
 
-    def _write_snapshot(self, offset: int, entries: list[ProducerEntry] | None, sync: bool) -> None:
+    def _write_snapshot(self, offset: int, entries: list[ProducerEntry] | None) -> None:
         if entries is None:
             self._files.remove_if_present(self.snapshot_path(offset))
         else:
-            self._files.write_file(self.snapshot_path(offset), producer_snapshot.encode(entries), sync=sync)
+            self._files.write_file(self.snapshot_path(offset), producer_snapshot.encode(entries), sync=True)
         with self._change_lock:
             if offset in self._unwritten and self._unwritten[offset] is entries:
                 del self._unwritten[offset]

@@ -327,6 +327,24 @@ def test_a_retry_after_a_crash_is_known_though_retention_deleted_its_batch(tmp_p
     assert (retried.is_duplicate, retried.base_offset) == (True, 2)
 
 
+def test_a_retry_after_a_power_cut_is_known_though_the_log_was_cut_before_retention(tmp_path: Path) -> None:
+    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    files = CrashingFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, b"value", **producer)
+    log.roll(NOW_MS)
+    append(log, b"another")
+    append(log, b"cut")
+    log.flush()
+    log.truncate_to(2)
+    log.delete_records(1)
+    assert log.delete_old_segments(NOW_MS) is not None
+    log.release()
+    files.lose_all()
+    again = open_log(tmp_path, log_start_offset=1, recovery_point=2, high_watermark=2)
+    assert again.append_as_leader(batch(b"value", **producer), 0, NOW_MS).is_duplicate
+
+
 def test_what_recovery_finds_out_about_producers_outlasts_a_second_power_cut(tmp_path: Path) -> None:
     producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     files = CrashingFiles()
