@@ -127,7 +127,7 @@ class TransactionLinks:
                 markers.transaction_version,
                 pending,
             )
-            errors = dict(zip(pending, await self._partitions.write_txn_marker(marker), strict=True))
+            errors = dict(zip(pending, await self._write(marker), strict=True))
             if not _FENCED.isdisjoint(errors.values()):
                 refusals = ", ".join(f"{one}: {error.name}" for one, error in errors.items() if error in _FENCED)
                 logger.error("The markers of %s are refused (%s)", markers.transactional_id, refusals)
@@ -137,6 +137,17 @@ class TransactionLinks:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return MarkersWrittenRequest(markers.transactional_id, markers.producer_id, markers.producer_epoch)
+
+    async def _write(self, marker: TxnMarker) -> Sequence[ErrorCode]:
+        """An error for each partition, also where writing fails for a reason that was not expected.
+
+        Nobody else would write these markers before the coordinator loads again, and readers wait for them.
+        """
+        try:
+            return await self._partitions.write_txn_marker(marker)
+        except Exception:
+            logger.exception("The markers of producer %d cannot be written yet", marker.producer_id)
+            return [ErrorCode.UNKNOWN_SERVER_ERROR] * len(marker.partitions)
 
     async def _existing(self, partitions: tuple[TopicPartition, ...]) -> tuple[TopicPartition, ...]:
         """Without those that were deleted. Metadata that lags behind may not know a new topic yet, so it catches up."""

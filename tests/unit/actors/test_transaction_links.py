@@ -19,7 +19,7 @@ ORDERS, PAYMENTS, REFUNDS = TopicPartition("orders", 0), TopicPartition("payment
 
 
 class Leaders:
-    """Leaders that give these answers in turn, and the metadata of this process.
+    """Leaders that give these answers in turn (asking fails for an UNKNOWN_SERVER_ERROR), and this process' metadata.
 
     The first `away` attempts to catch up with the controller fail. The partition exists if `exists`; this process knows
     it from the start if `is_known`, else since it caught up.
@@ -33,7 +33,10 @@ class Leaders:
 
     async def write_txn_marker(self, marker: TxnMarker) -> list[ErrorCode]:
         self.sent.append(marker)
-        return [next(self.answers) for _ in marker.partitions]
+        answers = [next(self.answers) for _ in marker.partitions]
+        if ErrorCode.UNKNOWN_SERVER_ERROR in answers:
+            raise KeyError("an error that nobody expected")
+        return answers
 
     @property
     def asked(self) -> list[tuple[TopicPartition, ...]]:
@@ -73,10 +76,15 @@ def test_a_fenced_coordinator_leaves_the_transaction_to_the_newer_one(error: Err
 
 
 def test_markers_are_sent_until_the_leader_has_written_them() -> None:
-    passing = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR)
+    passing = (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    )
     leaders = Leaders(*passing, ErrorCode.NONE)
     assert write_markers(leaders) == WRITTEN
-    assert len(leaders.sent) == 4
+    assert len(leaders.sent) == 5
     assert leaders.caught_up == 0
 
 
