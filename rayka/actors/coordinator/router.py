@@ -72,11 +72,20 @@ class CoordinatorRouter:
         return await self._ask(self.partition_of(request.coordinator_key), request)
 
     async def execute_all(self, request: Request[R], node_id: int | None = None) -> list[R]:
-        """Carry out a request at every coordinator, or every one of a node."""
+        """Carry out a request at every coordinator, or every one of a node.
+
+        A process that does not coordinate a partition yet is loading it: a list without what is there would be wrong,
+        and tools do not ask again after NOT_COORDINATOR. Raises COORDINATOR_LOAD_IN_PROGRESS.
+        """
         topic = self._image().topics.get(self._spec.topic)
         partitions = topic.partitions if topic is not None else ()
         asked = (number for number, one in enumerate(partitions) if node_id is None or one.leader == node_id)
-        return list(await asyncio.gather(*(self._ask(number, request) for number in asked)))
+        try:
+            return list(await asyncio.gather(*(self._ask(number, request) for number in asked)))
+        except RaykaError as error:
+            if error.code is not ErrorCode.NOT_COORDINATOR:
+                raise
+            raise RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error.message) from error
 
     async def _ask(self, number: int, request: Request[R]) -> R:
         link = self._router.link(self._leader_of(number))

@@ -125,6 +125,14 @@ def test_what_keeps_a_request_from_its_coordinator_is_raised(cluster: Cluster, e
     assert refusal(cluster) is error
 
 
+def test_a_list_is_to_be_asked_for_again_while_a_coordinator_of_the_node_starts() -> None:
+    """Kafka's admin client gives up on a list after NOT_COORDINATOR."""
+    cluster = Cluster(answer=CODEC.encode(RaykaError(ErrorCode.NOT_COORDINATOR)))
+    with pytest.raises(RaykaError) as refused:
+        run(cluster.router.execute_all(ListTransactionsRequest()))
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
 @pytest.mark.parametrize("creation", [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS])
 def test_the_topic_is_created_once_when_coordinators_are_first_looked_for(creation: ErrorCode) -> None:
     """Another process may create it at the same time."""
