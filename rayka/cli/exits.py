@@ -1,6 +1,6 @@
 """Exit codes of the `rayka` command, and the error that ends a command with one line.
 
-Scripts may rely on these: 0 done, 1 failed, 2 used wrongly, 3 nothing there (no broker to reach, no such
+Scripts may rely on these: 0 done, 1 failed, 2 wrong usage, 3 nothing there (no broker to reach, no such
 topic or group), 4 `rayka up` gave up because the broker kept failing.
 """
 

@@ -24,15 +24,15 @@ Start here:
 Completion of commands, topics and groups for your shell (bash, zsh or fish):
   eval "$(rayka completion bash)"
 
-Every command explains itself: rayka COMMAND --help.
-Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic, group or broker, 4 the broker of `up` kept failing.
+More about a command: rayka COMMAND --help.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such topic, group or broker, 4 the broker of `up` kept failing.
 """
 MODULES = {
     name: (f"rayka.cli.commands.{module}", summary)
     for name, module, summary in (
         ("up", "up", "start a broker and keep it running"),
         ("down", "down", "stop the broker that `rayka up` runs"),
-        ("status", "status", "show what a running broker consists of"),
+        ("status", "status", "show the brokers, actors and topics of a running broker"),
         ("topics", "topics", "create, list, describe, alter and delete topics, delete records"),
         ("configs", "configs", "show and change settings of topics, brokers and groups"),
         ("groups", "groups", "show consumer groups and their lag, move offsets, delete"),
@@ -40,9 +40,9 @@ MODULES = {
         ("transactions", "transactions", "show transactions, find those that hang, abort one"),
         ("produce", "produce", "write lines to a topic"),
         ("consume", "consume", "print the records of topics"),
-        ("log", "log", "look into log directories on disk"),
+        ("log", "log", "show and check log files on disk"),
         ("tree", "tree", "show brokers, topics and groups as a registry of paths"),
-        ("completion", "completion", "print the script that completes commands in your shell"),
+        ("completion", "completion", "print the script that completes commands in a shell"),
     )
 }
 

@@ -14,7 +14,7 @@ import click
 from rayka.cli.exits import CliError, Exit
 
 F = TypeVar("F", bound=Callable[..., Any])
-CODES = "\nExit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic, group or broker.\n"
+CODES = "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no such topic, group or broker.\n"
 
 
 class _WithExamples(click.Command):

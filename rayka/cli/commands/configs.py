@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rayka.client.kafka.values import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
-CODES = "\nExit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.\n"
+CODES = "\nExit codes: 0 done, 1 failed, 2 wrong usage, 3 no such topic or no broker.\n"
 CONFIGS = """\
 examples:
   rayka configs describe --topic events               what was set on the topic
-  rayka configs describe --topic events --all         and every default, with where it comes from
+  rayka configs describe --topic events --all         defaults too, with the source of each value
   rayka configs describe --broker 1 --all
   rayka configs set --topic events retention.ms=3600000 segment.bytes=16777216
   rayka configs set --all-brokers log.retention.ms=86400000
@@ -31,7 +31,7 @@ examples:
 DESCRIBE = """\
 examples:
   rayka configs describe --topic events               what was set on the topic
-  rayka configs describe --topic events --all         and every default, with where it comes from
+  rayka configs describe --topic events --all         defaults too, with the source of each value
   rayka configs describe --broker 1 --all
   rayka configs describe --all-brokers                what was set for all brokers
 """
@@ -84,7 +84,7 @@ def command() -> None:
 
 @command.command("describe", epilog=DESCRIBE + CODES)
 @resource_options
-@click.option("--all", "show_all", is_flag=True, help="Defaults too, not only what was set.")
+@click.option("--all", "show_all", is_flag=True, help="Show defaults too.")
 @json_option("One JSON object for each setting.")
 @target_options
 def describe(
@@ -96,7 +96,7 @@ def describe(
     show_all: bool,
     as_json: bool,
 ) -> Exit:
-    """Show settings, and where each value comes from."""
+    """Show settings and the source of each value."""
     resource = _resource(topic, broker, all_brokers, group)
     from rayka.cli.attached import kafka
     from rayka.client.kafka.admin import KafkaAdmin

@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from rayka.types import TopicPartition
 
 EXAMPLES = r"""
-where --from begins:
+where --from starts:
   earliest (default), latest, an offset (42), the last few of each partition (-10),
   a time as 2026-01-31T18:00 (local, or with a zone) or @1769882400000 (milliseconds);
-  in a group: earliest or latest, where the group has committed nothing
+  in a group: earliest or latest, used where the group has no committed offset
 
 what --format prints: %s value, %S its length, %k key, %K its length, %t topic, %p partition, %o offset,
   %T timestamp in milliseconds, %h headers, %% percent; \n \t \0 \xHH. Default: '%s\n'.
 
 examples:
-  rayka consume events                                    everything there is, value by value
-  rayka consume events --follow --from latest             what comes from now on, until Ctrl-C
+  rayka consume events                                    all values, one on each line
+  rayka consume events --follow --from latest             new records, until Ctrl-C
   rayka consume events clicks --format '%t %s\n'          several topics
   rayka consume --pattern 'logs-.*' --follow              all topics whose names match
   rayka consume events --group billing --follow           share the partitions with the others in the group
   rayka consume events --partition 0 --from -10           the last ten of one partition
   rayka consume events --from 2026-01-31T18:00 --format '%T %k=%s\n'
   rayka consume events --json | rayka produce copy --json --same-partition
-                                                          a faithful copy: keys, headers, timestamps, bytes
+                                                          an exact copy: keys, headers, timestamps, bytes
 
 In a group offsets are committed after the records are printed. Without --follow the command ends at the end of each
 partition.
-Exit codes: 0 done, 1 failed, 2 used wrongly, 3 no such topic or no broker.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such topic or no broker.
 """
 
 
@@ -62,7 +62,7 @@ class ConsumeOptions:
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--pattern", is_flag=True, help="TOPIC is a regular expression for whole names.")
 @click.option("--group", metavar="GROUP", shell_complete=complete_groups, help="Read as a member of this group.")
-@click.option("--from", "start", metavar="WHERE", default="earliest", help="Where to begin, see below.")
+@click.option("--from", "start", metavar="WHERE", default="earliest", help="Where to start, see below.")
 @click.option(
     "--partition", "partitions", metavar="N", type=int, multiple=True, help="Only this partition; may be repeated."
 )
@@ -73,7 +73,7 @@ class ConsumeOptions:
     help="Whether records of open and aborted transactions are read.",
 )  # fmt: skip
 @click.option("--format", "pattern_text", metavar="TEXT", help="What to print of a record, see below.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON line for each record, with everything in it.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON line for each record, with all of its fields.")
 @target_options
 def command(
     target: Target,

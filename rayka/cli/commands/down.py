@@ -16,7 +16,7 @@ examples:
   rayka down                      stop the broker started last
   rayka down --data-dir /srv/rayka
 
-Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stopped, 1 it did not stop, 3 none ran.
+Returns when the broker and its Ray are gone; the data stays. Exit codes: 0 stopped, 1 did not stop, 3 no broker ran.
 """
 
 

@@ -42,8 +42,8 @@ examples:
   rayka groups reset-offsets billing --all-topics --to-current --export > plan.csv
   rayka groups reset-offsets billing --from-file plan.csv --execute
 
-Stop the members of the group first: a group with members is refused. An offset outside of the log becomes the nearest
-one in it; a time after the last record becomes the end. A file has lines of TOPIC,PARTITION,OFFSET, as --export
+Stop the members of the group first: a group with members is refused. An offset outside of the log is replaced by
+the nearest one in it; a time after the last record by the end. A file has lines of TOPIC,PARTITION,OFFSET, as --export
 writes them.
 """
 IMPORT = """\
@@ -51,18 +51,18 @@ examples:
   rayka groups import-offsets offsets.txt --dry-run    what it would do
   rayka groups import-offsets offsets.txt --group billing
 
-The file is what kafka.tools.ExportZkOffsets wrote when offsets were kept in ZooKeeper:
+The file is the output of kafka.tools.ExportZkOffsets of an old Kafka that kept offsets in ZooKeeper:
   /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET      (in 0.7 BROKER-PARTITION)
-Kafka 0.7 counted bytes: replace its offsets by those of records first.
+Offsets of Kafka 0.7 count bytes: first replace them with offsets of records.
 Stop the members of the group first: a group with members is refused. The topics must exist. An offset outside of a log
-becomes the nearest one in it.
+is replaced by the nearest one in it.
 """
 DELETE = """\
 examples:
   rayka groups delete-offsets billing --topic old-events
   rayka groups delete-offsets billing --topic events:0,2
 
-A topic that members of the group still read is refused.
+The command refuses a topic that members of the group still read.
 """
 _SUCCESSFUL = "Successful"
 
@@ -73,7 +73,7 @@ _SUCCESSFUL = "Successful"
     "All topics that the group has committed offsets for.",
     "Commit the new offsets.",
     "Print TOPIC,PARTITION,OFFSET for --from-file.",
-    click.option("--to-current", is_flag=True, help="To what is committed, else to the end; for --export."),
+    click.option("--to-current", is_flag=True, help="To the committed offset, else to the end; for --export."),
     click.option("--shift-by", metavar="N", type=int, help="Forward or, with a minus sign, back."),
     click.option("--from-file", metavar="FILE", help="To the offsets in a file; `-` is standard input."),
 )

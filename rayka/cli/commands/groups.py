@@ -57,7 +57,7 @@ examples:
   rayka groups list
   rayka groups list --state --type                     with state and type
   rayka groups list --state stable,empty               only those
-  rayka groups list --type share                       share groups; without their type they are not listed
+  rayka groups list --type share                       share groups, which are listed only with --type
 """
 DESCRIBE = """\
 examples:

@@ -25,15 +25,15 @@ examples:
   rayka log dump DIR --quiet                    only damage and the totals
   rayka log dump DIR --json | jq .              one object for each batch
 
-Checks: the CRC of every batch, rising offsets, that every index entry leads to its batch, the CRC of producer
-snapshots. A broker that is writing may show an unfinished batch at the very end.
-Exit codes: 0 everything is whole, 1 something is damaged, 3 nothing there to dump.
+The command checks the CRC of every batch, that offsets rise, that every index entry points to its batch, and the CRC of
+producer snapshots. A broker that is writing may show an unfinished batch at the very end.
+Exit codes: 0 no damage, 1 something is damaged, 2 wrong usage, 3 no segments found.
 """
 
 
 @click.group("log", cls=Group, epilog=EXAMPLES)
 def command() -> None:
-    """Look into log directories on disk."""
+    """Show and check log files on disk."""
 
 
 @command.command("dump", epilog=EXAMPLES)

@@ -33,7 +33,7 @@ examples:
 JSON lines may have key, value, headers, partition and timestamp (milliseconds); null is null, bytes that are
 not text are {"base64": "..."}, anything else becomes its JSON. Records are acknowledged by all in-sync replicas
 (acks=all, idempotent); the command ends when all are acknowledged.
-Exit codes: 0 everything acknowledged, 1 something was not, 2 used wrongly, 3 no such topic or no broker.
+Exit codes: 0 all records acknowledged, 1 not all, 2 wrong usage, 3 no such topic or no broker.
 """
 
 

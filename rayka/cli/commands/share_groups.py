@@ -61,13 +61,13 @@ examples:
   rayka share-groups describe jobs --records
   rayka share-groups describe jobs --in-flight
 
---records works with any broker, rayka or Kafka, but does not show what is acquired; --in-flight does, and asks rayka's
-actors through Ray.
-Nothing before the START-OFFSET of a partition is delivered again. From there on --records shows runs of records:
-  Available     waits for a delivery, the first one or another
-  Acquired      a consumer has it, under a lock
+--records works with any broker, rayka or Kafka, but does not show which records are acquired. --in-flight does; it asks
+rayka's actors through Ray.
+Records before the START-OFFSET of a partition are not delivered again. From there on --records shows ranges of records:
+  Available     waits for its first or next delivery
+  Acquired      locked for a consumer
   Acknowledged  accepted
-  Archiving     rejected or delivered too often, and on its way to the dead-letter topic
+  Archiving     rejected or delivered too often, not yet written to the dead-letter topic
   Archived      rejected or delivered too often
 """
 DELETE = """\
@@ -116,7 +116,7 @@ def list_(target: Target, state: bool, as_json: bool) -> Exit:
 @click.option("--members", is_flag=True, help="The members, with their clients and partitions.")
 @click.option("--state", is_flag=True, help="State and coordinator.")
 @click.option("--records", is_flag=True, help="States and deliveries of records from the start offsets on.")
-@click.option("--in-flight", is_flag=True, help="As --records, with who has them, as the leaders see it now.")
+@click.option("--in-flight", is_flag=True, help="As --records, and which member has which record.")
 @click.option("--verbose", is_flag=True, help="Add epochs.")
 @json_option("One JSON object for each group.")
 @target_options

@@ -37,11 +37,11 @@ examples:
 """
 CREATE = """\
 examples:
-  rayka topics create events                          as many partitions as num.partitions says
+  rayka topics create events                          with the broker's num.partitions
   rayka topics create events clicks --partitions 4
   rayka topics create users --config cleanup.policy=compact --if-not-exists
   rayka topics create history --config remote.storage.enable=true --config local.retention.ms=7200000
-                                                      older segments go to the store of `rayka up --help`
+                                                      tiered: needs a broker with a remote store, see `rayka up --help`
 """
 LIST = """\
 examples:
@@ -74,7 +74,7 @@ examples:
   rayka topics delete-records events --before latest --partition 3
 
 --before takes an offset, `latest` (all records there are), or a time: 2026-01-31T18:00 (local, or with a zone) or
-@MILLISECONDS. A partition whose first record is later is not changed.
+@MILLISECONDS. Partitions whose first record is later are not changed.
 """
 _config = click.option("--config", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated.")
 _topics = click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)

@@ -42,8 +42,8 @@ examples:
   rayka transactions list --state Ongoing --longer-than 60
                                                        those with a transaction open for over a minute
   rayka transactions describe copier                   its open transaction and the partitions in it
-  rayka transactions describe --topic orders --open    who holds up the read_committed consumers of a topic
-  rayka transactions hanging                           open transactions that nobody will end, and how to abort them
+  rayka transactions describe --topic orders --open    transactions that hold up read_committed consumers of a topic
+  rayka transactions hanging                           open transactions that will never end, and how to abort them
   rayka transactions abort --topic orders --partition 0 --start-offset 42
 """
 LIST = """\
@@ -60,24 +60,24 @@ examples:
   rayka transactions describe --topic orders
   rayka transactions describe --topic orders:0,2 --open
 
-A reader of committed records gets no further than the START-OFFSET of the oldest open transaction of a partition.
+A read_committed consumer reads a partition only up to the START-OFFSET of its oldest open transaction.
 """
 HANGING = """\
 examples:
   rayka transactions hanging
   rayka transactions hanging --topic orders --max-transaction-timeout 60
 
-A transaction hangs if it is open in a partition and its coordinator does not know it there, so that nobody will end it.
-A producer that wrote within --max-transaction-timeout may still be at work, so its transaction is not looked at. For
-what a coordinator knows, see `rayka transactions list --state Ongoing`.
+A transaction hangs if it is open in a partition but its coordinator does not know it there: it never ends by itself.
+A producer that wrote within --max-transaction-timeout may still be working, so its transaction is skipped. For the
+transactions that a coordinator knows, see `rayka transactions list --state Ongoing`.
 """
 ABORT = """\
 examples:
   rayka transactions abort --topic orders --partition 0 --start-offset 42
 
-The marker of an abort is written to this partition alone, and the coordinator does not hear of it, so abort only what
-hangs. A transaction that a coordinator knows ends by itself after its timeout, or when a new producer begins with its
-transactional id.
+The command writes an abort marker to this partition only, and does not tell the coordinator. So abort only transactions
+that hang. A transaction that a coordinator knows ends after its timeout, or when a new producer with its transactional
+id starts.
 """
 
 
@@ -89,7 +89,7 @@ def command() -> None:
 @command.command("list", epilog=LIST + CODES)
 @click.option("--state", metavar="STATE", multiple=True, help="Only in this state; may be repeated.")
 @click.option("--producer-id", metavar="ID", type=int, multiple=True, help="Only of this producer; may be repeated.")
-@click.option("--longer-than", metavar="SECONDS", type=click.FloatRange(min=0), help="Only what is open for longer.")
+@click.option("--longer-than", metavar="SECONDS", type=click.FloatRange(min=0), help="Only if open for longer.")
 @click.option("--pattern", metavar="PATTERN", help="Only ids that match this regular expression (RE2) as a whole.")
 @json_option("One JSON object for each transactional id.")
 @target_options

@@ -15,9 +15,9 @@ examples:
   rayka tree /brokers/topics/events            replicas, and the leader and ISR of each partition
   rayka tree /consumers/billing                ids, offsets and owners of a group
 
-One line for each path that holds something: the path, a tab, and JSON. In names of groups and members %2F is a slash.
+Prints one line for each path with content: the path, a tab, and JSON. In names of groups and members %2F is a slash.
 
-Exit codes: 0 done, 1 failed, 2 used wrongly, 3 nothing at that path, or no broker.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing at that path, or no broker.
 """
 
 
@@ -25,7 +25,7 @@ Exit codes: 0 done, 1 failed, 2 used wrongly, 3 nothing at that path, or no brok
 @click.argument("path", default="/")
 @target_options
 def command(target: Target, path: str) -> Exit:
-    """Show brokers, topics and groups as a registry of paths: what is at PATH and below."""
+    """Show brokers, topics and groups as a registry of paths, at PATH and below."""
     from rayka.cli.attached import kafka
     from rayka.client.admin.registry_tree import is_below, registry
     from rayka.client.kafka.admin import KafkaAdmin

@@ -28,17 +28,17 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 EXAMPLES = """\
 examples:
   rayka up                                    a broker on 127.0.0.1:9092, data in ~/.local/share/rayka
-  rayka up --listen 127.0.0.1:0               on a free port; the ready line says which
+  rayka up --listen 127.0.0.1:0               on a free port; the first line of output names it
   rayka up --data-dir /srv/rayka --config log.retention.hours=24 --config num.partitions=4
   rayka up --config-file server.properties    Kafka's names; --config overrides the file
   rayka up --address auto --listen 0.0.0.0:9092
-                                              on the Ray cluster that runs on this machine
+                                              on the Ray cluster on this machine
   rayka up --config remote.log.storage.system.enable=true --config rsm.config.url=file:///mnt/segments
                                               with a store for tiered topics; s3://BUCKET/PATH works too
 
-It stays in the foreground; Ctrl-C or SIGTERM stops the broker and, if it was started here, Ray. With
---background it returns when the broker is ready and logs to DIR/up.log; `rayka down` ends it.
-Exit codes: 0 stopped when asked, 1 could not start or stop in order, 2 used wrongly, 4 kept failing.
+The command runs in the foreground. Ctrl-C or SIGTERM stops the broker and, if `rayka up` started it, Ray. With
+--background it returns when the broker is ready, and the broker logs to DIR/up.log; `rayka down` stops it.
+Exit codes: 0 stopped when asked, 1 could not start or stop cleanly, 2 wrong usage, 4 kept failing.
 """
 
 
