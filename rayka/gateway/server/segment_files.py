@@ -3,7 +3,8 @@
 Files are kept open by path. Compaction and the re-creation of a topic put another file in the place of one, so each use
 compares the number of the open file with that of the slice, or where that is not known with the file that the path
 names now. A segment that was deleted meanwhile is read through the open descriptor or under its new name. A response
-that is being sent keeps the files that it needs open, whether or not they are still in the cache. Files that have no
+that is being sent keeps the files that it needs open, whether or not they are still in the cache; however many
+responses wait for their clients, a segment is open once. Files that have no
 name any more leave the cache: as long as one is open, the disk does not get its blocks back.
 """
 
@@ -15,6 +16,7 @@ import os
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 from rayka.gateway.server.page_cache import is_cached
 from rayka.storage.segments.reader import paths_of
@@ -34,7 +36,7 @@ class SegmentGone(Exception):
 class SegmentFile:
     """An open segment. Its descriptor is closed with the last reference."""
 
-    __slots__ = ("_descriptor", "_device", "inode", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_device", "inode", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -112,6 +114,7 @@ class SegmentFiles:
     def __init__(self, max_open_files: int = _MAX_OPEN_FILES) -> None:
         self._max_open_files = max_open_files
         self._files: OrderedDict[str, SegmentFile] = OrderedDict()
+        self._in_use: WeakValueDictionary[str, SegmentFile] = WeakValueDictionary()
         self._looked_s = time.monotonic()
 
     def close(self) -> None:
@@ -130,19 +133,26 @@ class SegmentFiles:
     def open(self, source: FileSlice) -> SegmentFile:
         """The file of a slice. Raises SegmentGone if the file does not have all of its bytes."""
         file = self._files.get(source.path)
-        if file is None or not (file.inode == source.inode if source.inode else file.is_current):
-            file = self._open(source)
+        if file is None or not _has(file, source):
+            file = self._keep(source)
         self._files.move_to_end(source.path)
         if source.position + source.size > file.size:
             raise SegmentGone(f"{source.path} ends before {source.position + source.size}")
         return file
 
-    def _open(self, source: FileSlice) -> SegmentFile:
+    def _keep(self, source: FileSlice) -> SegmentFile:
         self.drop_deleted()
-        file = self._files[source.path] = _find(source)
+        file = self._in_use.get(source.path)
+        if file is None or not _has(file, source):
+            file = self._in_use[source.path] = _find(source)
+        self._files[source.path] = file
         if len(self._files) > self._max_open_files:
             self._files.popitem(last=False)
         return file
+
+
+def _has(file: SegmentFile, source: FileSlice) -> bool:
+    return file.inode == source.inode if source.inode else file.is_current
 
 
 def _find(source: FileSlice) -> SegmentFile:

@@ -128,6 +128,21 @@ def test_a_file_in_use_stays_open_without_the_cache(tmp_path: Path) -> None:
     assert open_files(tmp_path) == 0
 
 
+def test_many_responses_that_wait_for_their_clients_have_a_segment_open_once(tmp_path: Path) -> None:
+    """Else each client that takes nothing of its response has a descriptor for each of a thousand partitions."""
+    files = SegmentFiles(max_open_files=2)
+    slices = [FileSlice(str(tmp_path / f"{number}.log"), 0, 4) for number in range(10)]
+    for each in slices:
+        Path(each.path).write_bytes(b"0123")
+    responses = [[files.open(each) for each in slices] for _ in range(5)]
+    assert open_files(tmp_path) == len(slices)
+    assert all(file.read(4, 0) == b"0123" for response in responses for file in response)
+    responses.clear()
+    assert open_files(tmp_path) == 2
+    files.close()
+    assert open_files(tmp_path) == 0
+
+
 def test_a_file_that_was_cut_short_is_gone(tmp_path: Path) -> None:
     path, files = tmp_path / "a.log", SegmentFiles()
     path.write_bytes(b"0123456789")
