@@ -42,7 +42,8 @@ def _replace(log: Log, cleaned: CleanedSegment, now_ms: int, files: RealFiles) -
     replacement.prepare()
     deletion = log.replace_segments(replacement, now_ms)
     yield None
-    removal = replacement.finish(deletion)
+    removal = deletion.rename(files)
+    replacement.finish()
     yield None
     log.end_replacement(replacement)
     yield None

@@ -355,7 +355,8 @@ class LogDirectory:
         """Give the files of a cleaned segment their names; those of the old segments are removed later."""
         if self._open([log]):
             try:
-                self._removals.append(replacement.finish(deletion))
+                self._removals.append(deletion.rename(self._files))
+                replacement.finish()
             except OSError as error:  # some files may have their names and others not: only opening the log settles it
                 raise self.disk.flush_failed(error) from error
 

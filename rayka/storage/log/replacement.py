@@ -4,7 +4,7 @@
    log completes the replacement; before that, it discards the new files.
 2. `Log.replace_segments` makes readers see the new segment. It is read through its open descriptor and indexes in
    memory, since its files have not got their names yet.
-3. `finish` renames the old files to `.deleted` and the new ones to their names.
+3. The old files are renamed to `.deleted` (`SegmentDeletion.rename`), and `finish` gives the new ones their names.
 4. `Log.end_replacement` gives memory and descriptor back.
 
 Steps 1 and 3 wait for the file system; any thread may run them. Source: the log storage engine document, "LogLoader".
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from rayka.config.log import LogConfig
 from rayka.storage.files import RealFiles, storing
-from rayka.storage.log.deletion import Removal, SegmentDeletion
+from rayka.storage.log.deletion import SegmentDeletion
 from rayka.storage.log.state import LogState
 from rayka.storage.segments.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
@@ -66,14 +66,12 @@ class Replacement:
             for path in reversed(self.segment.paths):
                 self._files.remove_if_present(path + suffix)
 
-    def finish(self, deletion: SegmentDeletion) -> Removal:
-        """Step 3: `deletion` has the old files; the removal of those is due later."""
-        removal = deletion.rename(self._files)
+    def finish(self) -> None:
+        """Step 3, once the old files were renamed."""
         for path in self.segment.paths:
             if self._files.exists(path + SWAP_SUFFIX):
                 self._files.rename(path + SWAP_SUFFIX, path)
         self._files.sync_path(self._directory)
-        return removal
 
 
 class LogReplacement(LogState):

@@ -26,6 +26,7 @@ from rayka.storage.log.replacement import CleanedSegment
 from rayka.types import TopicPartition
 from tests.support.compaction import compact
 from tests.support.faulty_files import CrashingFiles, FaultyFiles
+from tests.support.full_disk import FullDisk
 from tests.support.logs import NOW_MS, ORDERS, append, batch, check_indexes, directory_bytes, read_values
 
 TOPIC_ID = uuid.UUID("0c706bbf-b9a6-483a-9aa2-a53a5dd0570a")
@@ -295,6 +296,32 @@ def test_a_directory_goes_offline_when_a_compacted_segment_does_not_get_its_name
     again = open_log(open_directory(tmp_path))
     again.update_high_watermark(1)
     assert read_values(again) == {0: b"a"}
+
+
+def test_the_old_files_go_though_descriptors_were_lacking_when_a_compacted_segment_got_its_name(tmp_path: Path) -> None:
+    files = FullDisk()
+    directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    log = open_log(directory)
+    directory.opened()
+    append(log, b"a")
+    log.roll(NOW_MS)
+    log.flush()
+    source = log.segments[0].path.removesuffix(".log")
+    for suffix in (".log", ".index", ".timeindex"):
+        shutil.copy(source + suffix, source + suffix + ".cleaned")
+    replacement = log.begin_replacement(CleanedSegment(0, (0,), log.segments[0].size))
+    assert replacement is not None
+    assert directory.prepare_replacement(log, replacement)
+    deletion = log.replace_segments(replacement, NOW_MS)
+    files.lacks_descriptors = True
+    with pytest.raises(RaykaError):
+        directory.finish_replacement(log, replacement, deletion)
+    log.end_replacement(replacement)
+    files.lacks_descriptors = False
+    directory.probe()
+    directory.remove_deleted(sys.maxsize)
+    assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
+    assert read_values(log) == {0: b"a"}
 
 
 class UnnamingFiles(RealFiles):
