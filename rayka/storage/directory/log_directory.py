@@ -337,10 +337,14 @@ class LogDirectory:
 
     @storing
     def write_cleaned_offset(self, log: Log, offset: int) -> None:
-        """Note that a log is compacted below `offset`; with its log start offset, that compaction is about to begin."""
+        """Note that a log is compacted below `offset`; with its log start offset, that compaction is about to begin.
+
+        After an error it counts as not noted: no compaction begins of which a recovery would not know.
+        """
         if self._open([log]):
+            offsets = self._cleaned_offsets | {log.topic_partition: offset}
+            checkpoints.write_offsets(self._files, self._file(CLEANED_OFFSETS_FILE), offsets)
             self._cleaned_offsets[log.topic_partition] = offset
-            self._write_offsets(CLEANED_OFFSETS_FILE)
 
     @storing
     def prepare_replacement(self, log: Log, replacement: Replacement) -> bool:

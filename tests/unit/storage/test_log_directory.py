@@ -298,6 +298,20 @@ def test_a_directory_goes_offline_when_a_compacted_segment_does_not_get_its_name
     assert read_values(again) == {0: b"a"}
 
 
+def test_compaction_does_not_begin_before_it_is_noted_on_the_disk(tmp_path: Path) -> None:
+    """The next round would else take it as noted, and recovery the gaps for lost batches."""
+    files = FullDisk()
+    directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    log = open_log(directory)
+    files.is_full = True
+    with pytest.raises(RaykaError):
+        directory.write_cleaned_offset(log, 0)
+    assert directory.cleaned_offset(ORDERS) is None
+    files.is_full = False
+    directory.write_cleaned_offset(log, 0)
+    assert directory.cleaned_offset(ORDERS) == 0
+
+
 def test_the_old_files_go_though_descriptors_were_lacking_when_a_compacted_segment_got_its_name(tmp_path: Path) -> None:
     files = FullDisk()
     directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
