@@ -21,10 +21,11 @@ HOSTS = (("b", 2), ("a", 1))
 def nowhere(monkeypatch):
     """A port at which nothing listens, where the program looks for Ray."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    return port
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+        yield port
 
 
 def test_a_client_names_where_it_looked_for_ray(nowhere):
