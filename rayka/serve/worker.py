@@ -209,7 +209,8 @@ class Workers:
         self._queue.task_done()
 
     def _write(self, delivery: Delivery, status: Status, result: Any) -> None:
-        is_only = delivery.is_first and time.monotonic() < delivery.until_s
+        # If the queue's leader has died, the task may have ended elsewhere: no failure may take the place of a result.
+        is_only = status is Status.SUCCESS and delivery.is_first and time.monotonic() < delivery.until_s
         self._results.write(delivery.task.task_id, status, result, is_only=is_only)
         with self._counting:
             self.counts[status] += 1

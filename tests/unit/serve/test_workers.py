@@ -203,6 +203,21 @@ def test_a_new_task_that_a_worker_waits_for_starts_and_ends_without_a_look_at_th
     assert tasks.ended("new") == [(Status.SUCCESS, 8)]
 
 
+@pytest.mark.parametrize("tasks", [0, 1], indirect=True)
+def test_a_task_that_another_worker_has_ended_meanwhile_does_not_fail_though_it_was_new(tasks: Tasks) -> None:
+    """As when the leader of the queue dies: the next one delivers the task again, which is still running here."""
+
+    def fail() -> None:
+        tasks.results.write("task", Status.SUCCESS, "of the other")
+        raise ConnectionError
+
+    workers = tasks.start(1, fail=fail)
+    tasks.await_idle()
+    tasks.enqueue("task", "fail", has_own_id=True)
+    wait_until(lambda: sum(workers.counts.values()) == 1, ENOUGH_S, "it has failed here")
+    assert tasks.results.read("task") == (Status.SUCCESS, "of the other")
+
+
 def test_the_first_result_of_a_task_stays_and_expired_ones_are_forgotten(cluster: Cluster, tasks: Tasks) -> None:
     tasks.results.write("one", Status.RETRY, ValueError("once"))
     tasks.results.write("one", Status.SUCCESS, 1)
