@@ -263,8 +263,6 @@ class Fetcher:
             if state.round == asked_in_round:
                 state.is_fetching = False
                 self._accept(state, result)
-        if not any(result.size for result in results):  # else files are opened, which drops those that were deleted
-            self._files.drop_deleted()
         self.pump()
 
     def _accept(self, state: AssignedPartition, result: FetchResult) -> None:

@@ -4,8 +4,8 @@ Files are kept open by path. Compaction and the re-creation of a topic put anoth
 compares the number of the open file with that of the slice, or where that is not known with the file that the path
 names now. A segment that was deleted meanwhile is read through the open descriptor or under its new name. A response
 that is being sent keeps the files that it needs open, whether or not they are still in the cache; however many
-responses wait for their clients, a segment is open once. Files that have no
-name any more leave the cache: as long as one is open, the disk does not get its blocks back.
+responses wait for their clients, a segment is open once. Files that have no name any more leave the cache: as long as
+one is open, the disk does not get its blocks back.
 """
 
 from __future__ import annotations

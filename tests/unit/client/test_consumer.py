@@ -72,19 +72,6 @@ def test_records_come_in_order_with_their_offsets(cluster: Cluster) -> None:
     assert records[7].topic_partition == EVENTS
 
 
-def test_the_disk_gets_the_blocks_of_deleted_segments_back_that_an_idle_consumer_has_read(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    fill(cluster, 3)
-    by_log = open_files(tmp_path)
-    with reader(cluster, fetch_max_wait_ms=10) as consumer:
-        take(consumer, 3)
-        assert open_files(tmp_path) == by_log + 1
-        (segment,) = (tmp_path / "events-0").glob("*.log")
-        segment.unlink()
-        wait_until(lambda: open_files(tmp_path) == by_log, 60, "the consumer has closed the segment")
-
-
 @pytest.mark.parametrize("group", [None, "readers"])
 @pytest.mark.parametrize("call", ["poll", "poll_batches", "poll_table"])
 def test_records_that_came_when_their_poll_was_cancelled_come_again(
