@@ -117,6 +117,15 @@ class LoopThread:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
 
 
+async def in_time(asked: Awaitable[T], timeout_s: float, whom: str) -> T:
+    """The answer. Raises REQUEST_TIMED_OUT if it does not come in time; what was asked may be done all the same."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await asked
+    except TimeoutError:
+        raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"no answer from {whom} in {timeout_s:g} s") from None
+
+
 class AtHome(Protocol):
     """An asynchronous client, whose state belongs to one event loop."""
 

@@ -16,7 +16,7 @@ from rayka.client.admin.group_offsets import (
     offsets_of,
 )
 from rayka.client.consumer.offsets import look_up
-from rayka.client.loop import at_home
+from rayka.client.loop import at_home, in_time
 from rayka.coordinator.groups.classic.requests import DescribedMember, DescribeGroupsRequest
 from rayka.coordinator.groups.consumer.protocol import PROTOCOL_TYPE, read_assignment
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupDescribeRequest
@@ -324,13 +324,13 @@ def _member(member: DescribedMember, protocol_type: str) -> MemberDescription:
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]], timeout_ms: int) -> T:
-    """Retries while the coordinator is loading or moving. Raises its error when the time is up."""
+    """Retries while the coordinator is loading or moving. Raises its error or REQUEST_TIMED_OUT when the time is up."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_ms / 1000
     while True:
         try:
-            return await ask()
+            return await in_time(ask(), max(deadline_s - loop.time(), 0), "the coordinator")
         except RaykaError as error:
-            if not error.code.retriable or loop.time() >= deadline_s:
+            if not error.code.retriable or loop.time() + _RETRY_BACKOFF_MS / 1000 >= deadline_s:
                 raise
         await asyncio.sleep(_RETRY_BACKOFF_MS / 1000)

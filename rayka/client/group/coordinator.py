@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from rayka.client.loop import in_time
 from rayka.coordinator.codec import ZERO_UUID
 from rayka.coordinator.groups.consumer.requests import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitRequest, OffsetFetchRequest, OffsetPartition
@@ -148,17 +149,18 @@ class GroupCalls:
     async def _once(self, request: Request[R]) -> R:
         """Raises REQUEST_TIMED_OUT if there is no answer in time: it may be carried out all the same."""
         try:
-            async with asyncio.timeout(self._request_timeout_s):
-                if not self._is_known:
-                    await self._broker.groups.coordinator_of(self.group_id)
-                    self._is_known = True
-                return await self._broker.groups.execute(request)
-        except TimeoutError:
-            reason = f"no answer from the coordinator of group {self.group_id} in {self._request_timeout_s} s"
-            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, reason) from None
+            return await in_time(
+                self._ask(request), self._request_timeout_s, f"the coordinator of group {self.group_id}"
+            )
         except RaykaError:
             self._is_known = False
             raise
+
+    async def _ask(self, request: Request[R]) -> R:
+        if not self._is_known:
+            await self._broker.groups.coordinator_of(self.group_id)
+            self._is_known = True
+        return await self._broker.groups.execute(request)
 
     async def _patience(self, error: RaykaError, deadline_s: float) -> None:
         if not error.code.retriable or time.monotonic() + self._retry_backoff_s > deadline_s:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata, ReadOffsets
+from rayka.client.loop import in_time
 from rayka.client.settings import OpenTransaction, ProducerConfig
 from rayka.coordinator.groups.requests import CommittedOffset, OffsetCommitResponse, TxnOffsetCommitRequest
 from rayka.coordinator.request import Request
@@ -166,10 +167,16 @@ class Transactions:
     async def _until_answered(self, coordinators: Groups, key: str, request: Request[R]) -> R:
         """Ask until there is an answer that is not to be asked again, for up to `max_block_ms`."""
         deadline_s = time.monotonic() + self._config.max_block_ms / 1000
+        backoff_s = self._config.retry_backoff_ms / 1000
         while True:
+            left_s = max(deadline_s - time.monotonic(), 0)
             try:
                 await coordinators.coordinator_of(key)
-                response = await coordinators.execute(request)
+                response = await in_time(
+                    coordinators.execute(request),
+                    min(left_s, self._config.request_timeout_ms / 1000),
+                    f"the coordinator of {key}",
+                )
                 error = _retriable_error(response)
                 if error is None:
                     return response
@@ -177,9 +184,9 @@ class Transactions:
                 if not refused.code.retriable:
                     raise
                 error = refused.code
-            if time.monotonic() > deadline_s:
+            if time.monotonic() + backoff_s > deadline_s:
                 raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The last answer of the coordinator was {error.name}")
-            await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+            await asyncio.sleep(backoff_s)
 
 
 def _committed(partition: tuple[str, int], where: int | OffsetAndMetadata) -> CommittedOffset:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Final
 
+from rayka.client.loop import in_time
 from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 _JOINS: Final = 0
 _LEAVES: Final = -1
 _RETRY_S: Final = 0.2
+_TIMEOUT_S: Final = 10.0
+"""How long a heartbeat waits for its answer; a member without heartbeats is removed after 45 seconds by default."""
 _REMOVED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 
 
@@ -47,7 +50,7 @@ class ShareConsumerMember:
         request = ShareGroupHeartbeatRequest(self.group_id, self.member_id, self._epoch, subscribed_topic_names=topics)
         try:
             await self._broker.groups.coordinator_of(self.group_id)
-            answer = await self._groups.heartbeat(request)
+            answer = await in_time(self._groups.heartbeat(request), _TIMEOUT_S, f"the coordinator of {self.group_id}")
             if answer.error is not ErrorCode.NONE:
                 raise RaykaError(answer.error, answer.error_message or answer.error.name)
         except RaykaError as error:
@@ -92,6 +95,7 @@ class ShareConsumerMember:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         try:
-            await self._groups.heartbeat(ShareGroupHeartbeatRequest(self.group_id, self.member_id, _LEAVES))
+            request = ShareGroupHeartbeatRequest(self.group_id, self.member_id, _LEAVES)
+            await in_time(self._groups.heartbeat(request), _TIMEOUT_S, f"the coordinator of {self.group_id}")
         except RaykaError as error:
             logger.warning("group %s: could not leave: %s", self.group_id, error)

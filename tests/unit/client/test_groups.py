@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -109,6 +110,17 @@ def test_a_coordinator_that_loads_is_waited_for(admin: Admin, connection: LocalC
     groups.failure = RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "loading")
     error = refusal(lambda: admin.list_groups(timeout_ms=50))
     assert error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_a_coordinator_that_does_not_answer_is_given_up_in_time(
+    admin: Admin, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def execute(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(connection.broker.groups, "execute", execute)
+    error = refusal(lambda: admin.describe_group("readers", timeout_ms=50))
+    assert error.code is ErrorCode.REQUEST_TIMED_OUT
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,31 @@ def test_an_interrupt_of_a_commit_leaves_the_producer_usable(
     assert committed(cluster) == [b"in doubt", b"later"]
 
 
+def test_a_commit_ends_in_time_if_the_coordinator_does_not_answer(
+    cluster: Cluster, connection: LocalConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped keeps its connections."""
+    coordinators = connection.broker.transactions
+    execute = coordinators.execute
+
+    async def answer_no_end(request: Request[Any]) -> Any:
+        if isinstance(request, EndTxnRequest):
+            await asyncio.Event().wait()
+        return await execute(request)
+
+    with cluster.producer(transactional_id="t", max_block_ms=1500) as producer:
+        producer.begin_transaction()
+        producer.send("events", b"in doubt").get(30)
+        monkeypatch.setattr(coordinators, "execute", answer_no_end)
+        with pytest.raises(RaykaError) as in_doubt:
+            producer.commit_transaction()
+        assert refused(in_doubt) is ErrorCode.REQUEST_TIMED_OUT
+        monkeypatch.undo()
+        with producer.transaction():
+            producer.send("events", b"later")
+    assert committed(cluster) == [b"later"]
+
+
 def test_the_latest_producer_of_an_id_fences_the_others(cluster: Cluster) -> None:
     with cluster.producer(transactional_id="t") as zombie, cluster.producer(transactional_id="t") as successor:
         zombie.begin_transaction()
@@ -261,7 +286,9 @@ def test_a_record_that_was_not_sent_in_time_lets_the_transaction_only_be_aborted
             producer.commit_transaction()
         assert refused(abortable) is ErrorCode.TRANSACTION_ABORTABLE
         producer.abort_transaction()
-    assert committed(cluster) == []
+    with cluster.producer() as plain:
+        plain.send("events", b"after")
+    assert committed(cluster) == [b"after"]
 
 
 def test_a_producer_that_is_closed_leaves_no_transaction_open(cluster: Cluster) -> None:

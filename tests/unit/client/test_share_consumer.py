@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rayka.client.cluster import Cluster
+from rayka.client.share import member
 from rayka.client.share.blocking import ShareConsumer
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord, acknowledgement_batches
 from rayka.errors import ErrorCode, RaykaError
@@ -475,6 +476,23 @@ def test_a_consumer_whose_close_is_interrupted_has_left_its_group(
     assert is_closing.wait(20)
     closing.cancel()
     wait_until(lambda: cluster.admin().list_groups(["Empty"], ["share"]), 60, "it has left")
+
+
+def test_a_member_whose_coordinator_does_not_answer_closes_and_heartbeats_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "_TIMEOUT_S", 0.05)
+    groups: Any = cluster._connection.broker.groups
+    asked: list[object] = []
+
+    async def answer_nothing(request: object) -> None:
+        asked.append(request)
+        await asyncio.Event().wait()
+
+    with cluster.share_consumer("workers", ["tasks"]):
+        wait_until(lambda: cluster.admin().list_groups(["Stable"], ["share"]), 60, "it is a member")
+        monkeypatch.setattr(groups, "execute", answer_nothing)
+        wait_until(lambda: len(asked) >= 3, 60, "more than one heartbeat")
 
 
 def test_an_unknown_mode_is_refused(cluster: Cluster) -> None:
