@@ -34,8 +34,8 @@ _SETTINGS = {
 def ray_settings(environ: Mapping[str, str], gcs_dir: str) -> dict[str, str]:
     """The variables to set beside those of `environ`.
 
-    The GCS keeps its state in a RocksDB at `gcs_dir`, so that it can be started again in place when it dies. An
-    operator who chose another store keeps it.
+    The GCS keeps its state in a RocksDB at `gcs_dir`, so that it can be started again in place when it dies: never in
+    another directory, where it would find the actors of an earlier Ray. An operator who chose another store keeps it.
     """
     settings = {name: value for name, value in _SETTINGS.items() if name not in environ}
     if environ.get(_GCS_STORAGE, "rocksdb") == "rocksdb" and "RAY_REDIS_ADDRESS" not in environ:

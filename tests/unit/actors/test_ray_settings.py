@@ -21,7 +21,7 @@ STORE = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/gcs"}
     [
         ({}, STORE),
         ({"RAY_gcs_storage": "rocksdb"}, STORE),
-        ({**STORE, "RAY_gcs_storage_path": "/gcs of an earlier start"}, STORE),
+        ({**STORE, "RAY_gcs_storage_path": "/left by an earlier Ray"}, STORE),
         ({"RAY_gcs_storage": "memory"}, {}),
         ({"RAY_REDIS_ADDRESS": "redis:6379"}, {}),
     ],
