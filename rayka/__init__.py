@@ -1,8 +1,8 @@
 """rayka: a Kafka-compatible broker built of Ray actors.
 
-`rayka.start()` starts Ray and the broker here; `rayka.connect()` joins a cluster that runs. Both give a
-`Cluster`, from which come producers, consumers and the admin; their classes are in `rayka.client`. `rayka.Queue` is a
-queue with the interface of `ray.util.queue.Queue`.
+`rayka.start()` starts Ray and a broker in this program; `rayka.connect()` connects to a running one. Both return a
+`Cluster`, which creates producers, consumers and the admin client; their classes are in `rayka.client`. `rayka.Queue`
+is a queue with the interface of `ray.util.queue.Queue`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ def start(
 ) -> Cluster:
     """Start a broker on this machine and connect to it.
 
-    `data_dir` holds logs and metadata; without one it is a directory of this user's in the temporary directory,
-    which is named on standard error. `listen` is where Kafka clients connect (port 0 chooses one). `configs` are broker
-    settings by Kafka's names. `address` attaches to a running Ray cluster; without it Ray is started here, unless
-    this process uses one already. `Cluster.stop()` ends what was started.
+    `data_dir` holds logs and metadata. The default is a directory of this user in the temporary directory; its name is
+    printed on standard error. `listen` is the address for Kafka clients (port 0 chooses a free port). `configs` are
+    broker settings with Kafka's names. `address` uses a running Ray cluster; without it this process starts Ray, unless
+    it is already connected to one. `Cluster.stop()` stops what this call started.
 
-    Raises RaykaError: INVALID_CONFIG for a setting or an address that can't be, REQUEST_TIMED_OUT if the broker does
-    not start.
+    Raises RaykaError: INVALID_CONFIG for an invalid setting or address, REQUEST_TIMED_OUT if the broker does not start.
     """
     from rayka.client.cluster import Cluster
     from rayka.client.connection import start as start_connection
@@ -48,7 +47,7 @@ def start(
 
 
 def connect(address: str | None = None, *, namespace: str = "rayka") -> Cluster:
-    """Join the rayka that runs on the Ray cluster at `address` (by default the one this process uses, or can find).
+    """Connect to the broker on the Ray cluster at `address`: by default the one that this process uses or can find.
 
     Raises RaykaError: BROKER_NOT_AVAILABLE if there is none, REQUEST_TIMED_OUT if it does not answer.
     """

@@ -1,4 +1,4 @@
-"""What `rayka.start()` and `rayka.connect()` return; it makes producers, consumers and the admin."""
+"""What `rayka.start()` and `rayka.connect()` return: it creates producers, consumers and the admin client."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Connection(Protocol):
 class Cluster:
     """A rayka cluster, seen from this program.
 
-    As a context manager it ends with `stop`: a broker that this process started is stopped, a cluster that it joined
-    goes on.
+    A `with` block ends with `stop`: it stops a broker that this process started, and only leaves a cluster that the
+    process connected to.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -100,9 +100,10 @@ class Cluster:
     def consumer(
         self, group_id: str | None = None, topics: Iterable[str] | None = None, **config: Any
     ) -> Consumer | GroupConsumer:
-        """A consumer that shares topics with the others of its group, and commits its positions.
+        """A consumer in a group: it shares topics with the other members of the group, and commits its positions.
 
-        Settings: `GroupConsumerConfig`. Without a group, one of partitions that the program assigns: `ConsumerConfig`.
+        Settings: `GroupConsumerConfig`. Without a `group_id`, a consumer of partitions that the program assigns.
+        Settings: `ConsumerConfig`.
         """
         if group_id is None:
             _require_none(topics)
@@ -112,15 +113,15 @@ class Cluster:
     def share_consumer(
         self, group_id: str, topics: Iterable[str], **config: Unpack[ShareConsumerOptions]
     ) -> ShareConsumer:
-        """A member of a share group: many members read a partition together, each record under a lock (KIP-932).
+        """A member of a share group (KIP-932): many members read the same partition, and each record is locked for one.
 
             with cluster.share_consumer("workers", ["tasks"], acknowledgement_mode="explicit") as consumer:
                 for record in consumer.poll(timeout_ms=3000):
                     consumer.accept(record)  # or release(record), reject(record)
                 consumer.commit()
 
-        Settings: `AsyncShareConsumer`. A new group starts with the records that are written after it, unless its
-        setting `share.auto.offset.reset` is `earliest`.
+        Settings: `AsyncShareConsumer`. A new group starts at the end of its topics, unless its setting
+        `share.auto.offset.reset` is `earliest`.
         """
         consumer = self._connection.loop.run(self._share_consumer(group_id, topics, config))
         return self._member(ShareConsumer(consumer, self._connection.loop))
@@ -136,18 +137,19 @@ class Cluster:
         delay_ms: int | None = None,
         ray_actor_options: Mapping[str, Any] | None = None,
     ) -> ProcessingPool:
-        """Process the records of a topic in a pool of Ray actors, as a member of a share group, until it is closed.
+        """Process the records of a topic in a pool of Ray actors, as a member of a share group.
 
             with cluster.process("tasks", "workers", print, actors=4) as pool:
                 pool.join(idle_ms=2000)
 
-        `fn` takes a `ShareRecord`, or is a class whose instance each actor makes and calls. A record is accepted when
-        `fn` returns, released with `delay_ms` after an error of the `retriable` types (or a `RaykaError` that is
-        retriable), and rejected after any other: the traceback goes to the dead-letter topic of the group, if it has
-        one. Locks are renewed while a record is processed. The records of an actor that dies go back to the group at
-        once, and another actor takes its place. `ray_actor_options` are those of Ray, such as `num_cpus`.
+        The pool works until it is closed. `fn` is a function that takes a `ShareRecord`, or a class; each actor then
+        makes one instance and calls it. A record is accepted when `fn` returns. It is released with `delay_ms` after an
+        error of the `retriable` types or a retriable `RaykaError`. It is rejected after any other error; the traceback
+        goes to the group's dead-letter topic, if it has one. Locks are renewed while a record is processed. When an
+        actor dies, its records go back to the group at once and a new actor takes its place. `ray_actor_options` are
+        Ray's options, such as `num_cpus`.
 
-        A topic that does not exist is waited for. Raises INVALID_REQUEST for an `fn` that can't be called and fewer
+        If the topic does not exist, the pool waits for it. Raises INVALID_REQUEST if `fn` can't be called, or for fewer
         than one actor.
         """
         spawn = spawner(fn, retriable, delay_ms, ray_actor_options or {})
@@ -162,7 +164,7 @@ class Cluster:
     def consumer_connector(
         self, group_id: str, consumer_id: str | None = None, **config: Unpack[GroupConsumerOptions]
     ) -> ConsumerConnector:
-        """The streams of Kafka's design papers. Settings: `AsyncConsumerConnector`."""
+        """The streams of Kafka's design papers, one for each thread. Settings: `AsyncConsumerConnector`."""
         core = self.async_consumer_connector(group_id, consumer_id, **config)
         return self._member(ConsumerConnector(core, self._connection.loop))
 
@@ -171,11 +173,11 @@ class Cluster:
         return Reader(self.async_reader(**config), self._connection.loop)
 
     def admin(self) -> Admin:
-        """Topics, settings, offsets, log directories."""
+        """The admin client: topics, settings, offsets, groups and log directories."""
         return Admin(self.async_admin(), self._connection.loop)
 
     def async_producer(self, **config: Unpack[ProducerOptions]) -> AsyncProducer:
-        """A producer to be awaited, in any event loop."""
+        """A producer for asyncio, in any event loop."""
         producer = AsyncProducer(self._connection.broker, self._connection.loop.loop, **config)
         self._clients.add(producer)
         return producer
@@ -193,7 +195,7 @@ class Cluster:
     def async_consumer(
         self, group_id: str | None = None, topics: Iterable[str] | None = None, **config: Any
     ) -> AsyncConsumer | AsyncGroupConsumer:
-        """A consumer to be awaited, in any event loop; of a group, if one is named."""
+        """A consumer for asyncio, in any event loop; with a `group_id`, a consumer in that group."""
         if group_id is not None:
             return self._group_consumer(group_id, topics, config)
         _require_none(topics)
@@ -204,7 +206,7 @@ class Cluster:
     def async_share_consumer(
         self, group_id: str, topics: Iterable[str], **config: Unpack[ShareConsumerOptions]
     ) -> AsyncShareConsumer:
-        """A member of a share group to be awaited, in any event loop. Settings: `AsyncShareConsumer`.
+        """A member of a share group for asyncio, in any event loop. Settings: `AsyncShareConsumer`.
 
         async with cluster.async_share_consumer("workers", ["tasks"]) as consumer:
             records = await consumer.poll(timeout_ms=3000)
@@ -217,7 +219,7 @@ class Cluster:
     def async_consumer_connector(
         self, group_id: str, consumer_id: str | None = None, **config: Unpack[GroupConsumerOptions]
     ) -> AsyncConsumerConnector:
-        """The streams to be awaited, in any event loop."""
+        """The streams for asyncio, in any event loop."""
         connection = self._connection
         connector = AsyncConsumerConnector(
             connection.broker, connection.loop.loop, group_id=group_id, consumer_id=consumer_id, **config
@@ -226,22 +228,22 @@ class Cluster:
         return connector
 
     def async_reader(self, **config: Unpack[ConsumerOptions]) -> AsyncReader:
-        """The stateless reader to be awaited, in any event loop."""
+        """The stateless reader for asyncio, in any event loop."""
         reader = AsyncReader(self._connection.broker, self._connection.loop.loop, **config)
         self._clients.add(reader)
         return reader
 
     def async_admin(self) -> AsyncAdmin:
-        """An admin to be awaited, in any event loop."""
+        """An admin client for asyncio, in any event loop."""
         return AsyncAdmin(self._connection.broker, self._connection.loop.loop)
 
     def close(self) -> None:
-        """Close the producers (what they have is sent first) and consumers and leave the cluster; it goes on."""
+        """Send what the producers still have, close all clients, and leave the cluster, which keeps running."""
         self._close_clients()
         self._connection.close()
 
     def stop(self) -> None:
-        """As `close`, and stop the broker, if this process started it, and the Ray that came with it."""
+        """Like `close`; then stop the broker and Ray, each if this process started it."""
         self._close_clients()
         self._connection.stop()
 

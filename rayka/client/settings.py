@@ -64,7 +64,7 @@ def _require_callable(settings: object, *names: str) -> None:
 
 
 class OpenTransaction(NamedTuple):
-    """The open transaction of a producer, for others that write in it too."""
+    """The open transaction of a producer, for other producers that send in it too."""
 
     transactional_id: str
     producer_id: int
@@ -116,17 +116,17 @@ class ConsumerOptions(TypedDict, total=False):
 class ProducerConfig:
     """A producer's settings. Times in ms, sizes in bytes.
 
-    acks: 0, 1 or "all". With "all" the producer is idempotent unless `enable_idempotence` says no.
-    transactional_id, transaction_timeout_ms: with an id the producer sends in transactions; one that is open for
-        longer than the timeout is aborted. Of the producers with one id only the latest goes on.
-    joins: the producer sends in this transaction of another one, which ends it. Of the producers that send in a
-        transaction each has partitions of its own.
+    acks: 0, 1 or "all". With "all" the producer is idempotent unless `enable_idempotence` is False.
+    transactional_id, transaction_timeout_ms: with an id the producer sends in transactions. A transaction that is open
+        for longer than the timeout is aborted. A new producer with the same id fences the earlier one.
+    joins: the producer sends in this open transaction of another producer, which ends it. Each producer that sends in
+        a transaction must have its own partitions.
     compression_type, compression_level: None, "gzip" (levels 1 to 9), "snappy", "lz4" (1 to 17) or "zstd" (up to 22).
-    linger_ms: how long a batch waits for more records. With 0 it is sent at once; while `max_in_flight`
-        batches of a partition are on their way, what is sent meanwhile becomes one batch.
-    buffer_memory, max_block_ms: how much may wait to be acknowledged, and how long `send` waits for room.
-    delivery_timeout_ms: after this time from `send` on the producer gives up on a record.
-    key_serializer, value_serializer: make bytes of what is given to `send`; None stays null.
+    linger_ms: how long a batch waits for more records. With 0 it is sent at once. While `max_in_flight` batches of a
+        partition are in flight, new records gather in one batch.
+    buffer_memory, max_block_ms: how many bytes may wait to be acknowledged, and how long `send` waits for room.
+    delivery_timeout_ms: how long after `send` a record fails if it is not acknowledged.
+    key_serializer, value_serializer: turn the arguments of `send` into bytes; None stays null.
     partitioner: `(key_bytes, all_partitions, available_partitions) -> partition`, or a class of such;
         by default Kafka's: murmur2 of the key, sticky without one.
     """
@@ -200,14 +200,14 @@ class ProducerConfig:
 class ConsumerConfig:
     """A consumer's settings. Times in ms, sizes in bytes.
 
-    auto_offset_reset: where to start without a position, or when it is gone: "earliest", "latest", or
-        "none" to have OFFSET_OUT_OF_RANGE raised.
+    auto_offset_reset: where to start without a position, or if its records were deleted: "earliest", "latest", or
+        "none" to raise OFFSET_OUT_OF_RANGE.
     isolation_level: "read_uncommitted" or "read_committed".
-    fetch_min_bytes, fetch_max_wait_ms: how much an answer waits for, and how long.
-    fetch_max_bytes: of one answer, and of what is read ahead in all.
-    max_partition_fetch_bytes: of one partition in an answer.
-    max_poll_records: of one `poll`, unless it says otherwise.
-    key_deserializer, value_deserializer: make keys and values of bytes; null stays None.
+    fetch_min_bytes, fetch_max_wait_ms: how many bytes a fetch waits for, and how long.
+    fetch_max_bytes: limit of one response, and of all prefetched records.
+    max_partition_fetch_bytes: limit of one partition in a response.
+    max_poll_records: limit of one `poll` that names no other.
+    key_deserializer, value_deserializer: turn bytes into keys and values; null stays None.
     consumer_timeout_ms: iteration ends when there was no record for this long; None: never.
     """
 

@@ -1,4 +1,4 @@
-"""A topic without an end, block by block, with a checkpoint of what is done."""
+"""An endless topic, block by block, with a checkpoint of the blocks that are done."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def iter_topic(
     on_data_loss: OnDataLoss = "fail",
     namespace: str = DEFAULT_NAMESPACE,
 ) -> TopicBlocks:
-    """The records of topics as Arrow tables, on and on, as they arrive.
+    """The records of topics as Arrow tables, endlessly, as they arrive.
 
-    With a new checkpoint it starts at `starting`, as that is at this call. A block is committed to the directory
-    `checkpoint` when the next one is asked for: by then it has been processed. A block that was taken and not
-    committed comes again after a restart, with the same records. A block has at most `max_offsets_per_block` offsets
-    and `max_bytes_per_block` bytes, or the records of one table of the leader (up to about 32 MB) if those are more.
+    With a new checkpoint it starts at `starting`, as resolved by this call. Requesting the next block commits the last
+    one to the directory `checkpoint`: by then the program has processed it. After a restart, a block that was returned
+    but not committed comes again with the same records. A block has at most `max_offsets_per_block` offsets and
+    `max_bytes_per_block` bytes, or the records of one table of the leader (up to about 32 MB) if those are more.
     Iteration ends after `idle_timeout_s` without new records, or when the iterator is closed. `on_data_loss` is as for
     `rayka.spark.stream_topic`; a block that only reports a loss is empty.
     """

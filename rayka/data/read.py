@@ -48,9 +48,9 @@ def read_topic(
 ) -> ray.data.Dataset:
     """The records of topics, or of those whose whole name matches `pattern`, as a lazy dataset.
 
-    `starting` and `ending` are as for `rayka.spark.read_topic`, and fixed when this returns: a dataset that is executed
-    again has the same records. `min_splits` asks for more and finer read tasks than there are partitions. Raises
-    UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_REQUEST.
+    `starting` and `ending` are as for `rayka.spark.read_topic`, and are fixed when this returns: a dataset that is
+    executed again has the same records. `min_splits` asks for more and smaller read tasks than there are partitions.
+    Raises UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, INVALID_REQUEST.
     """
     ray_cluster = RayCluster.here(namespace)
     cluster = ray_cluster.join()

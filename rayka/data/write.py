@@ -1,4 +1,4 @@
-"""A dataset into a topic."""
+"""Writes a dataset to a topic."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def write_topic(
 ) -> int:
     """Send every row as a record, from the dataset's tasks, and return how many were acknowledged (acks=all).
 
-    The arguments name columns: `value` and `key` binary or text, `timestamp` a timestamp or ms since the epoch. Without
-    a `partition` the key chooses it as in Kafka. `producer` are the producer's settings. A task that Ray
-    repeats sends its rows again: at least once.
+    The arguments are names of columns: `value` and `key` are binary or text, `timestamp` is a timestamp or ms since the
+    epoch. Without a `partition` the key chooses it, as in Kafka. `producer` are the producer's settings. A task that
+    Ray repeats sends its rows again: at least once.
     """
     chosen = {"value": value, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
     columns = {name: column for name, column in chosen.items() if column is not None}

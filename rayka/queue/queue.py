@@ -35,9 +35,9 @@ _FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 class Queue:
     """A first-in, first-out queue whose items survive the death of every process that uses it.
 
-    A program that uses `ray.util.queue.Queue` changes its import and nothing else. Items are pickled as Ray pickles
-    arguments. `put` returns when its item is in the log of the partition's leader. `get` leases an item: if the
-    program dies before it has finished the item, another one gets it. So an item can be delivered more than once.
+    A program that uses `ray.util.queue.Queue` only changes its import. Items are pickled as Ray pickles arguments.
+    `put` returns when its item is in the log of the partition's leader. `get` leases an item: if the program dies
+    before it has finished the item, another one gets it. So an item can be delivered more than once.
 
         queue = rayka.Queue(name="renders", lease="task_done")
         queue.put({"frame": 1})
@@ -62,26 +62,27 @@ class Queue:
         put_ahead: int = 0,
         namespace: str = DEFAULT_NAMESPACE,
     ) -> None:
-        """Open a queue, which is created if it does not exist.
+        """Open a queue; create it if it does not exist.
 
         maxsize: `put` waits, or raises `Full`, while so many items are in the queue. 0: no limit.
-        actor_options: accepted as in Ray's interface and not used, since the queue has no actor of its own.
-        name: of the topic behind the queue, and of its share group. The same name is the same queue. Without a name the
-            queue is a new one, and is deleted when the process that made it ends.
-        lease: when an item is finished. "next_get": the same thread, or asyncio task, gets another item.
-            "task_done": it calls `task_done`. "program": the program ends, or lets go of the queue.
-        lease_s: how long after the death of its process an item is delivered again, 15 to 60 seconds. A process that is
-            alive renews its leases. 30 for a new queue; otherwise the queue keeps its own if this is not given.
-        max_attempts: how often an item is delivered, 2 to 10, if no program finishes it. 5 for a new queue, as above.
+        actor_options: accepted as in Ray's interface and not used, because the queue has no actor of its own.
+        name: the name of the topic behind the queue, and of its share group. The same name is the same queue. Without a
+            name the queue is a new one, which is deleted when the process that made it ends.
+        lease: when an item is finished. "next_get": when the same thread or asyncio task gets another item.
+            "task_done": when it calls `task_done`. "program": when the program ends or drops its last handle.
+        lease_s: how many seconds after the death of its process an item is delivered again, 15 to 60. A live process
+            renews its leases. 30 for a new queue; an existing queue keeps its value if this is not given.
+        max_attempts: how often an item is delivered, 2 to 10, if no program finishes it. 5 for a new queue; an existing
+            queue keeps its value.
         dead_letters: items that were delivered so often, or can't be unpickled, are written to the topic `dlq.` + name.
-        partitions: of the topic, when it is created. Items of different partitions have no order.
-        prefetch: the most items that a process fetches ahead while it takes them quickly, 1 to 500.
-        put_ahead: how many items that were put may not be in the log yet, up to 10,000; without a `maxsize` only. A
-            process that is killed loses these. A later `put`, or `flush`, raises the error of one that failed.
-        namespace: Ray's, in which the broker runs.
+        partitions: the number of partitions of a new topic. Items of different partitions have no order.
+        prefetch: the largest number of items that a process prefetches while it takes them quickly, 1 to 500.
+        put_ahead: how many items `put` may accept before they are in the log, up to 10,000; only without a `maxsize`. A
+            process that is killed loses these. A later `put` or `flush` raises the error of an item that failed.
+        namespace: the Ray namespace of the broker.
 
-        Raises ValueError for an invalid setting, and RaykaError: BROKER_NOT_AVAILABLE without a broker,
-        INVALID_REQUEST if there is a topic of that name that is no queue.
+        Raises ValueError for an invalid setting, and RaykaError: BROKER_NOT_AVAILABLE without a broker, INVALID_REQUEST
+        if a topic of that name exists and is not a queue.
         """
         del actor_options
         settings = QueueSettings(
@@ -144,11 +145,11 @@ class Queue:
         return self.size()
 
     def size(self) -> int:
-        """How many items this program could get: those that nobody has, and those that it has fetched ahead."""
+        """The number of items that this program could get: those that no program has, and its own prefetched ones."""
         return self._here.loop.run(self._here.reader.size())
 
     def lag(self) -> int:
-        """How many items are not finished: those that wait, and those that programs have leased."""
+        """The number of unfinished items: waiting ones, and those that programs have leased."""
         depth = self._here.loop.run(self._here.topic.count())
         return depth.available + depth.acquired
 
@@ -172,7 +173,7 @@ class Queue:
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Add an item; return when it is in the log of the partition's leader, or earlier with `put_ahead`.
 
-        If the queue is full wait for room, for at most `timeout` seconds. Raises `Full`, ValueError for a negative
+        If the queue is full, wait for room for at most `timeout` seconds. Raises `Full`, ValueError for a negative
         timeout, and RaykaError: MESSAGE_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
         """
         deadline_s = _deadline(block, timeout)
@@ -183,7 +184,7 @@ class Queue:
         self._here.writer.put(data)
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """As `put`, to be awaited in any event loop."""
+        """Like `put`, for asyncio, in any event loop."""
         deadline_s = _deadline(block, timeout)
         self._here.wait_until_known()
         data = pickled(item)
@@ -192,11 +193,11 @@ class Queue:
         await self._here.writer.put_async(data)
 
     def put_nowait(self, item: Any) -> None:
-        """As `put` with `block=False`."""
+        """Like `put` with `block=False`."""
         self.put(item, block=False)
 
     def put_nowait_batch(self, items: Iterable[Any]) -> None:
-        """Add several items in order. Raises `Full` if there is no room for all of them: then none is added."""
+        """Add several items in order. Raises `Full`, and adds none, if there is no room for all of them."""
         if not isinstance(items, Iterable):
             raise TypeError("Argument 'items' must be an Iterable")
         self._here.wait_until_known()
@@ -229,16 +230,16 @@ class Queue:
     # Getting.
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Lease the next item. If there is none wait for it, for at most `timeout` seconds.
+        """Lease the next item. If there is none, wait for one, for at most `timeout` seconds.
 
-        Raises `Empty`, ValueError for a negative timeout, what unpickling raises (the item is then rejected), and
+        Raises `Empty`, ValueError for a negative timeout, the error of unpickling (the item is then rejected), and
         RaykaError: UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
         """
         item = self.lease(block, timeout)
         return unpickled(self._here.reader, current_holder(), item)
 
     def lease(self, block: bool = True, timeout: float | None = None) -> Item:
-        """As `get`, but the item comes as it was put, pickled, with where it is and how often it was delivered."""
+        """Like `get`, but returns the pickled item with its location and delivery count."""
         deadline_s = _deadline(block, timeout)
         holder, reader = current_holder(), self._here.reader
         reader.begin(holder)
@@ -294,7 +295,7 @@ class Queue:
         return are_here
 
     def get_async(self, block: bool = True, timeout: float | None = None) -> Coroutine[Any, Any, Any]:
-        """As `get`, to be awaited in any event loop. The item is leased to the task that calls this."""
+        """Like `get`, for asyncio, in any event loop. The item is leased to the task that calls this."""
         deadline_s, holder = _deadline(block, timeout), current_holder()
         self._here.reader.begin(holder)
         return self._get_async(holder, block and timeout != 0, deadline_s)
@@ -323,13 +324,13 @@ class Queue:
             raise
 
     def get_nowait(self) -> Any:
-        """As `get` with `block=False`."""
+        """Like `get` with `block=False`."""
         return self.get(block=False)
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """Lease the next items, in order. Raises `Empty` if there are not so many: then none is taken.
+        """Lease the next items, in order. Raises `Empty`, and takes none, if there are not so many.
 
-        If one can't be unpickled it is rejected, and the others go back to the queue. Raises what unpickling raises.
+        If an item can't be unpickled, it is rejected, the others go back to the queue, and the error is raised.
         """
         if not isinstance(num_items, int):
             raise TypeError("Argument 'num_items' must be an int")
@@ -347,16 +348,16 @@ class Queue:
     # Ending leases.
 
     def task_done(self) -> None:
-        """The oldest item that this thread, or asyncio task, has got and not finished is done: nobody gets it again.
+        """Finish the oldest unfinished item that this thread or asyncio task has got: no program gets it again.
 
         Raises ValueError if there is none.
         """
         self._settle(ACCEPT)
 
     def task_failed(self, delay_ms: int = 0) -> None:
-        """The oldest item that this thread, or asyncio task, has got and not finished goes back to the queue.
+        """Give back the oldest unfinished item that this thread or asyncio task has got.
 
-        Nobody gets it for `delay_ms` milliseconds. After `max_attempts` deliveries it is a dead letter. Raises
+        No program gets it for `delay_ms` milliseconds. After `max_attempts` deliveries it becomes a dead letter. Raises
         ValueError if there is none.
         """
         self._settle(RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
@@ -368,7 +369,7 @@ class Queue:
     # Ending.
 
     def close(self) -> None:
-        """`flush`, and release the queue in this process: leases end as `lease` says, items fetched ahead go back."""
+        """`flush`, and release the queue in this process: leases end as `lease` says, prefetched items go back."""
         if self._opened is not None and not self._opened.loop.is_closed:
             try:
                 self.flush()
@@ -376,7 +377,7 @@ class Queue:
                 self._opened.loop.run(self._opened.reader.end())
 
     def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
-        """Delete the queue with all its items, for everybody. Both arguments are there for Ray's interface."""
+        """Delete the queue with all its items, for all programs. The arguments exist for Ray's interface."""
         del force, grace_period_s
         here = self._here
         here.loop.run(here.reader.end())

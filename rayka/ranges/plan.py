@@ -1,8 +1,8 @@
-"""What a bounded read reads: a range of offsets for each partition, cut into as many splits as are wanted.
+"""What a bounded read reads: a range of offsets for each partition, cut into the requested number of splits.
 
-A position to start or to end is `"earliest"`, `"latest"`, a point in time (an aware `datetime`, or milliseconds since
-the epoch as `Timestamp`), or a mapping that gives each partition its own: `{topic: {partition: offset or position}}`.
-The offsets are looked up once, when the ranges are planned: a read that is repeated reads the same records.
+A start or end position is `"earliest"`, `"latest"`, a point in time (an aware `datetime`, or milliseconds since the
+epoch as `Timestamp`), or a mapping with a position for each partition: `{topic: {partition: offset or position}}`. The
+offsets are looked up once, when the ranges are planned: a read that is repeated reads the same records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A point in time, ms since the epoch. `required`: there must be a record at it or later in each partition."""
+    """A point in time, in ms since the epoch. `required`: each partition must have a record at that time or later."""
 
     ms: int
     required: bool = False

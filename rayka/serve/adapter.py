@@ -36,13 +36,13 @@ class RaykaAdapterConfig(BaseModel):
 
 
 class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
-    """Keeps tasks in a topic named like the queue, read by a share group, and results in the topic `QUEUE.results`.
+    """Keeps tasks in a topic with the queue's name, read by a share group, and results in the topic `QUEUE.results`.
 
-    A task is leased to the replica that runs it, and run again if that dies. A handler that raises is tried again
-    `max_retries` times, after 1, 2, 4 ... seconds. Tasks that fail for good, and those that no handler takes or whose
-    arguments can't be unpickled, are put into the queues that the configuration names: `rayka.Queue(name=...)` gets
-    them as `FailedTask`s. Calls and handlers can be synchronous or asynchronous. Raises TypeError and ValueError for a
-    configuration that can't be.
+    A task is leased to the replica that runs it, and runs again if the replica dies. A handler that raises an error is
+    retried `max_retries` times, after 1, 2, 4 ... seconds. The configuration names two more queues: one for tasks that
+    fail for good, and one for tasks that no handler takes or whose arguments can't be unpickled.
+    `rayka.Queue(name=...)` gets these tasks as `FailedTask`s. Calls and handlers can be synchronous or asynchronous.
+    Raises TypeError and ValueError for an invalid configuration.
     """
 
     def __init__(self, config: TaskProcessorConfig, *args: Any, **kwargs: Any) -> None:
@@ -56,7 +56,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         self._concurrency = 1
 
     def initialize(self, consumer_concurrency: int = 1) -> None:
-        """Open the queue and the topic of the results. Serve calls it in an event loop, where nothing may block."""
+        """Open the queue and the topic of the results. Serve calls this in an event loop, where nothing may block."""
         self._concurrency = consumer_concurrency
         opening = threading.Thread(target=self._open, name="rayka-open")
         self._error: BaseException | None = None
@@ -89,7 +89,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         self._handlers[name or func.__name__] = func
 
     def start_consumer(self, **kwargs: Any) -> None:
-        """Start to run tasks, as many at a time as the deployment's `max_ongoing_requests`."""
+        """Start running tasks, as many at a time as the deployment's `max_ongoing_requests`."""
         if self._workers is not None and self._workers.is_alive:
             logger.info("the workers of the queue %s are already running", self._config.queue_name)
             return
@@ -106,7 +106,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         self._workers.start(self._concurrency)
 
     def stop_consumer(self, timeout: float = 10.0) -> None:
-        """Start no more tasks and wait for those under way. Tasks that have not ended by then are run again."""
+        """Start no more tasks, and wait for those in progress. Tasks that do not end in time run again."""
         workers, self._workers = self._workers, None
         if workers is None or self._consumed is None:
             return
@@ -131,7 +131,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         return _pending(task)
 
     def get_task_status_sync(self, task_id: str) -> TaskResult:
-        """The current status, and what the handler returned or raised. An unknown task is PENDING."""
+        """The current status, and the handler's return value or error. An unknown task is PENDING."""
         outcome = self._results.read(task_id)
         return TaskResult(id=task_id, status=outcome.status, result=outcome.result)
 
@@ -140,7 +140,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
         return await asyncio.to_thread(self.get_task_status_sync, task_id)
 
     def cancel_task_sync(self, task_id: str) -> None:
-        """Cancel a task that no worker has begun. A task that is running continues."""
+        """Cancel a task that no worker has started. A running task continues."""
         self._results.cancel(task_id)
 
     async def cancel_task_async(self, task_id: str) -> None:

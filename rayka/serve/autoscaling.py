@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class QueueAutoscalingPolicy:
-    """Stands in the place of Ray Serve's `AsyncInferenceAutoscalingPolicy`.
+    """Replaces Ray Serve's `AsyncInferenceAutoscalingPolicy`.
 
-    Tasks that wait and tasks that run both count, and so do requests to the replicas. The lag is asked for in a
-    thread, every `poll_interval_s` seconds, and the last answer counts until the next one.
+    Waiting tasks, running tasks and requests to the replicas all count. A thread asks for the lag every
+    `poll_interval_s` seconds; the last answer counts until the next one.
     """
 
     def __init__(self, queue_name: str, namespace: str = DEFAULT_NAMESPACE, poll_interval_s: float = 1.0) -> None:

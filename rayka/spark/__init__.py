@@ -5,10 +5,10 @@
     spark = rayka.spark.session()
     clicks = rayka.spark.read_topic(spark, "clicks")
 
-`session` starts Spark on the Ray cluster (RayDP) that the broker is on. `read_topic` gives a DataFrame with the columns
-of Spark's own Kafka source, `stream_topic` runs micro-batches with a checkpoint, into a sink for Parquet files
-(`parquet_sink`), topics (`topic_sink`) or Delta tables (`delta_sink`), and `write_topic` sends a DataFrame to a topic.
-It needs the extra `rayka[spark]`. A name is loaded when it is first used: executors load only what reads or writes.
+`session` starts Spark on the broker's Ray cluster (RayDP). `read_topic` returns a DataFrame with the columns of Spark's
+own Kafka source. `write_topic` sends a DataFrame to a topic. `stream_topic` runs micro-batches with a checkpoint, into
+a sink for Parquet files (`parquet_sink`), topics (`topic_sink`) or Delta tables (`delta_sink`). This needs the extra
+`rayka[spark]`. A name is loaded when it is first used, so executors load only what reads or writes.
 
 `rayka.spark.source` is the data source of PySpark 4, with the extra `rayka[spark4]`.
 """

@@ -43,7 +43,7 @@ _NO_KEY = "A record without a key can't be upserted: it has no row that it repla
 def delta_settings() -> dict[str, str]:
     """Spark's settings for Delta tables: the `configs` of `session`, or `SparkSession.builder.config(map=...)`.
 
-    Spark fetches Delta from Maven Central when it starts, and keeps it. Raises INVALID_CONFIG if there is no release
+    Spark downloads Delta from Maven Central when it starts, and keeps it. Raises INVALID_CONFIG if there is no release
     of Delta for this PySpark.
     """
     version = ".".join(pyspark.__version__.split(".")[:2])
@@ -63,21 +63,22 @@ def delta_sink(
     *,
     key: str | Column | None = None,
 ) -> Sink:
-    """Each batch of a stream, transformed, as a commit of the Delta table at `path`: exactly once.
+    """Write each batch of a stream, transformed, as one commit of the Delta table at `path`: exactly once.
 
     The function is for `stream_topic` and for Structured Streaming's `foreachBatch`. The session needs
-    `delta_settings()`. Rows are appended. With `key`, which is `"key"` or an expression such as
-    `"cast(key as string)"`, they are upserted: the table has a column `key`, with the last record of each key, and a
-    record without a value deletes the row. Then `transform` is given the last record of each key, whose key is that
-    of the expression, and makes one row of it that keeps that column; if it makes none, the table keeps the row that it
-    has. All records of a key must be in one partition.
+    `delta_settings()`. Rows are appended.
 
-    Each call is a frame of its own of the batch: a function for `foreachBatch` may write several to one table. It must
-    call them in the same order when the batch comes again, and let the batch fail if one of them fails.
+    With `key`, which is `"key"` or an expression such as `"cast(key as string)"`, rows are upserted. The table has a
+    column `key` and the last record of each key; a record without a value deletes the row. `transform` then gets the
+    last record of each key, with the expression as its key, and returns one row for it that keeps this column. If it
+    returns none, the table keeps its row. All records of a key must be in one partition.
 
-    The first batch creates the table, unless it is there. Delta rewrites small files as large ones from 50
-    on (`delta.autoOptimize.autoCompact`). A table belongs to the stream that writes to it first. Another
-    stream, or one whose checkpoint was deleted, would append records that are there: its first batch raises
+    Each call writes a frame of its own of the batch, so a function for `foreachBatch` may write several to one table.
+    It must call the sink in the same order when the batch comes again, and let the batch fail if a call fails.
+
+    The first batch creates the table if it does not exist. Delta joins small files into large ones once there are 50
+    (`delta.autoOptimize.autoCompact`). A table belongs to the stream that writes to it first. Another stream, or one
+    whose checkpoint was deleted, would append records that the table already has: its first batch raises
     INVALID_REQUEST.
     """
     text = os.fspath(path)

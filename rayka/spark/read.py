@@ -1,7 +1,7 @@
 """A topic as a DataFrame.
 
-The DataFrame is one of splits, each a range of offsets, mapped by `SplitReader` in the executors' Python workers. The
-offsets are fixed when the DataFrame is made: an action that runs again, and a task that Spark repeats,
+The rows of an inner DataFrame are splits, each a range of offsets, which `SplitReader` maps in the executors' Python
+workers. The offsets are fixed when the DataFrame is created: an action that runs again, and a task that Spark repeats,
 read the same records.
 """
 
@@ -82,15 +82,15 @@ def read_topic(
 ) -> DataFrame:
     """The records of one or several topics, or of those whose whole name matches `pattern`.
 
-    `starting` and `ending` are "earliest", "latest", a `datetime`, a `Timestamp`, or an offset or one of those for
-    each partition: `{topic: {partition: offset}}`. `columns` are those of `SCHEMA`; what is not asked for is not
-    read, so name them where not all are needed. `min_partitions` asks for more and finer splits than the topics
-    have partitions, `max_records_per_partition` bounds them. `values` (`json_values`, `avro_values`,
-    `arrow_values`) puts columns of a given schema in place of `value`.
+    `starting` and `ending` are "earliest", "latest", a `datetime`, a `Timestamp`, or for each partition one of these or
+    an offset: `{topic: {partition: offset}}`. `columns` are those of `SCHEMA`; other columns are not read, so name only
+    those that you need. `min_partitions` asks for more and smaller splits than the topics have partitions;
+    `max_records_per_partition` bounds them. `values` (`json_values`, `avro_values`, `arrow_values`) replaces `value` by
+    the columns of a given schema.
 
-    `where` has conditions on topic, partition, offset and timestamp, all of which hold for what is read:
-    `[("partition", "in", [0, 2]), ("timestamp", ">=", time)]`, with the operators = in > >= < <=. A filter on the
-    DataFrame gives the same records, but Spark can't let the reader know of it.
+    `where` has conditions on topic, partition, offset and timestamp, all of which must hold: `[("partition", "in", [0,
+    2]), ("timestamp", ">=", time)]`, with the operators = in > >= < <=. A filter on the DataFrame gives the same
+    records, but Spark does not pass it to the reader, which then reads all records.
     """
     conditions = [Condition(*each) for each in where]
     admin = ray_cluster_of(spark).join().admin()

@@ -151,10 +151,10 @@ def _read(planned: str) -> Any:
 
 
 def stream_id() -> str | None:
-    """For a sink: the id of the stream whose batch it was given, None outside of a stream.
+    """For a sink: the id of the stream whose batch it gets; None outside of a stream.
 
     A sink that recognises batches by their numbers should store the id beside the number: a stream with a new
-    checkpoint begins again with batch 0, and has another id.
+    checkpoint starts again with batch 0, and has another id.
     """
     batch = running_batch()
     return None if batch is None else batch.stream_id
@@ -163,8 +163,8 @@ def stream_id() -> str | None:
 def batch_offsets() -> str | None:
     """For a sink of `stream_topic`: the offsets that its batch reads, as `{"clicks": {"0": [500, 620]}}`; else None.
 
-    A sink that recognises batches by their numbers should store them beside the number, and refuse a batch that comes
-    again with others: its checkpoint was copied or restored.
+    A sink that recognises batches by their numbers should store these offsets beside the number. It should refuse a
+    batch that comes again with other offsets, because its checkpoint was copied or restored.
     """
     batch = running_batch()
     return None if batch is None else json.dumps(_offsets(batch.ranges))

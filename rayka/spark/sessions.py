@@ -63,11 +63,11 @@ def session(
     executor_memory: str = "1g",
     configs: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Spark with its executors as actors of the Ray cluster on which this program is; there is one for each program.
+    """Start Spark with its executors as actors of this program's Ray cluster. A program has one session.
 
-    `namespace` is the broker's. `configs` are Spark's settings. The flags that Java needs are set here.
-    Raises INVALID_CONFIG where Java is missing, INVALID_REQUEST where a session runs, and BROKER_NOT_AVAILABLE without
-    Ray or a broker.
+    `namespace` is the broker's. `configs` are Spark's settings. The flags that Java needs are set here. Raises
+    INVALID_CONFIG if Java is missing, INVALID_REQUEST if a session is running, and BROKER_NOT_AVAILABLE without Ray or
+    a broker.
     """
     _require_stopped()
     _require_broker(namespace)
@@ -120,7 +120,7 @@ def ray_cluster_of(spark: SparkSession) -> RayCluster:
 
 @atexit.register
 def stop() -> None:
-    """Stop Spark and its executors, so that another session can be started; Ray and the broker go on."""
+    """Stop Spark and its executors, so that another session can start; Ray and the broker keep running."""
     while _running:
         spark, driver = _running.pop()
         try:

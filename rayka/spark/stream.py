@@ -1,8 +1,8 @@
-"""A topic in micro-batches, each DataFrame given to a sink, with a checkpoint on disk.
+"""A topic in micro-batches, each DataFrame passed to a sink, with a checkpoint on disk.
 
 A batch's number and offsets are written to disk before it runs, and its commit after the sink has returned. After a
-crash the last batch may run again, but with the same number and the same records: a sink that ignores a number which
-it has seen, or replaces what it wrote under it, has each record exactly once.
+crash the last batch may run again, with the same number and the same records. A sink writes each record exactly once if
+it ignores a number that it has already seen, or replaces what it wrote with this number.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _KEPT_PROGRESS = 100
 class Progress:
     """The result of one batch.
 
-    `offsets` counts what it read, `behind` what there was beyond it. `losses` names records that were gone before the
-    stream had read them, with `on_data_loss="skip"`.
+    `offsets` is the number of offsets that it read, `behind` the number after it. With `on_data_loss="skip"`, `losses`
+    names records that were lost before the stream had read them.
     """
 
     batch_id: int
@@ -78,9 +78,9 @@ class _Frames:
 
 
 class TopicStream(Closing):
-    """Runs one batch after the other: `process_available()` up to what there is now, `run()` on and on.
+    """Runs one batch after the other: `process_available()` up to the current end, `run()` until it is stopped.
 
-    `progress` has the last batches; str() of one is a line for people. A context manager that ends with `close`.
+    `progress` has the last batches; str() of one is a line for people. The end of a `with` block calls `close`.
     """
 
     def __init__(self, spark: SparkSession, batches: MicroBatches, frames: _Frames, sink: Sink) -> None:
@@ -108,11 +108,11 @@ class TopicStream(Closing):
             self._stopping.wait(max(0.0, started + interval_s - time.monotonic()))
 
     def stop(self) -> None:
-        """Let `run` return after the current batch. From any thread, or from the sink."""
+        """Make `run` return after the current batch. From any thread, or from the sink."""
         self._stopping.set()
 
     def close(self) -> None:
-        """Stop, and release the checkpoint and what sinks have kept: all of it, also if a part of it fails to close."""
+        """Stop, and release the checkpoint and the resources of sinks, even if one of them fails to close."""
         self.stop()
         with ExitStack() as closing:
             closing.callback(self._batches.close)

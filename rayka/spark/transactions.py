@@ -180,14 +180,14 @@ def topic_sink(
     headers: str | Column | None = None,
     producer: dict[str, Any] | None = None,
 ) -> Sink:
-    """Each batch of a stream, transformed, into a topic in one transaction: exactly once.
+    """Write each batch of a stream, transformed, to a topic in one transaction: exactly once.
 
-    The arguments are those of `write_topic`. Readers with `read_committed` see a batch as a whole or not at all. If its
-    job fails it is written again, a few times, in another transaction. A stream that is started again with its
-    checkpoint ends what the earlier run left open, and goes on behind the last batch that was committed.
+    The arguments are those of `write_topic`. Consumers with `read_committed` see a batch as a whole or not at all. If
+    its job fails, it is written again, a few times, in another transaction. A stream that is started again with its
+    checkpoint ends the transaction that the earlier run left open, and continues after the last committed batch.
 
-    A sink that does more may call several of these, each for another topic, and each topic has its transaction. A
-    second call for one topic in a batch raises INVALID_REQUEST.
+    A sink of your own may call several of these, each for another topic with its own transaction. A second call for one
+    topic in a batch raises INVALID_REQUEST.
     """
     given = {"value": value, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
     return TopicSink(topic, transform, given, producer or {})

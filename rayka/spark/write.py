@@ -31,14 +31,14 @@ def write_topic(
 ) -> int:
     """Send every row as a record, and return how many the brokers have acknowledged (acks=all).
 
-    Each argument names a column of the DataFrame, or is an expression; by default the columns `value`, `key`,
-    `partition`, `timestamp` and `headers` are taken where they exist. Without a `value` a row is sent as
-    JSON of all columns. `partition` chooses the partition, else the key does as in Kafka. `producer` are settings of
-    the producer, compression_type for example.
+    Each argument is the name of a column of the DataFrame, or an expression. By default the columns `value`, `key`,
+    `partition`, `timestamp` and `headers` are used if they exist. Without a `value` a row is sent as JSON of all
+    columns. Without a `partition` the key chooses the partition, as in Kafka. `producer` are settings of the producer,
+    for example compression_type.
 
     A task that Spark repeats sends its rows again: at least once. With a `transactional_id` all rows are written in one
-    transaction, each of them once or, if this raises, none (only after REQUEST_TIMED_OUT it may have been committed);
-    other jobs with this id must not run at the same time.
+    transaction: each row once, or none if this raises an error (after REQUEST_TIMED_OUT the transaction may have been
+    committed). Other jobs with this id must not run at the same time.
     """
     rows = records_of(df, value=value, key=key, partition=partition, timestamp=timestamp, headers=headers)
     ray_cluster = ray_cluster_of(df.sparkSession)

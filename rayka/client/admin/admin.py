@@ -1,4 +1,4 @@
-"""The admin: topics, settings, offsets, groups and log directories, in plain types."""
+"""The admin client: topics, settings, offsets, groups and log directories, in plain types."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ Setting: TypeAlias = str | int | float | bool | Sequence[str] | None
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster and its brokers that are up."""
+    """The cluster and its live brokers."""
 
     cluster_id: str
     brokers: tuple[BrokerImage, ...]
 
 
 class AsyncAdmin(GroupAdmin):
-    """Asks the controller, the partitions and the groups; to be awaited in any event loop.
+    """The admin client: topics, settings, offsets, groups; for asyncio, in any event loop.
 
-    It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
-    Every method raises RaykaError with Kafka's code. Where several topics are asked for and some fail, the
-    others are done; `raise_errors=False` gives all the results instead of raising.
+    It lives in the loop that `broker` belongs to: `home`, or else the running one. Every method raises RaykaError with
+    Kafka's error code. If a call names several topics and some fail, the others are still carried out. With
+    `raise_errors=False` such a call returns all results instead of raising an error.
     """
 
     def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop | None = None) -> None:
@@ -71,9 +71,9 @@ class AsyncAdmin(GroupAdmin):
         validate_only: bool = False,
         timeout_ms: int = _TIMEOUT_MS,
     ) -> TopicResult:
-        """Create a topic; when this returns its leaders serve. -1 means the broker's default.
+        """Create a topic. When this returns, its leaders are ready. -1 means the broker's default.
 
-        `assignments` (partition -> broker ids) stands in place of both numbers.
+        `assignments` (partition -> broker ids) replaces both numbers.
         """
         topic = NewTopic(name, partitions, replication_factor, assignments, _texts(configs))
         return (await self.create_topics([topic], validate_only=validate_only, timeout_ms=timeout_ms))[0]
@@ -87,7 +87,7 @@ class AsyncAdmin(GroupAdmin):
         timeout_ms: int = _TIMEOUT_MS,
         raise_errors: bool = True,
     ) -> list[TopicResult]:
-        """Create topics; a name alone stands for a topic with the broker's defaults."""
+        """Create topics; a plain name is a topic with the broker's defaults."""
         wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
         results = await self._broker.controller.create_topics(
             wanted, validate_only=validate_only, timeout_ms=timeout_ms
@@ -131,7 +131,7 @@ class AsyncAdmin(GroupAdmin):
         timeout_ms: int = _TIMEOUT_MS,
         raise_errors: bool = True,
     ) -> list[TopicResult]:
-        """Raise the number of partitions of topics: name -> new total."""
+        """Increase the number of partitions of topics: name -> new total."""
         wanted = [NewPartitions(name, count) for name, count in counts.items()]
         results = await self._broker.controller.create_partitions(wanted, validate_only, timeout_ms)
         return _checked(results, "add partitions to", raise_errors)
@@ -140,7 +140,7 @@ class AsyncAdmin(GroupAdmin):
     async def describe_configs(self, resource: Resource, names: Iterable[str] | None = None) -> dict[str, ConfigEntry]:
         """The settings of a topic, broker or group by name, each with its source; all if none is named.
 
-        A group is `ConfigResource(ResourceType.GROUP, "billing")`; it need not exist.
+        For a group use `ConfigResource(ResourceType.GROUP, "billing")`; the group need not exist.
         """
         kind, name = _resource(resource)
         image, config = self._broker.image, self._broker.config
@@ -173,9 +173,9 @@ class AsyncAdmin(GroupAdmin):
     async def alter_configs(
         self, resource: Resource, configs: Mapping[str, Setting], *, validate_only: bool = False
     ) -> None:
-        """Set settings of a topic, broker or group; None takes one back to its default. Others stay as they are.
+        """Change settings of a topic, broker or group. None restores a default. Other settings stay as they are.
 
-        Broker "" stands for all brokers: `ConfigResource(ResourceType.BROKER, "")`. Raises INVALID_CONFIG.
+        Broker "" means all brokers: `ConfigResource(ResourceType.BROKER, "")`. Raises INVALID_CONFIG.
         """
         operations = tuple(
             ConfigOperation(name, AlterOperation.DELETE if text is None else AlterOperation.SET, text)
@@ -225,23 +225,23 @@ class AsyncAdmin(GroupAdmin):
 
     @at_home
     async def describe_cluster(self) -> ClusterDescription:
-        """The cluster's id and the brokers that are up."""
+        """The cluster's id and its live brokers."""
         image = self._broker.image
         brokers = sorted(image.brokers.values(), key=lambda broker: broker.broker_id)
         return ClusterDescription(image.cluster_id, tuple(broker for broker in brokers if not broker.fenced))
 
     @at_home
     async def describe_log_dirs(self) -> list[LogDirDescription]:
-        """The log directories of this node with the replicas in them, sizes in bytes."""
+        """The log directories of this node and the replicas in them. Sizes are in bytes."""
         return await self._broker.partitions.describe_log_dirs()
 
     @at_home
     async def describe_share_records(self, group_id: str) -> pa.Table:
-        """The records that a share group has in flight, as an Arrow table: `to_pandas()` makes a DataFrame of it.
+        """The records in flight of a share group, as an Arrow table (`to_pandas()` makes a DataFrame).
 
-        A row is a run of records in the same state (AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED) with their
-        delivery count, the member that has acquired them, and the milliseconds that its lock or their delay still
-        lasts. Raises GROUP_ID_NOT_FOUND.
+        A row is a range of records in the same state (AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED), with
+        their delivery count, the member that has acquired them, and the remaining milliseconds of its lock or of their
+        delay. Raises GROUP_ID_NOT_FOUND.
         """
         return table_of(await share_records(self._broker, group_id))
 

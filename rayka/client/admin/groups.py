@@ -1,4 +1,4 @@
-"""The part of the admin that looks at consumer groups and moves their offsets, and deletes groups of any kind."""
+"""The part of the admin client for consumer groups and their offsets. It also deletes groups of any kind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class GroupAdmin:
-    """Asks the group coordinators. A coordinator that is loading or moving is waited for, `timeout_ms` at most."""
+    """Sends requests to group coordinators. Waits at most `timeout_ms` for a coordinator that is loading or moving."""
 
     def __init__(self, broker: Broker, home: asyncio.AbstractEventLoop) -> None:
         self.home = home
@@ -59,9 +59,9 @@ class GroupAdmin:
     async def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = (), *, timeout_ms: int = _TIMEOUT_MS
     ) -> list[ListedGroup]:
-        """The groups of the cluster in order of their names, of these states and types if any are given.
+        """The groups of the cluster, ordered by name; only those of these states and types, if any are given.
 
-        Share groups are listed only if that type is given: they have no committed offsets.
+        Share groups are listed only if their type is given, because they have no committed offsets.
         """
         request = ListGroupsRequest(tuple(states), tuple(types))
         parts = await _patiently(lambda: self._broker.groups.execute_all(request), timeout_ms)
@@ -91,11 +91,12 @@ class GroupAdmin:
         validate_only: bool = False,
         timeout_ms: int = _TIMEOUT_MS,
     ) -> dict[TopicPartition, int]:
-        """Reset a group's committed offsets, and return the new ones. A group that does not exist is created.
+        """Reset a group's committed offsets, and return the new ones. Creates the group if it does not exist.
 
-        `topics`: topic -> partitions, None for all of them; without `topics` all that the group has committed.
-        Raises NON_EMPTY_GROUP while the group has members, UNKNOWN_TOPIC_OR_PARTITION, GROUP_ID_NOT_FOUND if there
-        are neither topics nor offsets, INVALID_REQUEST for a shift from an offset that is not there.
+        `topics`: topic -> partitions, None for all of them. Without `topics`, all partitions for which the group has
+        committed offsets. Raises NON_EMPTY_GROUP while the group has members, UNKNOWN_TOPIC_OR_PARTITION,
+        GROUP_ID_NOT_FOUND if there are neither topics nor offsets, and INVALID_REQUEST for a shift from an offset that
+        does not exist.
         """
         await self._require_inactive(group_id, timeout_ms)
         committed = await self._committed(group_id, timeout_ms)
@@ -118,7 +119,7 @@ class GroupAdmin:
     ) -> dict[TopicPartition, int]:
         """Set the committed offset of each partition, or the nearest one that exists, and return the new ones.
 
-        A group that does not exist is created. Raises NON_EMPTY_GROUP while the group has members and
+        Creates the group if it does not exist. Raises NON_EMPTY_GROUP while the group has members, and
         UNKNOWN_TOPIC_OR_PARTITION.
         """
         await self._require_inactive(group_id, timeout_ms)
@@ -152,10 +153,10 @@ class GroupAdmin:
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int = _TIMEOUT_MS, raise_errors: bool = True
     ) -> dict[str, ErrorCode]:
-        """Delete groups with their offsets or, share groups, with the state of their records.
+        """Delete groups with their offsets; share groups with the state of their records.
 
-        Some may fail (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND): the others are done; `raise_errors=False` returns all
-        results instead of raising.
+        If some can't be deleted (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND), the others still are. With `raise_errors=False`
+        the call returns all results instead of raising an error.
         """
         if isinstance(group_ids, str):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"group_ids must be a list, not the str {group_ids!r}")

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Consumer(Shell[AsyncConsumer], Closing):
     """The blocking form of `AsyncConsumer`, for one thread at a time.
 
-    A call while another thread is in one raises INVALID_REQUEST, except for `wakeup` and `close`.
+    A call during another thread's call raises INVALID_REQUEST, except for `wakeup` and `close`.
     """
 
     def __init__(self, core: AsyncConsumer, loop: LoopThread) -> None:

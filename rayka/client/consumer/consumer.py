@@ -35,7 +35,7 @@ class WakeupError(Exception):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first record at or after the time asked for. `timestamp` in ms since the epoch."""
+    """The first record at or after the requested time. `timestamp` is in ms since the epoch."""
 
     offset: int
     timestamp: int
@@ -43,10 +43,10 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class AsyncConsumer(AsyncClosing):
-    """Reads partitions that the program assigns; to be awaited in any event loop.
+    """Reads partitions that the program assigns; for asyncio, in any event loop.
 
-    It lives in the loop that `broker` belongs to: `home`, or else the one that runs.
-    Settings: see `ConsumerConfig`. Raises INVALID_CONFIG for one that is unknown or has a bad value.
+    It lives in the loop that `broker` belongs to: `home`, or else the running one. Settings: see `ConsumerConfig`.
+    Raises INVALID_CONFIG for an unknown setting or a bad value.
     """
 
     config: ConsumerConfig
@@ -68,11 +68,11 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read these partitions from now on, instead of those before.
+        """Read these partitions from now on, instead of the earlier ones.
 
-        A partition that was assigned already goes on where it is; a new one begins where `auto_offset_reset`
-        says, or where `seek` puts it. Raises UNKNOWN_TOPIC_OR_PARTITION for a number that the topic does not
-        have; a topic that does not exist yet is waited for.
+        A partition that was already assigned keeps its position. A new one starts where `auto_offset_reset` says, or
+        where `seek` puts it. Raises UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic does not have. If a topic
+        does not exist yet, the consumer waits for it.
         """
         wanted = [self._require_valid(partition) for partition in partitions]
         self._require_open()
@@ -81,33 +81,33 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read."""
+        """The assigned partitions."""
         return set(self._fetcher.partitions)
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, ConsumerRecords]:
-        """At most `max_records` records by partition; empty if there are none within `timeout_ms`.
+        """Return at most `max_records` records by partition; an empty dict if none arrives within `timeout_ms`.
 
-        Raises the error of a partition that can't be read: OFFSET_OUT_OF_RANGE without a reset, CORRUPT_MESSAGE,
-        INVALID_RECORD if a deserializer failed. Reading goes on at the same position at the next call.
+        Raises the error of a partition that can't be read: OFFSET_OUT_OF_RANGE without a reset, CORRUPT_MESSAGE, or
+        INVALID_RECORD if a deserializer failed. The next call reads from the same position.
         """
         records = await self.take(self.taking(max_records), timeout_ms)
         self.pending.end_delivery(records)
         return records or {}
 
     async def poll_batches(self, timeout_ms: float = 0) -> dict[TopicPartition, list[RecordBatches]]:
-        """All record batches that were read ahead, not decoded; errors as `poll`."""
+        """Return all prefetched record batches, not decoded; errors as `poll`."""
         batches = await self.take(self.taking_batches, timeout_ms)
         self.pending.end_delivery(batches)
         return batches or {}
 
     async def poll_table(self, timeout_ms: float = 0, columns: Sequence[str] | None = None) -> pa.Table:
-        """All records that were read ahead as a table, without a Python object for any of them; it may be empty.
+        """Return all prefetched records as a table, without a Python object for each; the table may be empty.
 
-        The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named. The
-        rows of a partition are in the order of their offsets. No deserializer is applied. Errors as `poll`.
-        Needs pyarrow (`rayka[columns]`).
+        The columns are key, value, topic, partition, offset, timestamp, timestampType and headers, or those named in
+        `columns`. The rows of a partition are in the order of their offsets. Deserializers are not applied. Errors as
+        `poll`. Needs pyarrow (`rayka[columns]`).
         """
         polled = await self.poll_batches(timeout_ms)
         try:
@@ -119,7 +119,7 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at this offset."""
+        """Continue at this offset."""
         if not isinstance(offset, int) or offset < 0:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"offset must be an int, 0 or more, not {offset!r}")
         state = self._state(partition)
@@ -127,19 +127,19 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the log start offset; all partitions if none is named."""
+        """Continue at the log start offset; in all partitions if none is named."""
         for state in self._states(partitions):
             self._reposition(state, partial(state.seek_by, OffsetSpec.EARLIEST))
 
     @at_home
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the end as it is when looked up; all partitions if none is named."""
+        """Continue at the current end; in all partitions if none is named."""
         for state in self._states(partitions):
             self._reposition(state, partial(state.seek_by, OffsetSpec.LATEST))
 
     @at_home
     async def position(self, partition: tuple[str, int], timeout_ms: float = _CALL_TIMEOUT_MS) -> int:
-        """The offset of the next record that the program gets. Raises REQUEST_TIMED_OUT if it can't be found out."""
+        """The offset of the next record to return. Raises REQUEST_TIMED_OUT if it is not known in time."""
         state = self._state(partition)
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         while (position := self._position(state)) is None:
@@ -153,7 +153,7 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def pause(self, *partitions: tuple[str, int]) -> None:
-        """Give out no records of these partitions until `resume`."""
+        """Return no records of these partitions until `resume`."""
         first_offsets = self.pending.first_offsets()
         for state in self._states(partitions):
             state.is_paused = True
@@ -162,13 +162,13 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def resume(self, *partitions: tuple[str, int]) -> None:
-        """Give out records of these partitions again."""
+        """Return records of these partitions again."""
         for state in self._states(partitions):
             self._fetcher.resume(state)
 
     @at_home
     async def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         return {state.topic_partition for state in self._fetcher.partitions.values() if state.is_paused}
 
     @at_home
@@ -178,7 +178,7 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """The offset that the next record of each partition gets; under read_committed, the last stable offset."""
+        """The offset of the next record of each partition; under read_committed, the last stable offset."""
         return await self._offsets(partitions, OffsetSpec.LATEST)
 
     @at_home
@@ -202,7 +202,7 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def lag(self, partition: tuple[str, int]) -> int:
-        """How many offsets lie between the position and the end."""
+        """The number of offsets between the position and the end."""
         state = self._state(partition)
         position = await self.position(partition)
         is_committed = self.config.isolation is IsolationLevel.READ_COMMITTED
@@ -219,17 +219,17 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def topics(self) -> set[str]:
-        """The topics that are not internal."""
+        """The topics, without internal ones."""
         return {name for name, topic in self._broker.image.topics.items() if not topic.is_internal}
 
     @at_home
     async def highwater(self, partition: tuple[str, int]) -> int | None:
-        """The high watermark of the last fetch: how far the partition went then; None before the first one."""
+        """The high watermark in the last fetch response; None before the first one."""
         state = self._state(partition)
         return None if state.high_watermark == NO_OFFSET else state.high_watermark
 
     def wakeup(self) -> None:
-        """Let the poll or iteration that is waiting, or else the next one, raise `WakeupError`. From any thread."""
+        """Make the waiting poll or iteration, or else the next one, raise `WakeupError`. From any thread."""
         self._is_woken = True
         self.home.call_soon_threadsafe(self._fetcher.wake)
 

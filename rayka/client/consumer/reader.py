@@ -1,4 +1,4 @@
-"""The stateless reader of Kafka's design papers (SimpleConsumer there): every request says where to read."""
+"""The stateless reader of Kafka's design papers (SimpleConsumer there): every request names its offset."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEFAULT_MAX_BYTES = 1_048_576
 
 
 class FetchRequest(NamedTuple):
-    """Read a partition from an offset on: whole batches up to `max_bytes`, one at least.
+    """Read a partition from an offset on: whole batches up to `max_bytes`, at least one.
 
-    With a `topic_id`, that of an earlier `RecordSet`, only this topic is read and not a later one of the same name,
-    in which the offset means nothing.
+    With a `topic_id`, that of an earlier `RecordSet`, only this topic is read, and not a later topic of the same name
+    with other records.
     """
 
     topic: str
@@ -37,9 +37,10 @@ class FetchRequest(NamedTuple):
 
 
 class RecordSet(NamedTuple):
-    """What a fetch gave.
+    """The result of a fetch.
 
-    `next_offset` is where to read on in the topic with `topic_id`, `high_watermark` where the partition ended then.
+    `next_offset` is the offset at which to continue in the topic with `topic_id`. `high_watermark` is the end of the
+    partition at the time of the fetch.
     """
 
     topic_partition: TopicPartition
@@ -51,10 +52,10 @@ class RecordSet(NamedTuple):
 
 
 class AsyncReader(AsyncClosing):
-    """Reads where each request says; to be awaited in any event loop.
+    """Reads from the offset that each request names; for asyncio, in any event loop.
 
-    Of the settings of `ConsumerConfig` those count that say how records are read: isolation_level, check_crcs, the
-    deserializers, fetch_min_bytes, retry_backoff_ms.
+    Of the settings of `ConsumerConfig` it uses isolation_level, check_crcs, the deserializers, fetch_min_bytes and
+    retry_backoff_ms.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class AsyncReader(AsyncClosing):
         max_wait_ms: int = 0,
         timeout_ms: float = _TIMEOUT_MS,
     ) -> RecordSet:
-        """The records from an offset on; at the end none, unless one arrives within `max_wait_ms`.
+        """Return the records from an offset on; at the end none, unless one arrives within `max_wait_ms`.
 
-        Raises OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (the topic was deleted and created
-        again since it had `topic_id`), CORRUPT_MESSAGE. While there is no leader it retries, for at most `timeout_ms`.
+        Raises OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (the topic with `topic_id` was deleted
+        and created again), CORRUPT_MESSAGE. While there is no leader it retries, for at most `timeout_ms`.
         """
         request = FetchRequest(topic, partition, offset, max_bytes, topic_id)
         return (await self._fetch([request], max_wait_ms, timeout_ms))[0]
@@ -88,17 +89,18 @@ class AsyncReader(AsyncClosing):
     async def multifetch(
         self, requests: Iterable[FetchRequest], *, max_wait_ms: int = 0, timeout_ms: float = _TIMEOUT_MS
     ) -> list[RecordSet]:
-        """Several fetches in one, of any partitions, answered in their order. Errors as `fetch`, for any of them."""
+        """Several fetches at once, of any partitions; results are in their order. Raises the errors of `fetch`."""
         return await self._fetch([FetchRequest(*request) for request in requests], max_wait_ms, timeout_ms)
 
     @at_home
     async def get_offsets_before(
         self, topic: str, partition: int, timestamp_ms: int, max_num_offsets: int = 1, *, timeout_ms: int = _TIMEOUT_MS
     ) -> list[int]:
-        """At most `max_num_offsets` offsets that are good to read from, in descending order.
+        """Return at most `max_num_offsets` offsets from which to read, in descending order.
 
-        The first is that of the first record at or after `timestamp_ms` (since the epoch; `OffsetSpec.LATEST`, -1:
-        the end; `OffsetSpec.EARLIEST`, -2: the beginning), or the end if there is none; then comes the beginning.
+        The first one is the offset of the first record at or after `timestamp_ms` (since the epoch;
+        `OffsetSpec.LATEST`, -1: the end; `OffsetSpec.EARLIEST`, -2: the beginning), or the end if there is no such
+        record. The next one is the beginning.
         """
         if isinstance(max_num_offsets, bool) or not isinstance(max_num_offsets, int) or max_num_offsets < 1:
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"max_num_offsets must be 1 or more, not {max_num_offsets!r}")

@@ -32,7 +32,7 @@ _compiled = Compiled(
 
 
 class ConsumerRecord(NamedTuple):
-    """A record with its place. `timestamp` in ms since the epoch; key and value as the deserializers made them."""
+    """A record and its location. `timestamp` is in ms since the epoch; key and value are deserialized."""
 
     topic: str
     partition: int

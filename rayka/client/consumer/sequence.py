@@ -1,4 +1,4 @@
-"""What `poll` gives for a partition: a sequence of records that are made when they are looked at."""
+"""What `poll` returns for a partition: a sequence that makes each record when it is accessed."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ class MadeRecords(list["ConsumerRecord"]):
 class ConsumerRecords(Sequence["ConsumerRecord"]):
     """Records of one partition in the order of their offsets.
 
-    It compares and adds like a list. A record is made each time it is looked at; the memory of the fetch that brought
-    it stays until the sequence is gone. `list` makes them all. Raises CORRUPT_MESSAGE where a batch has a right CRC
-    and malformed contents.
+    It compares and adds like a list. A record is made each time it is accessed; `list` makes all of them. The sequence
+    keeps the memory of its fetch. Raises CORRUPT_MESSAGE where a batch has a valid CRC and malformed contents.
     """
 
     __slots__ = ("_length", "_parts")

@@ -25,7 +25,7 @@ CommitCallback: TypeAlias = Callable[[Committed | None, BaseException | None], o
 class GroupConsumer(Consumer):
     """The blocking form of `AsyncGroupConsumer`, for one thread at a time.
 
-    A call while another thread is in one raises INVALID_REQUEST, except for `wakeup`, `commit_async` and `close`.
+    A call during another thread's call raises INVALID_REQUEST, except for `wakeup`, `commit_async` and `close`.
     """
 
     _core: AsyncGroupConsumer
@@ -58,9 +58,9 @@ class GroupConsumer(Consumer):
         offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
         callback: CommitCallback | None = None,
     ) -> concurrent.futures.Future[Committed]:
-        """As `commit`, without waiting: it commits the positions as they are at this call, and as this member is now.
+        """Like `commit`, without waiting. Commits the positions at the time of this call, as the current member.
 
-        Commits are carried out in order, those of `commit` among them.
+        Commits are carried out in order, together with those of `commit`.
 
         `callback(offsets, error)` runs in the client's own thread: it must be short and must not block.
         """

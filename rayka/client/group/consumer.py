@@ -1,8 +1,8 @@
 """The consumer in a group: it shares the partitions of its topics with the other members, and commits its positions.
 
-Heartbeats are sent in the background. The steps of a rebalance happen in `poll` and in iteration: by then the program
-has processed the records of earlier polls, so that they can be committed and their partitions given up. No records are
-returned while a step is under way.
+Heartbeats are sent in the background. The steps of a rebalance happen in `poll` and in iteration. By then the program
+has processed the records of earlier polls, so these can be committed before their partitions are given up. No records
+are returned during a step.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 
 class AsyncGroupConsumer(CommittingConsumer):
-    """Reads its share of the topics that it subscribes to; to be awaited in any event loop.
+    """Reads its share of the topics that it subscribes to; for asyncio, in any event loop.
 
-    Settings: see `GroupConsumerConfig`. With `assign` in place of `subscribe` it shares nothing, and the group only
-    keeps its offsets.
+    Settings: see `GroupConsumerConfig`. With `assign` instead of `subscribe` the consumer shares no partitions; the
+    group then only stores its offsets.
     """
 
     config: GroupConsumerConfig
@@ -96,13 +96,14 @@ class AsyncGroupConsumer(CommittingConsumer):
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Share these topics, instead of those before, with the group; topics that do not exist yet too.
+        """Share these topics with the group, instead of the earlier ones. A topic may be created later.
 
-        `pattern` (RE2's syntax) takes all topics, present and future, whose whole name matches. The callbacks take a
-        list of partitions and run inside `poll`, iteration or `close`; they may seek, commit and await, but not poll.
-        `on_assigned`: these have come. `on_revoked`: these go; they can still be committed. `on_lost`: these are
-        gone, since the group went on without this member (without it `on_revoked` is called). What a callback
-        raises, the poll raises, and the rebalance goes on.
+        `pattern` (RE2's syntax) subscribes to all topics, present and future, whose whole name matches. The callbacks
+        take a list of partitions and run inside `poll`, iteration or `close`. They may seek, commit and await, but not
+        poll. `on_assigned` is called with new partitions. `on_revoked` is called with partitions that will be given up;
+        their offsets can still be committed. `on_lost` is called with partitions that the group has already given to
+        others (by default `on_revoked` is called for these too). If a callback raises an error, the poll raises it, and
+        the rebalance continues.
         """
         self._require_open()
         self._require_protocol()
@@ -121,12 +122,12 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     @at_home
     async def subscription(self) -> set[str]:
-        """The topics subscribed to by name; those of a pattern are known to the coordinator alone."""
+        """The topics that are subscribed to by name. Only the coordinator knows those that match a pattern."""
         return set(self._membership.subscription.topics)
 
     @at_home
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """As `AsyncConsumer.assign`; new partitions begin where the group has committed. Not with `subscribe`."""
+        """Like `AsyncConsumer.assign`; new partitions start at the committed offset. Not together with `subscribe`."""
         if not self._member.has_left:
             raise RaykaError(ErrorCode.INVALID_REQUEST, "this consumer has subscribed to topics: unsubscribe first")
         self._require_open()
@@ -135,15 +136,16 @@ class AsyncGroupConsumer(CommittingConsumer):
         await self._assign(wanted)
 
     async def unsubscribe(self) -> None:
-        """Give all partitions up and leave the group; what has been read is committed first, if that is automatic."""
+        """Give up all partitions and leave the group; first commit, if commits are automatic."""
         await self._leave(self.config.default_api_timeout_ms)
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, ConsumerRecords]:
-        """As `AsyncConsumer.poll`; joins the group, and takes part in its rebalances.
+        """Like `AsyncConsumer.poll`; joins the group, and takes part in its rebalances.
 
-        Raises also what the coordinator refuses for good, such as UNRELEASED_INSTANCE_ID; the next poll tries again.
+        Also raises errors of the coordinator that are not temporary, such as UNRELEASED_INSTANCE_ID. The next poll
+        tries again.
         """
         return await super().poll(timeout_ms, max_records)
 
@@ -157,13 +159,13 @@ class AsyncGroupConsumer(CommittingConsumer):
 
     @at_home
     async def group_metadata(self) -> GroupMetadata:
-        """Who this is in the group."""
+        """The group id and this member's identity in the group."""
         return self.read_offsets().group
 
     async def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
-        """Commit, if that is automatic, and leave the group, in at most `timeout_ms`. Safe to repeat.
+        """Commit, if commits are automatic, and leave the group, within `timeout_ms`. Safe to repeat.
 
-        A static member does not give its partitions away: it may be back within the group's session.
+        A static member keeps its partitions: it may come back within the group's session timeout.
         """
         try:
             await self._leave(timeout_ms)

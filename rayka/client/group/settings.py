@@ -27,19 +27,20 @@ class GroupConsumerOptions(ConsumerOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class GroupConsumerConfig(ConsumerConfig):
-    """Those of `ConsumerConfig`, and these. Times in ms.
+    """The settings of `ConsumerConfig`, and these. Times in ms.
 
-    auto_offset_reset: where to start in partitions for which the group has committed nothing.
-    enable_auto_commit, auto_commit_interval_ms: commit in `poll` what the polls before it have given out, this often;
-        and before partitions are given up, and in `close`.
-    group_instance_id: a static member: it keeps its partitions when it is back within the group's session.
-    group_remote_assignor: the coordinator's assignor, "uniform" or "range"; by default what the broker prefers.
-    max_poll_interval_ms: a program that does not poll for this long leaves the group until it does; it is also how
-        long it may take to give partitions up.
-    default_api_timeout_ms: how long a commit, or a look for what is committed, goes on trying.
+    auto_offset_reset: where to start in partitions for which the group has no committed offset.
+    enable_auto_commit, auto_commit_interval_ms: commit the records of earlier polls, in `poll` and this often, before
+        partitions are given up, and in `close`.
+    group_instance_id: makes a static member, which keeps its partitions if it comes back within the session timeout.
+    group_remote_assignor: the coordinator's assignor, "uniform" or "range"; by default the broker chooses.
+    max_poll_interval_ms: a program that does not poll for this long leaves the group until it polls again. It is also
+        the time that the program has to give up partitions.
+    default_api_timeout_ms: how long a commit, or a look-up of committed offsets, is retried.
     request_timeout_ms: how long one request may take.
-    client_id, client_rack: what the group's description shows, and where the program is.
-    group_protocol: only "consumer", the protocol of KIP-848. Session and heartbeats are settings of the group then.
+    client_id, client_rack: the name that the group's description shows, and the program's rack.
+    group_protocol: only "consumer", the protocol of KIP-848. Session timeout and heartbeat interval are then settings
+        of the group.
     """
 
     enable_auto_commit: bool = True

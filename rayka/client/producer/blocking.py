@@ -37,10 +37,10 @@ class Producer(Shell[AsyncProducer], Closing):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """Send one record; the future that it returns has the record's offset, or takes callbacks.
+        """Send one record; return a future for its offset, which also takes callbacks.
 
-        Blocks, up to `max_block_ms`, for a topic that has to be created and for room in the buffer. Raises
-        RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
+        Blocks for at most `max_block_ms` until the topic is created and the buffer has room. Raises RaykaError:
+        UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
         if headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
             quick = self._append_to_filling(topic, value, key)
@@ -124,7 +124,7 @@ class Producer(Shell[AsyncProducer], Closing):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Self]:
-        """A transaction for `with`: committed at the end, and aborted if an exception leaves it."""
+        """A transaction for a `with` block: committed at its end, aborted if the block raises an exception."""
         self.begin_transaction()
         try:
             yield self

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is in the log. `offset` is -1 with acks=0; `timestamp` in ms since the epoch."""
+    """The location of a record in the log. `offset` is -1 with acks=0; `timestamp` is in ms since the epoch."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """Where the records of one `send_batch` are: `record_count` offsets in a row from `base_offset` on."""
+    """The location of the records of one batch: `record_count` consecutive offsets from `base_offset` on."""
 
     topic: str
     partition: int
@@ -119,7 +119,7 @@ def _call(callback: Callable[[], object]) -> None:
 class ProduceFuture(msgspec.Struct, Generic[T], eq=False, gc=False):
     """The outcome of a send, for threads (`get`), event loops (`await`) and callbacks.
 
-    Callbacks run in the client's own thread, or in one that waits for the outcome. They must be short and must not
+    Callbacks run in the client's own thread, or in a thread that waits for the outcome. They must be short and must not
     block.
     """
 
@@ -151,7 +151,7 @@ class ProduceFuture(msgspec.Struct, Generic[T], eq=False, gc=False):
         return self._completion.error
 
     def get(self, timeout_s: float | None = None) -> T:
-        """Wait at most `timeout_s`. Raises the RaykaError of the send, REQUEST_TIMED_OUT when the time is over."""
+        """Wait for at most `timeout_s`. Raises the RaykaError of the send, or REQUEST_TIMED_OUT after that time."""
         if not self._completion.wait(timeout_s):
             raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"The records were not acknowledged within {timeout_s} s")
         return self._outcome()

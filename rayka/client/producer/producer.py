@@ -42,7 +42,7 @@ _CLOSED = "The producer is closed"
 
 
 class AsyncProducer(AsyncClosing):
-    """Sends records to topics; to be awaited in any event loop.
+    """Sends records to topics; for asyncio, in any event loop.
 
     It lives in the loop of `broker`: `home`, or the running one. Settings: `ProducerConfig`. Raises INVALID_CONFIG.
     """
@@ -75,10 +75,10 @@ class AsyncProducer(AsyncClosing):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """Send one record; `await` the future that it returns for the record's offset.
+        """Send one record; return a future, which you can await for the record's offset.
 
-        Waits, up to `max_block_ms`, for a topic that has to be created and for room in the buffer. Raises
-        RaykaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
+        Waits for at most `max_block_ms` until the topic is created and the buffer has room. Raises RaykaError:
+        UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, `BufferFull`, INVALID_REQUEST for a bad argument.
         """
         future = self.try_send(topic, value, key, headers, partition, timestamp_ms)
         if future is None:
@@ -131,19 +131,19 @@ class AsyncProducer(AsyncClosing):
     async def send_batch(
         self, topic: str, partition: int | None, records: Iterable[ProducerRecord]
     ) -> list[BatchFuture]:
-        """Send many records to one partition; quicker than one `send` for each.
+        """Send many records to one partition; faster than one `send` for each.
 
-        A record is a value, or a tuple `(value, key, headers, timestamp_ms)` that may end early. They go in
-        as few batches as fit (1 MiB, or less if the topic's `max.message.bytes` is), each appended whole or
-        not at all; each has a future. Without a partition they go where a record without a key would go.
-        Raises as `send`; batches that were sent before an error stay sent.
+        A record is a value, or a tuple `(value, key, headers, timestamp_ms)` whose last parts may be missing. The
+        records go into as few batches as fit (1 MiB, or the topic's `max.message.bytes` if that is less). Each batch is
+        appended as a whole or not at all, and has a future. Without `partition` they go where a record without a key
+        would go. Raises as `send`; batches that were sent before an error stay sent.
         """
         await self.ready(topic)
         return [await self.put(batch) for batch in self.batches(topic, partition, records)]
 
     @at_home
     async def flush(self, *, timeout_ms: float | None = None) -> None:
-        """Wait until everything sent so far has an outcome, at most `timeout_ms` (REQUEST_TIMED_OUT)."""
+        """Wait for the outcome of everything sent so far, for at most `timeout_ms` (then REQUEST_TIMED_OUT)."""
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._sender.flush()
@@ -157,7 +157,7 @@ class AsyncProducer(AsyncClosing):
 
     @at_home
     async def close(self, *, timeout_ms: float | None = None) -> None:
-        """Flush, abort an open transaction, in `timeout_ms`, and take no more; what is left fails. Safe to repeat."""
+        """Flush, abort an open transaction, and close, within `timeout_ms`. Other records fail. Safe to repeat."""
         self._accumulator.refuse(_CLOSED)
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
@@ -212,10 +212,10 @@ class AsyncProducer(AsyncClosing):
         partition: int | None = None,
         timestamps_ms: int | Sequence[int] | None = None,
     ) -> list[BatchFuture]:
-        """Send a record for each value; several times as quick as one `send` for each.
+        """Send a record for each value; several times as fast as one `send` for each.
 
-        `keys` and `headers` are as long as `values`; `timestamps_ms` too, or one for all. Records without a key go to
-        one partition up to a batch's worth of bytes. The records of a partition keep their order. Each batch has a
+        `keys` and `headers` are as long as `values`. `timestamps_ms` is as long, or one number for all. Records without
+        a key go to one partition until they fill a batch. The records of a partition keep their order. Each batch has a
         future. Raises as `send`; batches that were sent before an error stay sent.
         """
         await self.ready(topic)
@@ -244,14 +244,14 @@ class AsyncProducer(AsyncClosing):
             yield from self._of_encoded(topic, encoder.encode(part, partition))
 
     async def send_table(self, topic: str, table: Any) -> list[BatchFuture]:
-        """Send each row of a table as a record, without a Python object for any of them.
+        """Send each row of a table as a record, without a Python object for each.
 
         `table` is a pyarrow.Table or RecordBatch, a DataFrame, or a dict of columns (NumPy arrays, lists). The columns
         are value and key (binary or text), headers (lists of structs of key and value), timestamp (a timestamp, or ms
-        since the epoch) and partition; the other columns of `poll_table` may be there, and are not sent. The rows of a
-        partition keep their order. Each batch has a future. Raises as `send`, INVALID_REQUEST for any other column,
-        and INVALID_RECORD for a column of another type; batches that were sent before an error stay sent.
-        Needs pyarrow (`rayka[columns]`).
+        since the epoch) and partition. The other columns of `poll_table` are ignored. The rows of a partition keep
+        their order. Each batch has a future. Raises as `send`, INVALID_REQUEST for any other column, and INVALID_RECORD
+        for a column of a wrong type; batches that were sent before an error stay sent. Needs pyarrow
+        (`rayka[columns]`).
         """
         await self.ready(topic)
         return [await self.put(batch) for batch in self.table_batches(topic, table)]
@@ -301,16 +301,16 @@ class AsyncProducer(AsyncClosing):
 
     @at_home
     async def init_transactions(self) -> None:
-        """Become the only producer of this `transactional_id`, and end what an earlier one left open.
+        """Fence earlier producers with this `transactional_id`, and abort a transaction that they left open.
 
-        The first transaction does so too. Call this before you look up committed offsets to start from: an earlier
-        producer can't change them any more. Raises INVALID_TXN_STATE if there is no id, and PRODUCER_FENCED.
+        The first transaction does this too. Call it before you read the committed offsets from which to start, so that
+        an earlier producer can no longer change them. Raises INVALID_TXN_STATE if there is no id, and PRODUCER_FENCED.
         """
         await self._its_transactions.init()
 
     @at_home
     async def begin_transaction(self) -> None:
-        """Begin a transaction, of which there is one at a time.
+        """Begin a transaction. A producer has at most one open transaction.
 
         Raises INVALID_TXN_STATE if one is open or there is no id, and otherwise as `init_transactions`.
         """
@@ -318,26 +318,26 @@ class AsyncProducer(AsyncClosing):
 
     @at_home
     async def share_transaction(self) -> OpenTransaction:
-        """The open transaction, for producers in other processes that send in it too (`joins=`).
+        """The open transaction, so that producers in other processes can send in it too (`joins=`).
 
-        Each partition is written by one of them. This producer ends the transaction when all of theirs is
-        acknowledged, and if nothing was sent at all it has to abort. Raises INVALID_TXN_STATE if none is open.
+        Each partition is written by only one of them. End the transaction here, after all their records are
+        acknowledged. If none of them sent a record, abort it. Raises INVALID_TXN_STATE if none is open.
         """
         return self._its_transactions.share()
 
     @at_home
     async def commit_transaction(self) -> None:
-        """Send what is not sent yet, and let all records and offsets of the transaction count.
+        """Send all remaining records, and commit the records and offsets of the transaction.
 
-        Raises TRANSACTION_ABORTABLE if a record was not appended: then the transaction is to be aborted;
-        PRODUCER_FENCED; REQUEST_TIMED_OUT if it is not known whether the transaction was committed.
+        Raises TRANSACTION_ABORTABLE if a record was not appended: then abort the transaction. Raises PRODUCER_FENCED,
+        and REQUEST_TIMED_OUT if it is not known whether the transaction was committed.
         """
         await self._sender.flush()
         await self._its_transactions.end(True)
 
     @at_home
     async def abort_transaction(self) -> None:
-        """Let no record and no offset of the transaction count. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT."""
+        """Discard the records and offsets of the transaction. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT."""
         await self._sender.flush()
         await self._its_transactions.end(False)
 
@@ -345,10 +345,10 @@ class AsyncProducer(AsyncClosing):
     async def send_offsets(self, offsets: Offsets | OffsetsReader, group: str | GroupMetadata | None = None) -> None:
         """Commit a group's offsets, those of the next records to read, with the transaction.
 
-        `offsets` is a consumer of the group, whose positions are committed as its own (KIP-447), or a mapping; then
-        `group` is what the consumer's `group_metadata` returned or, if the program assigns the partitions itself, the
-        group's id. Raises ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if the group went on without
-        this member: then the transaction is to be aborted, and other members read the records again.
+        `offsets` is a consumer of the group, whose positions are committed (KIP-447), or a mapping. With a mapping,
+        `group` is the result of the consumer's `group_metadata` or, if the program assigns the partitions itself, the
+        group's id. Raises ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if the group has removed this
+        member: then abort the transaction; other members read the records again.
         """
         if not isinstance(offsets, Mapping):
             offsets, group = offsets.read_offsets()
@@ -359,7 +359,7 @@ class AsyncProducer(AsyncClosing):
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """A transaction for `async with`: committed at the end, and aborted if an exception leaves it."""
+        """A transaction for `async with`: committed at its end, aborted if the block raises an exception."""
         await self.begin_transaction()
         try:
             yield self

@@ -23,7 +23,7 @@ class ShareConsumer(Shell[AsyncShareConsumer], Closing):
     close = blocking_close(AsyncShareConsumer.close)
 
     def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
-        """See `AsyncShareConsumer.poll`. An interrupt (Ctrl-C) while the answer comes gives the records back."""
+        """See `AsyncShareConsumer.poll`. An interrupt (Ctrl-C) during the poll gives the records back."""
         self._core.end_last_poll()
         return self._core.give(self._loop.run(self._core.poll_more(timeout_ms)))
 

@@ -1,8 +1,8 @@
-"""The share consumer: records one by one, under a lock, from partitions that others read too (KIP-932).
+"""The share consumer: individual records, each under a lock, from partitions that other consumers read too (KIP-932).
 
-In implicit mode the records of a poll are accepted by the next one. In explicit mode the program acknowledges each
-record, before it polls again: it accepts, releases (another delivery), or rejects it. Delays of released records and
-the reasons of rejected ones are not in Kafka's protocol; they reach the leader because this consumer does not use it.
+In implicit mode the next poll accepts the records of the last one. In explicit mode the program accepts, releases (for
+another delivery) or rejects each record before it polls again. Kafka's protocol has no delays of released records and
+no reasons of rejected ones. They reach the leader because this consumer talks to rayka's actors directly.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ class AsyncShareConsumer(AsyncClosing):
         self._is_closed = False
 
     async def poll(self, timeout_ms: float = 0) -> list[ShareRecord]:
-        """Records to process; none if none came within `timeout_ms`.
+        """Return records to process; an empty list if none arrives within `timeout_ms`.
 
-        Raises INVALID_REQUEST in explicit mode while records of the poll before are not acknowledged, and after
-        `close`; what ended the membership; and an error of a partition that will not pass by itself.
+        Raises INVALID_REQUEST after `close`, and in explicit mode while records of the last poll are not acknowledged.
+        Also raises the error that ended the membership, and an error of a partition that is not temporary.
         """
         self.end_last_poll()
         return self.give(await self.poll_more(timeout_ms))
@@ -244,19 +244,19 @@ class AsyncShareConsumer(AsyncClosing):
     ) -> None:
         """Accept, release or reject a record; the acknowledgement is sent with the next poll or commit.
 
-        Raises INVALID_RECORD_STATE for a record that is not of the last poll or was acknowledged before.
+        Raises INVALID_RECORD_STATE for a record that is not of the last poll, or that was already acknowledged.
         """
         self._add(record, kind if isinstance(kind, RecordAcknowledgement) else RecordAcknowledgement(kind))
 
     def accept(self, record: ShareRecord) -> None:
-        """The record is done. As `acknowledge`."""
+        """Accept the record: it is done. See `acknowledge`."""
         self._add(record, _ACCEPTED)
 
     def release(self, record: ShareRecord, delay_ms: int | None = None) -> None:
-        """Deliver the record again, to anybody, unless this was its last delivery. As `acknowledge`.
+        """Let the record be delivered again, to any consumer, unless this was its last delivery. See `acknowledge`.
 
-        It waits for `delay_ms`, at most a day, and without that for the retry backoff of the group. Others do not wait
-        for it. Raises INVALID_REQUEST for another delay.
+        The record waits for `delay_ms`, at most a day; without it for the group's retry backoff. Other records do not
+        wait for it. Raises INVALID_REQUEST for any other delay.
         """
         if delay_ms is None:
             delay_ms = GROUP_BACKOFF
@@ -266,7 +266,7 @@ class AsyncShareConsumer(AsyncClosing):
         self._add(record, RecordAcknowledgement(AcknowledgeType.RELEASE, delay_ms))
 
     def reject(self, record: ShareRecord, reason: str | BaseException | None = None) -> None:
-        """Never deliver the record again. As `acknowledge`.
+        """Let the record never be delivered again. See `acknowledge`.
 
         If the group has a dead-letter topic, the record goes there, with the reason in the header
         `__dlq.errors.message`. The class and the traceback of an exception are in `__dlq.errors.exception.class.name`
@@ -275,18 +275,18 @@ class AsyncShareConsumer(AsyncClosing):
         self._add(record, RecordAcknowledgement(AcknowledgeType.REJECT, headers=rejection_headers(reason)))
 
     def holds(self, record: ShareRecord) -> bool:
-        """Whether the record is of the last poll and not acknowledged yet."""
+        """Whether the record is of the last poll and not yet acknowledged."""
         return (record.topic_partition, record.offset) in self._unacknowledged
 
     def processing(
         self, record: ShareRecord, *, retriable: Retriable = RETRIABLE, delay_ms: int | None = None
     ) -> AbstractContextManager[ShareRecord]:
-        """Acknowledge the record by how the `with` block ends, unless the block did it.
+        """Acknowledge the record when the `with` block ends, unless the block has done so.
 
-        It is accepted if the block succeeds, released with `delay_ms` after an error of the `retriable` types (or a
-        `RaykaError` that is retriable), and rejected with its traceback after any other. The error is logged, and the
-        program goes on with the next record. What is no `Exception`, such as KeyboardInterrupt, is raised; the record
-        is released.
+        The record is accepted if the block succeeds. It is released with `delay_ms` after an error of the `retriable`
+        types or a retriable `RaykaError`, and rejected with its traceback after any other error. The error is logged,
+        and the program continues with the next record. A BaseException that is not an `Exception`, such as
+        KeyboardInterrupt, is raised, and the record is released.
         """
         return processing(self, record, retriable, delay_ms)
 
@@ -301,11 +301,11 @@ class AsyncShareConsumer(AsyncClosing):
         self._acknowledgements[record.topic_partition][record.offset] = acknowledgement
 
     def commit(self) -> Coroutine[Any, Any, CommitResults]:
-        """Send the acknowledgements of the records up to this call, and wait until they are durable.
+        """Send all acknowledgements up to this call, and wait until they are durable.
 
-        The result is an error or None for each partition. In implicit mode the records of the last poll are accepted
-        first. Acknowledgements that an earlier poll could not deliver are among them; if they are refused for now
-        again, the next poll or commit sends them too.
+        The result has an error or None for each partition. In implicit mode the records of the last poll are accepted
+        first. Acknowledgements that an earlier poll could not deliver are sent too. If they are refused again for a
+        temporary reason, the next poll or commit sends them once more.
         """
         if self._is_implicit:
             self.end_last_poll()
@@ -327,13 +327,13 @@ class AsyncShareConsumer(AsyncClosing):
         return results[record.topic_partition]
 
     async def renew(self, record: ShareRecord) -> None:
-        """Hold a record for the whole lock duration again. Raises what the leader answers."""
+        """Restart the record's lock with its whole duration. Raises the leader's error."""
         for error in (await self.renew_all([record])).values():
             if error is not None:
                 raise error
 
     async def renew_all(self, records: Iterable[ShareRecord]) -> CommitResults:
-        """As `renew`, of several records: all of a partition, or none if there is an error."""
+        """Like `renew`, for several records: all of a partition, or none if there is an error."""
         acknowledgements: dict[TopicPartition, dict[int, RecordAcknowledgement]] = defaultdict(dict)
         for record in records:
             acknowledgements[record.topic_partition][record.offset] = RENEWED
@@ -349,8 +349,8 @@ class AsyncShareConsumer(AsyncClosing):
     async def close(self) -> None:
         """Send the acknowledgements, give back all other records, and leave the group. Safe to repeat.
 
-        In implicit mode the records of the last poll are among those that go back, unless `commit` was called. Commits
-        that are under way are waited for.
+        In implicit mode the records of the last poll are given back too, unless `commit` was called. Waits for commits
+        in progress.
         """
         if self._is_closed:
             return

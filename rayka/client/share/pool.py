@@ -1,10 +1,10 @@
 """A pool of Ray actors that processes the records of a share group.
 
-The program that starts the pool is the member of the group: it leases records, hands them to the actors, renews the
-leases of what is being processed, and acknowledges what the actors say. When an actor dies, its records go back to the
-group at once and another actor takes its place. When the program dies, they go back when their locks expire.
+The program that starts the pool is the member of the group. It leases records, hands them to the actors, renews the
+leases of records that are being processed, and acknowledges the results. When an actor dies, its records go back to the
+group at once and a new actor takes its place. When the program dies, they go back when their locks expire.
 
-What is in memory is bounded: no more records are leased than the actors have room for.
+Memory is bounded: the pool leases no more records than the actors have room for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RELEASED: Final = RecordAcknowledgement(AcknowledgeType.RELEASE, 0)
 
 @dataclass(slots=True)
 class ProcessingCounts:
-    """What became of records so far. `lost` are those whose acknowledgement was refused: they are delivered again."""
+    """How many records had each outcome. `lost`: their acknowledgement was refused, so they are delivered again."""
 
     accepted: int = 0
     released: int = 0
@@ -249,7 +249,7 @@ class AsyncProcessingPool:
     async def join(self, idle_ms: float = 1000, timeout_ms: float | None = None) -> ProcessingCounts:
         """Return when there was nothing to do for `idle_ms`; records that wait for their retry do not count.
 
-        Raises what ended the pool, if that ends before, and TimeoutError after `timeout_ms`.
+        Raises the error that ended the pool, and TimeoutError after `timeout_ms`.
         """
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             while True:
@@ -262,9 +262,9 @@ class AsyncProcessingPool:
                 await asyncio.sleep(left_s)
 
     async def close(self, timeout_ms: float = _CLOSE_TIMEOUT_MS) -> None:
-        """Lease no more records, wait for those that are being processed, give back the others, and end the actors.
+        """Stop leasing records, finish those that are being processed, give back the others, and end the actors.
 
-        Raises what ended the pool. Safe to repeat.
+        Raises the error that ended the pool. Safe to repeat.
         """
         if self._is_closed:
             return
@@ -293,7 +293,7 @@ class AsyncProcessingPool:
 
 
 class ProcessingPool(Shell[AsyncProcessingPool], Closing):
-    """A pool that works from its start until it is closed; `with` closes it."""
+    """A pool that works from its creation until it is closed; the end of a `with` block closes it."""
 
     def __init__(self, core: AsyncProcessingPool, loop: LoopThread) -> None:
         super().__init__(core, loop)
@@ -302,7 +302,7 @@ class ProcessingPool(Shell[AsyncProcessingPool], Closing):
 
     @property
     def counts(self) -> ProcessingCounts:
-        """What became of records so far."""
+        """How many records had each outcome so far."""
         return self._core.counts
 
     @property

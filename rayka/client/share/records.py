@@ -1,4 +1,4 @@
-"""The records that a share consumer holds, and what it says of them."""
+"""The records that a share consumer holds, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STACKTRACE_BYTES: Final = 12 << 10
 
 
 class ShareRecord(NamedTuple):
-    """A record under a lock, delivered for the `delivery_count`th time. `timestamp` in ms since the epoch."""
+    """A locked record in its `delivery_count`th delivery. `timestamp` is in ms since the epoch."""
 
     topic: str
     partition: int

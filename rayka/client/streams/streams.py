@@ -38,9 +38,10 @@ _MAX_STREAMS = 1_000
 
 
 class AsyncStream(AsyncIterator[ConsumerRecord]):
-    """The records of some partitions, each of which is in this stream alone, for one task.
+    """The records of some partitions, for one task. No other stream has these partitions.
 
-    It ends when no record came for `consumer_timeout_ms` (and can be read on), and for good with the connector.
+    Iteration ends when no record came for `consumer_timeout_ms`, and can then be repeated. It ends for good when the
+    connector is shut down.
     """
 
     def __init__(self, member: StreamMember) -> None:
@@ -53,9 +54,9 @@ class AsyncStream(AsyncIterator[ConsumerRecord]):
         return record
 
     async def next_batch(self, max_records: int = BATCH_RECORDS) -> ConsumerRecords:
-        """The next records, at most `max_records` and all of one partition; empty where iteration would end.
+        """Return at most `max_records` next records of one partition; an empty sequence where iteration would end.
 
-        They are made when they are looked at, and count as read when the next batch or record is asked for.
+        Records are made when they are accessed. They count as read when the next batch or record is requested.
         """
         _require_batch(max_records)
         while not (records := self.member.take_batch(asyncio.current_task(), max_records)):
@@ -96,11 +97,11 @@ class _Filtered(NamedTuple):
 
 
 class AsyncConsumerConnector(AsyncClosing):
-    """Makes streams of a group; to be awaited in any event loop.
+    """Creates streams of a group; for asyncio, in any event loop.
 
-    Settings: `GroupConsumerConfig`, but for static membership and the assignor. `consumer_id` sorts the consumers of a
-    group; by default it is of this host and random. What has been given out is committed every
-    `auto_commit_interval_ms`, unless `enable_auto_commit` says no.
+    Settings: `GroupConsumerConfig`, without static membership and the assignor. The assignor orders the consumers of a
+    group by `consumer_id`; the default has the host's name and a random part. Offsets of returned records are committed
+    every `auto_commit_interval_ms`, unless `enable_auto_commit` is False.
     """
 
     def __init__(
@@ -130,9 +131,9 @@ class AsyncConsumerConnector(AsyncClosing):
 
     @at_home
     async def create_message_streams(self, topic_count: Mapping[str, int]) -> dict[str, list[AsyncStream]]:
-        """The given number of streams for each topic: {"orders": 2} returns {"orders": [stream, stream]}.
+        """Create the given number of streams for each topic: {"orders": 2} returns {"orders": [stream, stream]}.
 
-        Asking for all of them at once saves rebalances. A topic may be created later.
+        One call for all topics saves rebalances. A topic may be created later.
         """
         for topic, count in topic_count.items():
             if not isinstance(topic, str) or not topic:
@@ -146,7 +147,7 @@ class AsyncConsumerConnector(AsyncClosing):
     async def create_message_streams_by_filter(
         self, topic_filter: TopicFilter, num_streams: int = 1
     ) -> list[AsyncStream]:
-        """Streams of all topics that pass the filter, those that come later too; internal ones never do."""
+        """Create streams of all topics that pass the filter, also those created later, but no internal ones."""
         if not isinstance(topic_filter, TopicFilter):
             raise RaykaError(ErrorCode.INVALID_REQUEST, f"a filter is a Whitelist or a Blacklist, not {topic_filter!r}")
         _require_count(num_streams)
@@ -160,12 +161,12 @@ class AsyncConsumerConnector(AsyncClosing):
 
     @at_home
     async def commit_offsets(self) -> None:
-        """Commit behind all records that the streams have returned. Raises RaykaError if that fails."""
+        """Commit the offsets after all records that the streams have returned. Raises RaykaError if that fails."""
         self._require_running()
         await asyncio.gather(*(member.commit_given_out() for member in self._members))
 
     async def shutdown(self) -> None:
-        """Commit, unless `enable_auto_commit` says no, leave the group and end the streams. Safe to repeat.
+        """Commit, unless `enable_auto_commit` is False, leave the group and end the streams. Safe to repeat.
 
         A record that another task is processing does not count as read.
         """
@@ -243,7 +244,7 @@ class ConsumerConnector(Shell[AsyncConsumerConnector], Closing):
     commit_offsets = blocking(AsyncConsumerConnector.commit_offsets)
 
     def shutdown(self) -> None:
-        """Commit, unless `enable_auto_commit` says no, leave the group and end the streams. Safe to repeat.
+        """Commit, unless `enable_auto_commit` is False, leave the group and end the streams. Safe to repeat.
 
         A record that another thread is processing does not count as read.
         """

@@ -1,4 +1,4 @@
-"""Which topics the streams of a filter read."""
+"""Chooses the topics that streams read by a filter."""
 
 from __future__ import annotations
 

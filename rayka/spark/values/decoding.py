@@ -80,7 +80,7 @@ class Decoding:
 
 
 def json_values(schema: StructType | str, *, on_error: OnError = "fail") -> Decoding:
-    """Values that are JSON objects; fields that the schema does not name are left out, missing ones are null."""
+    """Values that are JSON objects. Fields that the schema does not name are ignored; missing ones are null."""
     return Decoding(schema, _Json(on_error))
 
 
@@ -89,9 +89,9 @@ def avro_values(
 ) -> Decoding:
     """Values that are Avro records written with `avro_schema`.
 
-    `prefix_bytes` are skipped first: 5 for the magic byte and schema id that schema registries put there. A column that
-    `avro_schema` does not have is null. Logical types are read as Spark's `from_avro` reads them: a time of day is the
-    number of its milliseconds or microseconds, and a decimal needs a column of `decimal`. Needs fastavro.
+    `prefix_bytes` are skipped first: 5 for the magic byte and schema id of schema registries. A column that
+    `avro_schema` does not have is null. Logical types are read as Spark's `from_avro` reads them: a time of day is a
+    number of milliseconds or microseconds, and a decimal needs a column of `decimal`. Needs fastavro.
     """
     parsed = json.loads(avro_schema) if isinstance(avro_schema, str) else avro_schema
     return Decoding(schema, _Avro(parsed, prefix_bytes, on_error))
@@ -100,10 +100,10 @@ def avro_values(
 def registry_values(
     schema: StructType | str, schemas: Mapping[int, str | dict[str, Any]], *, on_error: OnError = "fail"
 ) -> Decoding:
-    """Values that are Avro records as the clients of a schema registry write them: a zero, the id of the schema in four
-    bytes, and the record. `schemas` has the schemas by their ids, as the registry gives them at `/schemas/ids/ID`.
+    """Values that are Avro records as the clients of a schema registry write them.
 
-    A field that the record's schema does not have is null. Needs fastavro.
+    A value has a zero byte, the id of the schema in four bytes, and the record. `schemas` has the schemas by id, as the
+    registry returns them at `/schemas/ids/ID`. A field that the record's schema does not have is null. Needs fastavro.
     """
     parsed = {number: json.loads(each) if isinstance(each, str) else each for number, each in schemas.items()}
     return Decoding(schema, _Registered(parsed, on_error))
