@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from rayka.actors.node.node import RunningNode
 
 _CONNECT_TIMEOUT_S = 120.0
-_LISTENING_TIMEOUT_S = 5.0
+_PATIENCE_S = 5.0
+_RETRY_S = 0.2
 
 
 class ClusterConnection:
@@ -115,7 +117,6 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
     """Join a cluster that runs; see `rayka.connect`."""
     started = not ray.is_initialized()
     if started:
-        require_ray(address)
         take_token()
         where = address or _usual_address()
         try:
@@ -125,19 +126,30 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
     return _connection(find_controller(namespace), namespace, None, started)
 
 
-def require_ray(address: str | None = None) -> None:
-    """Raises BROKER_NOT_AVAILABLE if nothing listens where `connect` looks for Ray, which Ray says after seconds."""
+def require_ray() -> None:
+    """Raises BROKER_NOT_AVAILABLE if for some seconds nothing listens where `connect` looks for Ray.
+
+    Ray itself waits for longer. The GCS of `rayka up` is back about a second after it has died.
+    """
     if ray.is_initialized():
         return
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while (refused := _refused(_usual_address())) is not None:
+        if time.monotonic() >= deadline_s:
+            raise refused
+        time.sleep(_RETRY_S)
+
+
+def _refused(where: str) -> RaykaError | None:
     services: Any = ray._private.services
-    where = address or _usual_address()
     try:
         where = services.canonicalize_bootstrap_address_or_die(where)
-        socket.create_connection(services.extract_ip_port(where), _LISTENING_TIMEOUT_S).close()
-    except ValueError:  # not HOST:PORT, which Ray may know
-        return
+        socket.create_connection(services.extract_ip_port(where), _PATIENCE_S).close()
     except OSError as error:
-        raise _no_ray(where, error) from None
+        return _no_ray(where, error)
+    except ValueError:  # not HOST:PORT, which Ray may know
+        pass
+    return None
 
 
 def _no_ray(where: str, error: OSError) -> RaykaError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ import ray
 
 import rayka
 import rayka.spark
+from rayka.client import connection
 from rayka.client.connection import ClusterConnection
 from rayka.errors import ErrorCode, RaykaError
 
@@ -21,6 +23,7 @@ HOSTS = (("b", 2), ("a", 1))
 def nowhere(monkeypatch):
     """A port at which nothing listens, where the program looks for Ray."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(connection, "_PATIENCE_S", 0.5)
     with socket.socket() as taken:
         taken.bind(("", 0))
         port = taken.getsockname()[1]
@@ -28,10 +31,24 @@ def nowhere(monkeypatch):
         yield port
 
 
-def test_a_client_names_where_it_looked_for_ray(nowhere):
-    with pytest.raises(RaykaError, match=rf"no Ray cluster answers at .*:{nowhere} ") as refused:
-        rayka.connect()
+def test_a_client_names_where_ray_did_not_answer(nowhere, monkeypatch):
+    def fail(address, **settings):
+        raise ConnectionError("Failed to connect to Ray")
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(RaykaError, match=r"no Ray cluster answers at here:6379 \(Failed to connect") as refused:
+        rayka.connect("here:6379")
     assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def test_a_ray_that_comes_back_is_waited_for(nowhere, monkeypatch):
+    monkeypatch.setattr(connection, "_PATIENCE_S", 30.0)
+    with socket.socket() as server:
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: server.listen())
+        monkeypatch.setattr(connection, "time", clock)
+        server.bind(("", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        connection.require_ray()
 
 
 @pytest.fixture
