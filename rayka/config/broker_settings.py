@@ -146,7 +146,7 @@ def _log_checks() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "log.flush.scheduler.interval.ms", LONG, "9223372036854775807",
-        "How often logs are looked through for records that `flush.ms` wants on disk.", importance="high",
+        "How often logs are checked for records that are due to be flushed by `flush.ms`.", importance="high",
     )  # fmt: skip
     yield ConfigDef(
         "log.flush.offset.checkpoint.interval.ms", INT, "60000",
@@ -195,15 +195,15 @@ def _cleaning() -> Iterator[ConfigDef]:
 
 def _topics() -> Iterator[ConfigDef]:
     yield ConfigDef(
-        "num.partitions", INT, "1", "How many partitions a topic gets that is created without saying.", lower=1,
+        "num.partitions", INT, "1", "How many partitions a topic gets if its creation names no number.", lower=1,
     )  # fmt: skip
     yield ConfigDef(
         "default.replication.factor", INT, "1",
-        "How many replicas a partition gets in a topic that is created without saying.",
+        "How many replicas a partition gets if the creation of its topic names no number.",
     )  # fmt: skip
     yield ConfigDef(
         "auto.create.topics.enable", BOOLEAN, "true",
-        "Whether a topic that a client asks for comes into being, where the client allows it.", importance="high",
+        "Whether a missing topic is created when a client asks for it, if the client allows that.", importance="high",
     )  # fmt: skip
     yield ConfigDef(
         "delete.topic.enable", BOOLEAN, "true", "Whether topics can be deleted.", importance="high",
@@ -272,8 +272,8 @@ def _actors() -> Iterator[ConfigDef]:
     yield ConfigDef(
         "partition.actors.per.node", INT, "-1",
         "Up to this many replicas on a node each have an actor (a process) of their own; further ones join the actor "
-        "with the fewest. Each also serves clients on the node's port, without another process between for the "
-        "partitions that it holds. -1 stands for half as many as the node has cores, at least 1 and at most 16.",
+        "with the fewest. Each also serves clients on the node's port, directly for the partitions that it holds. "
+        "-1 stands for half as many as the node has cores, at least 1 and at most 16.",
         lower=-1,
     )  # fmt: skip
     yield ConfigDef(
@@ -283,7 +283,7 @@ def _actors() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "gateways.per.node", INT, "0",
-        "How many actors that do nothing but serve clients share the node's port with the partition actors.", lower=0,
+        "How many actors that only serve clients share the node's port with the partition actors.", lower=0,
     )  # fmt: skip
 
 

@@ -37,10 +37,10 @@ exists. A config that a group does not set itself comes from the broker setting 
 """
 
 _LEFT_ASIDE = """\
-## Kafka's settings that rayka leaves aside
+## Kafka's settings that rayka ignores
 
-A `server.properties` that names them is accepted; they have no effect. A pattern such as
-`remote.*` stands for those settings that the tables above do not have.
+A `server.properties` with these settings is accepted, but they have no effect. A pattern such as
+`remote.*` stands for the settings that are not in the tables above.
 """
 
 _OWN_CONFIG = ("Config", "Type", "Default", "Valid", "Broker setting", "Meaning")

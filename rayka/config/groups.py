@@ -11,7 +11,7 @@ from functools import partial
 
 from rayka.config.definition import CLUSTER_WIDE, INT, INT_MAX, LIST, LONG, SHORT, STRING, ConfigDef, ConfigValue
 from rayka.config.definition import int_config as _int
-from rayka.config.shares import SHARE_GROUP_BROKER_CONFIGS, SHARE_GROUP_CONFIGS, UNUSED
+from rayka.config.shares import SHARE_GROUP_BROKER_CONFIGS, SHARE_GROUP_CONFIGS
 
 _high = partial(_int, importance="high")
 MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
@@ -41,7 +41,7 @@ _CLASSIC = (
     _int("group.max.size", INT_MAX, "The most members that a classic group takes."),
 )
 _CONSUMER = (
-    _int("group.consumer.session.timeout.ms", 45000, "After this long without a heartbeat a consumer is gone."),
+    _int("group.consumer.session.timeout.ms", 45000, "A consumer without a heartbeat for so long is removed."),
     _int("group.consumer.min.session.timeout.ms", 45000, "The least that consumer.session.timeout.ms may be."),
     _int("group.consumer.max.session.timeout.ms", 60000, "The most that consumer.session.timeout.ms may be."),
     _int("group.consumer.heartbeat.interval.ms", 5000, "How often the members of a consumer group send heartbeats."),
@@ -75,14 +75,14 @@ _CONSUMER = (
         "group.consumer.assignors",
         LIST,
         "uniform,range",
-        "The assignors on offer to consumer groups; the first is the default.",
+        "The assignors that consumer groups can use; the first is the default.",
         valid_values=("uniform", "range"),
     ),
     ConfigDef(
         "group.consumer.migration.policy",
         STRING,
         "bidirectional",
-        "Which way a group of consumers may change its protocol while members are in it: upgrade (classic to "
+        "How a group may change its protocol while it has members: upgrade (classic to "
         "consumer), downgrade, bidirectional or disabled.",
         check=_known_policy,
     ),
@@ -126,14 +126,14 @@ _COORDINATOR = (
         "The rebalance protocols that groups may use. rayka serves classic and consumer.",
         valid_values=("consumer", "classic", "share", "streams"),
     ),
-    _int("group.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes." + UNUSED, -1),
-    _high("group.coordinator.threads", 4, "Threads for requests." + UNUSED, 1),
-    _high("group.coordinator.background.threads", 2, "Threads for background work." + UNUSED, 1),
+    _int("group.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes.", -1),
+    _high("group.coordinator.threads", 4, "Threads for requests.", 1),
+    _high("group.coordinator.background.threads", 2, "Threads for background work.", 1),
     ConfigDef(
         "group.coordinator.cached.buffer.max.bytes",
         INT,
         "1048588",
-        "The largest buffer kept." + UNUSED,
+        "The largest buffer kept.",
         lower=524288,
         update_mode=CLUSTER_WIDE,
     ),
@@ -151,7 +151,7 @@ def _group_int(name: str, default: int, doc: str, lower: int) -> ConfigDef:
 GROUP_CONFIGS: Mapping[str, ConfigDef] = {
     config.name: config
     for config in (
-        _group_int("consumer.session.timeout.ms", 45000, "After this long without a heartbeat a member is gone.", 1),
+        _group_int("consumer.session.timeout.ms", 45000, "A member without a heartbeat for so long is removed.", 1),
         _group_int("consumer.heartbeat.interval.ms", 5000, "How often members send heartbeats.", 1),
         _group_int("consumer.assignment.interval.ms", 1000, "The least time between two target assignments.", 0),
         *SHARE_GROUP_CONFIGS.values(),

@@ -37,15 +37,15 @@ IGNORED_CONFIGS: Mapping[str, tuple[str, ...]] = {
         "config.providers",
     ),
     "Streams groups are not served yet.": ("group.streams.*",),
-    "The parts of share groups can't be exchanged.": (
+    "The parts of share groups can't be replaced by plug-ins.": (
         "group.share.persister.class.name", "group.share.dlq.manager.class.name", "group.share.assignor.offload.enable",
     ),
-    "The remote store and the metadata of its segments are no plug-ins.": ("remote.*", "rsm.config.*", "rlmm.config.*"),
+    "The remote store and its metadata are not plug-ins.": ("remote.*", "rsm.config.*", "rlmm.config.*"),
     "Plug-ins of the Java broker can't be loaded.": (
         "alter.config.policy.class.name", "create.topic.policy.class.name", "metric.reporters",
         "kafka.metrics.*", "metrics.*", "auto.include.jmx.reporter", "telemetry.max.bytes",
     ),
-    "These serve Kafka's own tests.": (
+    "These exist for Kafka's own tests.": (
         "log.initial.task.delay.ms", "producer.id.expiration.check.interval.ms", "unstable.*",
     ),
 }  # fmt: skip

@@ -51,7 +51,7 @@ def _store() -> Iterator[ConfigDef]:
         "The address of a store that speaks S3's protocol, if it is not Amazon's own.",
     )  # fmt: skip
     yield ConfigDef(
-        "rsm.config.storage.s3.region", STRING, None, "The region of the bucket; else that of the environment.",
+        "rsm.config.storage.s3.region", STRING, None, "The region of the bucket; by default that of the environment.",
     )  # fmt: skip
     yield ConfigDef(
         "rsm.config.storage.aws.access.key.id", PASSWORD, None,
@@ -90,7 +90,7 @@ def _reading() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "remote.fetch.max.wait.ms", INT, "500",
-        "How long a fetch waits for records from the store. What comes later is cached for the next fetch.",
+        "How long a fetch waits for records from the store. Records that come later are cached for the next fetch.",
         lower=1, update_mode=CLUSTER_WIDE,
     )  # fmt: skip
     yield ConfigDef(
@@ -132,7 +132,7 @@ def _copying() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "remote.log.manager.task.retry.jitter", DOUBLE, "0.2",
-        "The part of the wait, 0 to 0.5, that is left to chance.", lower=0, upper=0.5, importance="low",
+        "The random part of the wait, 0 to 0.5.", lower=0, upper=0.5, importance="low",
     )  # fmt: skip
 
 

@@ -19,7 +19,6 @@ _DURATION = re.compile(
     re.IGNORECASE,
 )
 _UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
-UNUSED = " Accepted because Kafka has it; a rayka coordinator is one actor and does not need it."
 
 
 def duration_ms(text: str) -> int:
@@ -45,7 +44,7 @@ def _known_reset(value: ConfigValue) -> str | None:
 
 
 _MEMBERSHIP = (
-    _int("group.share.session.timeout.ms", 45000, "After this long without a heartbeat a share consumer is gone."),
+    _int("group.share.session.timeout.ms", 45000, "A member without a heartbeat for so long is removed."),
     _int("group.share.min.session.timeout.ms", 45000, "The least that share.session.timeout.ms may be."),
     _int("group.share.max.session.timeout.ms", 60000, "The most that share.session.timeout.ms may be."),
     _int("group.share.heartbeat.interval.ms", 5000, "How often the members of a share group send heartbeats."),
@@ -133,7 +132,7 @@ _DELIVERY = (
     _int(
         "share.fetch.purgatory.purge.interval.requests",
         1000,
-        "After how many requests Kafka looks for share fetches that have ended." + UNUSED,
+        "After how many requests Kafka looks for share fetches that have ended.",
         None,
     ),
     ConfigDef(
@@ -147,7 +146,7 @@ _DELIVERY = (
         "errors.deadletterqueue.topic.name.prefix",
         STRING,
         "dlq.",
-        "What the names of dead-letter topics must begin with; nothing if it is empty (KIP-1191).",
+        "The prefix that names of dead-letter topics must have; empty for none (KIP-1191).",
         update_mode=CLUSTER_WIDE,
     ),
 )
@@ -207,7 +206,7 @@ SHARE_COORDINATOR_CONFIGS: Mapping[str, ConfigDef] = {
         _int(
             "share.coordinator.state.topic.prune.interval.ms",
             300000,
-            "How often the records of the state topic that no longer count are deleted.",
+            "How often records of the state topic that are no longer needed are deleted.",
             importance="low",
         ),
         _int(
@@ -222,13 +221,13 @@ SHARE_COORDINATOR_CONFIGS: Mapping[str, ConfigDef] = {
             "Bytes read at once when a coordinator loads its log.",
             importance="high",
         ),
-        _int("share.coordinator.threads", 1, "Threads for requests." + UNUSED),
-        _int("share.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes." + UNUSED, -1),
+        _int("share.coordinator.threads", 1, "Threads for requests."),
+        _int("share.coordinator.append.linger.ms", -1, "How long a coordinator gathers writes.", -1),
         ConfigDef(
             "share.coordinator.cached.buffer.max.bytes",
             INT,
             "1048588",
-            "The largest buffer kept." + UNUSED,
+            "The largest buffer kept.",
             lower=524288,
             update_mode=CLUSTER_WIDE,
         ),
@@ -245,7 +244,7 @@ def _of_group(
 SHARE_GROUP_CONFIGS: Mapping[str, ConfigDef] = {
     config.name: config
     for config in (
-        _of_group("share.session.timeout.ms", INT, "45000", "After this long without a heartbeat a member is gone.", 1),
+        _of_group("share.session.timeout.ms", INT, "45000", "A member without a heartbeat for so long is removed.", 1),
         _of_group("share.heartbeat.interval.ms", INT, "5000", "How often members send heartbeats.", 1),
         _of_group("share.assignment.interval.ms", INT, "1000", "The least time between two target assignments.", 0),
         _of_group("share.record.lock.duration.ms", INT, "30000", "How long a delivered record is locked.", 1000),
@@ -280,7 +279,7 @@ SHARE_GROUP_CONFIGS: Mapping[str, ConfigDef] = {
             "share.retry.backoff.max.ms",
             INT,
             "0",
-            "rayka's own: the longest that share.retry.backoff.ms becomes by doubling; with 0 that is a day.",
+            "rayka's own: the longest wait to which share.retry.backoff.ms doubles; 0 means a day.",
             0,
             MAX_RETRY_DELAY_MS,
         ),

@@ -239,12 +239,12 @@ def _tiers() -> Iterator[ConfigDef]:
     )  # fmt: skip
     yield ConfigDef(
         "remote.log.copy.disable", BOOLEAN, "false",
-        "Whether nothing more is copied; what is in the store is still read, and kept as long as the topic says. Local "
+        "Whether copying is stopped. Segments in the store are still read, and kept as long as the topic says. Local "
         "segments are kept for `retention.ms` and `retention.bytes` then.",
     )  # fmt: skip
     yield ConfigDef(
         "remote.log.delete.on.disable", BOOLEAN, "false",
-        "Whether the remote segments are deleted when `remote.storage.enable` is turned off; else that is refused.",
+        "Whether the remote segments are deleted when `remote.storage.enable` is turned off; else that is an error.",
     )  # fmt: skip
     for unit, kept in (
         ("ms", "The age of its newest record at which a local segment is deleted, once it is in the remote store"),

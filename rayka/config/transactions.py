@@ -15,7 +15,7 @@ _TIMES = (
     _int(
         "transactional.id.expiration.ms",
         604800000,
-        "A transactional id without a transaction for so long is forgotten.",
+        "A transactional id that has had no transaction for this long is forgotten.",
     ),
     _int(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -38,7 +38,7 @@ _TIMES = (
     _int(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
-        "How often it is looked whether they are written.",
+        "How often they are checked.",
     ),
 )
 _TOPIC = (

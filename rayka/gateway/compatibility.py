@@ -28,15 +28,15 @@ REMARKS = {
     ),
     ApiKey.FETCH: (
         "0-3 get records converted to message formats 0 and 1, without headers; "
-        "what zstd compressed cannot be converted and is answered with UNSUPPORTED_COMPRESSION_TYPE; "
+        "zstd batches cannot be converted and are answered with UNSUPPORTED_COMPRESSION_TYPE; "
         "incremental sessions from 7 on; by topic id from 13 on"
     ),
     ApiKey.LIST_OFFSETS: ("0 lists where segments begin; -4, -5 and -6 tell what tiered storage has copied"),
     ApiKey.METADATA: "by topic id from 12 on; creates topics as `auto.create.topics.enable` and the request say",
-    ApiKey.OFFSET_COMMIT: "0 stores offsets where all others do; by topic id from 10 on",
+    ApiKey.OFFSET_COMMIT: "0 stores offsets in the broker too, not in ZooKeeper; by topic id from 10 on",
     ApiKey.OFFSET_FETCH: "many groups from 8 on; by topic id from 10 on",
     ApiKey.FIND_COORDINATOR: ("of groups and transactional ids, many at once from 4 on, of share-partitions from 6 on"),
-    ApiKey.DESCRIBE_GROUPS: "classic groups; one that is not there is Dead before 6",
+    ApiKey.DESCRIBE_GROUPS: "classic groups; a missing group is Dead before 6",
     ApiKey.LIST_GROUPS: "by state from 4 on, by type (classic, consumer, share) from 5 on",
     ApiKey.CREATE_PARTITIONS: "internal topics and `__remote_log_metadata` keep their number of partitions",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "topics by pattern from 1 on (KIP-848)",
