@@ -714,4 +714,4 @@ def test_the_disk_gets_the_blocks_of_segments_back_that_were_read(
         consumer.pause(EVENTS)
     for log in tmp_path.rglob("*.log"):
         log.unlink()
-    wait_until(lambda: open_files(tmp_path) == by_log, 60, "the consumer has closed the deleted file")
+    wait_until(lambda: open_files(tmp_path) <= by_log, 60, "the consumer has closed the deleted file")

@@ -130,4 +130,4 @@ def test_a_reader_keeps_no_segment_open_between_fetches(cluster: Cluster, tmp_pa
     by_log = open_files(tmp_path)
     reader = cluster.reader()
     assert len(reader.fetch("events", 0, 0).records) == 1
-    assert open_files(tmp_path) == by_log
+    assert open_files(tmp_path) <= by_log
