@@ -81,13 +81,21 @@ class MetadataLog:
         begin, end = verified_end(self._files, directory, self._synced_offset())
         self._check_reach(directory, begin, end)
         self._log = self._directory.open_log(TOPIC_PARTITION, TOPIC_ID, _CONFIG, now_ms=_now_ms())
+        try:
+            self._sync_opened(end)
+        except BaseException:
+            self._log.release()
+            raise
+        self._since_snapshot = self._log.size
+
+    def _sync_opened(self, end: int) -> None:
+        """Sync what a process that was killed may have left unsynced in the log: it counts now."""
         if self._log.log_end_offset != end:
-            raise MetadataLogDamaged(f"{directory} was read up to offset {end}, then {self._log.log_end_offset}")
+            raise MetadataLogDamaged(f"{self._path} was read up to offset {end}, then {self._log.log_end_offset}")
         self._log.update_high_watermark(end)
         self._directory.opened()
-        self._log.flush()  # a process that was killed may have left records that it had not synced: they count now
+        self._log.flush()
         self._mark_synced(end)
-        self._since_snapshot = self._log.size
 
     def _check_reach(self, directory: str, begin: int, end: int) -> None:
         """Without a gap from the snapshot that loading begins with to the newest that was ever written."""

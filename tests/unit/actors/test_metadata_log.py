@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from rayka.config import LogConfig
 from rayka.errors import RaykaError
 from rayka.metadata.image import BrokerImage, MetadataImage
 from rayka.metadata.records import RegisterBrokerRecord
+from tests.support.descriptors import open_files
 from tests.support.faulty_files import CrashingFiles, FaultyFiles
 
 NO_SNAPSHOTS = 20 << 20
@@ -165,6 +168,24 @@ def test_an_append_that_fails_is_reported_and_not_part_of_the_history(tmp_path: 
         appended(log, image, 1)
     log.release()
     assert loaded(tmp_path) == image
+
+
+def test_attempts_to_open_a_log_on_a_full_disk_leave_no_descriptors(tmp_path: Path) -> None:
+    """The controller tries five times a second."""
+    log = MetadataLog(str(tmp_path), NO_SNAPSHOTS)
+    appended(log, log.load(), 3)
+    log.release()
+    failures = 0
+    for fail_at in itertools.count(1):
+        files = FaultyFiles(fail_at, errno.ENOSPC)
+        try:
+            MetadataLog(str(tmp_path), NO_SNAPSHOTS, files).release()
+        except (RaykaError, OSError):
+            failures += 1
+        assert open_files(tmp_path) == 0
+        if files.calls < fail_at:
+            break
+    assert failures > 0
 
 
 def test_what_was_read_at_the_start_survives_a_power_cut(tmp_path: Path) -> None:
