@@ -18,6 +18,7 @@ from rayka.actors.background import BackgroundTasks, StopLoop
 from rayka.errors import RaykaError
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.log.deletion import SegmentDeletion
 from rayka.storage.log.log import Log
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,7 @@ async def delete_old_segments(directory: LogDirectory, disk: DiskThread, log: Lo
     """Delete the segments of a log that retention allows to be deleted. Raises KAFKA_STORAGE_ERROR.
 
     On a full disk snapshots of the producers may find no room. Then the segments whose snapshots were written before
-    are deleted, which makes room. The log start may find none either, and is left to the next checkpoint: segments that
-    the log has let go of must not stay.
+    are deleted, which makes room.
     """
     now_ms = time.time_ns() // 1_000_000
     segments = log.end_segments(await disk.run(lambda: log.deletable_segments(now_ms)), now_ms)
@@ -56,11 +56,25 @@ async def delete_old_segments(directory: LogDirectory, disk: DiskThread, log: Lo
             await disk.run(log.write_snapshots)
     deletion = log.delete_segments(segments, now_ms)
     if deletion is not None:
-        if log.config.remote_storage_enable:  # the first segment alone does not tell then where the log starts
-            with contextlib.suppress(RaykaError):
-                await disk.run(lambda: directory.write_log_starts([log]))
-        await disk.run(lambda: directory.rename_deleted(deletion))
+        await disk.run(lambda: _rename(deletion, directory, log, now_ms))
         await disk.run(log.write_epochs)
+
+
+def _rename(deletion: SegmentDeletion, directory: LogDirectory, log: Log, now_ms: int) -> None:
+    """Rename the files of segments that a log has let go of.
+
+    Of a log with tiered storage the first segment alone does not tell where it starts, so that is written before. If a
+    full disk has no room for it, the files are removed at once, and it is written then.
+    """
+    try:
+        if log.config.remote_storage_enable:
+            directory.write_log_starts([log])
+    except RaykaError:
+        directory.rename_deleted(deletion._replace(due_ms=now_ms))
+        directory.remove_deleted(now_ms)
+        directory.write_log_starts([log])
+    else:
+        directory.rename_deleted(deletion)
 
 
 class DiskMonitor:

@@ -21,6 +21,7 @@ from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
 from rayka.types import TopicPartition
 from tests.support.full_disk import FullDisk
 from tests.support.logs import append
@@ -78,6 +79,40 @@ def test_retention_makes_room_on_a_full_disk(is_tiered: bool, tmp_path: Path) ->
         directory.remove_deleted(sys.maxsize)
         assert not list(old.parent.glob(f"{old.stem}.*"))
         thread.stop()
+
+    asyncio.run(test())
+
+
+class TightDisk(FullDisk):
+    """A removed file makes room."""
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self.is_full = False
+
+
+def test_retention_of_a_tiered_topic_on_a_full_disk_outlasts_a_crash(tmp_path: Path) -> None:
+    """Else the log would start again with records that are neither here nor in the remote store."""
+
+    async def test() -> None:
+        files, thread, topic_id = TightDisk(), DiskThread(), uuid.uuid4()
+        directory = LogDirectory.open(str(tmp_path), files, now_ms=0)
+        partition = TopicPartition("full", 0)
+        config = LogConfig(retention_bytes=0, remote_storage_enable=True, remote_log_copy_disable=True)
+        log = directory.open_log(partition, topic_id, config, now_ms=0)
+        directory.opened()
+        append(log, b"old")
+        log.roll(0)
+        append(log, b"new")
+        log.update_high_watermark(1)
+        log.write_snapshots()
+        files.is_full = True
+        await actor_disk.delete_old_segments(directory, thread, log)
+        thread.stop()
+        log.release()
+        directory.release()
+        directory = LogDirectory.open(str(tmp_path), RealFiles(), now_ms=0)
+        assert directory.open_log(partition, topic_id, config, now_ms=0).log_start_offset == 1
 
     asyncio.run(test())
 
