@@ -1,4 +1,4 @@
-"""The loops that run beside the requests of a process: one supervised way to run them.
+"""Runs and supervises the background loops of a process.
 
 An exception that a loop did not expect is logged with its traceback and counted, and the loop goes on after a pause
 that grows while it keeps failing. A loop that an actor cannot do without says `die_after`: after so many failures in a

@@ -1,4 +1,4 @@
-"""A progress line on standard error for work that takes longer than two seconds; nothing when nobody watches."""
+"""A progress line on standard error for work that takes longer than two seconds; only on a terminal."""
 
 from __future__ import annotations
 

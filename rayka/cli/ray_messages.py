@@ -1,4 +1,4 @@
-"""What Ray says of its cluster, kept to a short line each.
+"""Shortens each of Ray's messages about its cluster to one line.
 
 Ray prints the errors of the whole cluster, such as the death of a process, on the standard output of every
 driver: a paragraph each, whatever `log_to_driver` says. No setting turns that off, so the function that prints

@@ -1,4 +1,4 @@
-"""Producers, consumers, readers, streams and the admin on actor handles: all that a program needs imports from here.
+"""Producers, consumers, readers, streams and the admin client on actor handles; a program imports all of them here.
 
 A name is loaded when it is first used, so that `import rayka.client` is quick and brings neither Ray nor an event loop.
 """

@@ -1,4 +1,4 @@
-"""Compiled code that a process loads once it has so much to do that this pays.
+"""Compiled code that a process loads once it has enough records to make that worthwhile.
 
 To load NumPy and what was compiled before takes a tenth of a second of processor time and some 40 MB. A program that
 sends or reads a few records never does; for one that has a lot to do it happens in a thread of its own, while plain

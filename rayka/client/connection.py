@@ -1,4 +1,4 @@
-"""How a Python program connects to a cluster: by starting one here, or by joining one that runs."""
+"""How a Python program connects to a cluster: by starting one here, or by connecting to a running one."""
 
 from __future__ import annotations
 

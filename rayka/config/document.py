@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the definitions."""
+"""Generates docs/configuration.md from the definitions."""
 
 from __future__ import annotations
 

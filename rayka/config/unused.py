@@ -1,4 +1,4 @@
-"""Settings that are accepted and have no effect: Kafka can change them at run time, or they wait for a part of rayka.
+"""Settings that are accepted but have no effect, which Kafka can change at run time or rayka does not support yet.
 
 Tools set them on any Kafka, so they are checked, kept and described like all others; their text says that they are not
 in use.

@@ -1,4 +1,4 @@
-"""A mapping with changes on top of another mapping, which they leave as it is."""
+"""A mapping with changes on top of another mapping, which stays unchanged."""
 
 from __future__ import annotations
 

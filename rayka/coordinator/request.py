@@ -1,4 +1,4 @@
-"""What every request to a coordinator has: the type of its response, and the key that its coordinator is found by."""
+"""What every request to a coordinator has: the type of its response, and the key that identifies its coordinator."""
 
 from __future__ import annotations
 

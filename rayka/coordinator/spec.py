@@ -1,4 +1,4 @@
-"""What makes a coordinator of a kind: its topic, its core, its records, and the requests that it serves.
+"""What defines a kind of coordinator: its topic, its core, its records, and the requests that it serves.
 
 The shell in `actors/coordinator` runs any core that this describes. A core is a state machine without I/O:
 

@@ -1,4 +1,4 @@
-"""docs/compatibility.md, made from the API table: `python -m rayka.gateway.compatibility > docs/compatibility.md`."""
+"""Makes docs/compatibility.md from the API table: `python -m rayka.gateway.compatibility > docs/compatibility.md`."""
 
 from __future__ import annotations
 

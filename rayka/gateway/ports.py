@@ -1,4 +1,4 @@
-"""What the handlers need of the rest of the broker, as protocols that `rayka.actors` implements.
+"""What the handlers need from the rest of the broker: protocols that `rayka.actors` implements.
 
 A method that returns a `Future` is on the hot path: it has sent its request when it returns, and the
 caller attaches a callback instead of a task.

@@ -1,4 +1,4 @@
-"""What takes both coordinators of a share group: the group coordinator, which knows its members and which of its
+"""What needs both coordinators of a share group: the group coordinator, which knows its members and which of its
 share-partitions have state, and the share coordinators, which keep that state (KIP-932).
 
 The group coordinator says what there is to do, notes that it is under way, and waits for the report. If a report never

@@ -1,4 +1,4 @@
-"""Records that are gone before a stream has read them: what is left of a range, and what is lost."""
+"""Records that were deleted before a stream read them: what is left of a range, and what is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing DataFrames to a topic in transactions: from topic to topic each result is there once.
+"""Writes DataFrames to a topic in transactions: exactly once from topic to topic.
 
 The driver's producer begins and ends a transaction, and the tasks write in it (`joins`). First the rows are brought
 together by their partition, since a partition's sequence numbers must come from one producer. A task that Spark repeats

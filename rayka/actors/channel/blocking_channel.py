@@ -1,4 +1,4 @@
-"""The local channel for a thread without an event loop: one request at a time, and its answer in the same thread.
+"""The local channel for a thread without an event loop: one request at a time, answered in the same thread.
 
 A request that goes through an event loop needs two thread switches, which take most of the time of a single record.
 So the thread that asks reads the answer itself. At first it polls for it without sleeping, as the leader polls for the

@@ -1,4 +1,4 @@
-"""Frames of the local channel: what two processes of one node say to each other.
+"""The frames that two processes of one node exchange over the local channel.
 
 A frame is a 16-byte header, a control part in msgpack, and a payload of raw record bytes:
 

@@ -1,1 +1,1 @@
-"""The log cleaner around its core: a process that compacts, and what a partition actor does with its results."""
+"""The shell of the log cleaner: the process that compacts, and the partition actor's part in it."""

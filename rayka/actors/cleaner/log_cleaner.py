@@ -1,4 +1,4 @@
-"""Keeps the compacted logs of one partition actor short: the dirtiest is cleaned by a process, and the result put in.
+"""Compacts the logs of one partition actor: a process cleans the dirtiest log, and the actor swaps in the result.
 
 The serving loop only switches segments. Measuring and renaming are done in the disk thread, cleaning in a process of
 its own (`rayka.actors.cleaner`). At most `log.cleaner.threads` of these work at a time on a node: its actors share that

@@ -1,4 +1,4 @@
-"""What a partition actor and its cleaner process say to each other: msgpack, each message after its length.
+"""The messages between a partition actor and its cleaner process: msgpack, each after its length.
 
 The actor sends a plan with limits; the process answers with each segment when it is complete and the end of the round,
 or with an error.

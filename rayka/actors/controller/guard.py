@@ -1,4 +1,4 @@
-"""Notices from a driver that the controller died and does not come back, or refuses to serve.
+"""Notices, in a driver, that the controller died and does not come back, or refuses to serve.
 
 Ray restarts the controller, usually within a second, and nothing on the data path needs it meanwhile. What a restart
 does not cure (a damaged metadata log, a full disk) is reported to the operator; the broker serves on with the

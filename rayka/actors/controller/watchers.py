@@ -1,4 +1,4 @@
-"""Who follows the metadata image, and up to which version."""
+"""The processes that follow the metadata image, and the version that each has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between transaction coordinators and the partitions of their transactions: questions one way, markers the other.
+"""The requests between transaction coordinators and the partitions of their transactions: verifications and markers.
 
 One for each process. Markers are sent until every leader has written them: what has to be retried is retried with
 growing pauses. A partition that does not exist in metadata as new as the controller's was deleted, and needs none. If

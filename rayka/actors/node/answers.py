@@ -1,4 +1,4 @@
-"""Waiting for actors that start, and saying which of them did not."""
+"""Waits for actors to start, and names those that did not."""
 
 from __future__ import annotations
 

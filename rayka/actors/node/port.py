@@ -1,4 +1,4 @@
-"""The TCP port of a node: one broker's, and shared by the processes of that broker alone."""
+"""The TCP port of a node, shared by the processes of one broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an embedded Ray is told through environment variables, where the user has not told it otherwise."""
+"""The environment variables that rayka sets for the Ray that it starts, unless the user has set them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tiered storage around its core: stores, the metadata topic, and the work that a partition actor does with them."""
+"""The shell of tiered storage: stores, the metadata topic, and the work that a partition actor does with them."""

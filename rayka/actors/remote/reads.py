@@ -1,4 +1,4 @@
-"""Serves fetches and searches by time from the remote store, in threads, within a normal answer.
+"""Serves fetches and searches by time from the remote store, in threads, as part of the ordinary response.
 
 A fetch waits up to `remote.fetch.max.wait.ms`. What comes later than that is in the cache when the client asks again,
 which it does at once. Behind each read the next chunks are fetched ahead.

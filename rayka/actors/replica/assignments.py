@@ -1,4 +1,4 @@
-"""In which log directory a replica is (KIP-858), as the image says and as it is on disk.
+"""The log directory of each replica (KIP-858), in the metadata image and on disk.
 
 A replica is created once. From then on the image has the id of its directory, and a replica that is not there is
 offline: an empty log in its place would acknowledge records from offset 0 again.

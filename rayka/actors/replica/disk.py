@@ -1,4 +1,4 @@
-"""Disk work that no request waits for, and the watch over a disk that fails.
+"""Disk work that no request waits for, and the monitoring of a failing disk.
 
 One thread does all work on a log directory other than appends, reads and flushes: opening and recovering logs,
 checkpoints, retention, removals. So the event loop never waits for it, and the directory needs no lock.

@@ -1,4 +1,4 @@
-"""Writing records that a share group has given up to its dead-letter topic (KIP-1191).
+"""Writes records that a share group rejected or delivered too often to its dead-letter topic (KIP-1191).
 
 The records of one source partition go to one partition of the topic, with headers that say where they come from; their
 keys and values go along if the group wants that, and what the member said when it rejected them goes along as long as

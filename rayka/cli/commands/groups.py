@@ -1,4 +1,4 @@
-"""`rayka groups`: who reads what and how far behind; the offsets themselves are in `group_offsets`."""
+"""`rayka groups`: lists and describes groups, and deletes them; `group_offsets` changes their offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rayka log dump`: what lies in the files of a Kafka log directory, checked byte by byte; needs no broker."""
+"""`rayka log dump`: shows and checks the files of a Kafka log directory; needs no broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rayka share-groups`: who shares which topics, how far behind, and in which state records are."""
+"""`rayka share-groups`: members, lag and record states of share groups, and moving their offsets."""
 
 from __future__ import annotations
 

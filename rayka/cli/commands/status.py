@@ -1,4 +1,4 @@
-"""`rayka status`: what runs, what it holds, and whether every partition is served."""
+"""`rayka status`: brokers, actors, topics, and whether every partition is served."""
 
 from __future__ import annotations
 

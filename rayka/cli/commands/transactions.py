@@ -1,4 +1,4 @@
-"""`rayka transactions`: what coordinators and partitions know of transactions, and ending those that nobody ends."""
+"""`rayka transactions`: shows transactions, finds hanging ones, and aborts one."""
 
 from __future__ import annotations
 

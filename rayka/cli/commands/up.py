@@ -1,4 +1,4 @@
-"""`rayka up`: what is checked before a broker is started, and starting it."""
+"""`rayka up`: checks its options, and starts a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one of Ray's agents for the raylet, and starts it again when it dies.
+"""Runs one of Ray's agents for the raylet, and restarts it when it dies.
 
 A raylet ends when its dashboard agent or its runtime environment agent ends ("the raylet fate shares with the
 agent"), and no setting of Ray changes that. So the raylet is given this process for its agent: it runs the real one

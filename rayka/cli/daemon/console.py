@@ -1,4 +1,4 @@
-"""What the daemon's processes tell the operator."""
+"""The messages of the daemon's processes to the operator."""
 
 from __future__ import annotations
 

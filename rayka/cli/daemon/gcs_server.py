@@ -1,4 +1,4 @@
-"""Ray's `gcs_server`, started again in place when it dies.
+"""Runs Ray's `gcs_server`, and restarts it in place when it dies.
 
 Theory of operation. The GCS keeps what it knows in an embedded RocksDB (`RAY_gcs_storage=rocksdb`), and everybody who
 talks to it reconnects for a minute (`gcs_rpc_server_reconnect_timeout_s`). So a dead one can be started with the same

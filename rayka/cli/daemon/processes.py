@@ -1,4 +1,4 @@
-"""Linux process facts that the supervisor needs: adopting orphans, dying with a parent, finding descendants.
+"""The Linux process functions that the supervisor needs: adopting orphans, dying with a parent, finding descendants.
 
 Nothing here goes by a process's name: only by descent, so a Ray cluster or a broker that somebody else runs
 on the same machine is never touched.

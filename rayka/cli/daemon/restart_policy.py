@@ -1,4 +1,4 @@
-"""When a process that died is started again, and when to give up. No clock and no I/O.
+"""When to restart a process that died, and when to give up. No clock and no I/O.
 
 A process that served for `healthy_after_s` and then died starts again at once. Short runs in a row are followed by
 growing delays. After `max_failures` starts in a row of which none became ready the policy gives up. A process that

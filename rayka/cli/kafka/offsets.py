@@ -1,4 +1,4 @@
-"""Places in a topic as people name them: earliest, latest, an offset, the last few records, a time."""
+"""Start positions as users write them: earliest, latest, an offset, the last few records, a time."""
 
 from __future__ import annotations
 

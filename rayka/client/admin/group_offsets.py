@@ -1,4 +1,4 @@
-"""The committed offsets and the lag of a group, and the offsets to which a reset leads."""
+"""The committed offsets and the lag of a group, and the offsets after a reset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads ahead of a consumer: keeps fetches waiting at the partitions and their answers ready.
+"""Prefetches for a consumer: keeps fetches waiting at the partitions, and their responses ready.
 
 All partitions that want records and are not being fetched are asked for in one fetch. When it is
 answered its partitions are asked for again, so every partition always has a request waiting at its leader,

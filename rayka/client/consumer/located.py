@@ -1,4 +1,4 @@
-"""Records of a fetch, located by compiled code: an object for each comes into being when it is looked at.
+"""Records of a fetch, located by compiled code: each becomes an object when it is accessed.
 
 Importing this module imports numpy.
 """

@@ -1,4 +1,4 @@
-"""What was taken from the fetches and has not reached the program yet."""
+"""Records that were taken from fetches and not yet returned to the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The position of a consumer in each of its partitions, and the fetches that are read ahead of it."""
+"""The position of a consumer in each of its partitions, and the prefetched records."""
 
 from __future__ import annotations
 

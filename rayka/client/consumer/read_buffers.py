@@ -1,4 +1,4 @@
-"""Memory for the bytes that a consumer reads, used again.
+"""Reusable memory for the bytes that a consumer reads.
 
 Fresh memory costs as much as all other work on the bytes of large records: the kernel clears each page, and so does
 Python. A buffer is taken again once nobody refers to the records that were read into it: Python tells by refusing to

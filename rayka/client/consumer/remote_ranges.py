@@ -1,4 +1,4 @@
-"""Reading ranges straight from the remote store of a topic with tiered storage (KIP-405), without the leader.
+"""Reads ranges directly from the remote store of a topic with tiered storage (KIP-405), without the leader.
 
 The leader only says which segments have the records. They are fetched in chunks, the next ones while one is decoded,
 through a small cache on this machine's disk.

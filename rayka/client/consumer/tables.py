@@ -1,4 +1,4 @@
-"""Record batches that were read ahead as one Arrow table. Importing this module imports pyarrow."""
+"""Prefetched record batches as one Arrow table. Importing this module imports pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The partitions that a bounded read or a stream of micro-batches takes, and their offsets, asked of a cluster."""
+"""The partitions of a bounded read or a stream of micro-batches, and their offsets, from a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer commits, by itself or because the program says so, and what it knows to be committed."""
+"""The commits of a consumer, automatic or by the program, and the offsets known to be committed."""
 
 from __future__ import annotations
 

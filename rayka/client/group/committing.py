@@ -1,4 +1,4 @@
-"""A consumer whose group stores offsets: committing them, and reading what is committed."""
+"""A consumer whose group stores offsets: commits them, and reads committed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the coordinator of one group, retried while it is loading, moving or away."""
+"""Requests to the coordinator of one group, retried while it is loading, moving or unavailable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member tells its group: who it is, and what it wants to read."""
+"""What a member tells its group: its identity and its subscription."""
 
 from __future__ import annotations
 

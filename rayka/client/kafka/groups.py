@@ -1,4 +1,4 @@
-"""Consumer groups: what they are, what they have committed, and changing that."""
+"""Consumer groups of any broker: describes and deletes them, and changes their committed offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share groups of any broker: their members, where their share-partitions are, and changing that."""
+"""Share groups of any broker: describes and deletes them, and changes their start offsets."""
 
 from __future__ import annotations
 

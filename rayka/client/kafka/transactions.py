@@ -1,4 +1,4 @@
-"""Transactions of any broker: those of the coordinators, those open in partitions, and ending one."""
+"""Transactions of any broker: lists and describes them, finds hanging ones, and aborts one."""
 
 from __future__ import annotations
 

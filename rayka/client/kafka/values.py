@@ -1,4 +1,4 @@
-"""What a broker's answers say about the cluster, as plain values."""
+"""Plain values for a broker's answers about the cluster."""
 
 from __future__ import annotations
 

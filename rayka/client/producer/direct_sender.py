@@ -1,4 +1,4 @@
-"""Appends that the program's own thread sends to the leader, and whose answer it reads itself.
+"""Appends whose request and answer the program's own thread exchanges with the leader.
 
 For a program that waits for each record before it sends the next one. A partition takes this way while the program
 blocked for the outcome of its last batch, nothing else of the partition is under way, and the leader is another process

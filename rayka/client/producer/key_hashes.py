@@ -1,4 +1,4 @@
-"""The compiled half of choosing partitions for a column of keys."""
+"""Chooses partitions for a column of keys, in compiled code."""
 
 from __future__ import annotations
 

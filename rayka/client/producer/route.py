@@ -1,4 +1,4 @@
-"""The partitions of one topic as the image has them, and the queue of each."""
+"""The partitions of one topic in the metadata image, and the queue of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one member of a share group asks the leaders of its partitions."""
+"""The requests of one member of a share group to the leaders of its partitions."""
 
 from __future__ import annotations
 

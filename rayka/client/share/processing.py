@@ -1,4 +1,4 @@
-"""What becomes of a record by how its processing ends."""
+"""How a record is acknowledged, by how its processing ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An actor of a pool: it processes one record after the other, and says what is to become of each."""
+"""An actor of a pool: processes one record after the other, and returns how to acknowledge each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream's place in its group: every stream is a member, named after its consumer and its number.
+"""A stream as a member of its group, named after its consumer and its number.
 
 The group's `range` assignor gives the members of a topic, in order of their names, rows of partitions as even as can
 be. That is the algorithm of Kafka's design paper: sort the partitions, sort the streams "consumer-number" of the

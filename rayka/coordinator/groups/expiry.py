@@ -1,4 +1,4 @@
-"""Which offsets and groups have been kept for long enough (KIP-211)."""
+"""Which offsets and groups have expired (KIP-211)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of a group between the classic and the consumer protocol while its members go on (KIP-848).
+"""Conversion of a group between the classic and the consumer protocol while it has members (KIP-848).
 
 Upgrade: the first member that speaks the consumer protocol turns a classic group into a consumer group, in which the
 others are classic members with their assignments. Downgrade: when the last such member leaves, the group is a classic

@@ -1,4 +1,4 @@
-"""What follows when the records of a command are in the log, as values.
+"""Steps to take when the records of a command are in the log, as values.
 
 `GroupCoordinator.commit` carries a step out and `rollback` answers instead. A step with a `response_type` answers a
 failed append with that type and the error.

@@ -1,4 +1,4 @@
-"""State batches of a share-partition, combined: sorted, without overlap, and as few as can be.
+"""Combines the state batches of a share-partition: sorted, without overlap, as few as possible.
 
 Where batches disagree about an offset, the higher delivery count holds, and of two equal ones the higher delivery
 state (Kafka's PersisterStateBatchCombiner), and then the longer delay. So the outcome does not depend on the order in

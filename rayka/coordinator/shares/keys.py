@@ -1,4 +1,4 @@
-"""The key of a share-partition: what its coordinator is found by, and what its state is kept under."""
+"""The key of a share-partition, which identifies its coordinator and its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of one share-partition as the share coordinator keeps it, and what a record makes of it."""
+"""The state of one share-partition in the share coordinator, and how a record changes it."""
 
 from __future__ import annotations
 

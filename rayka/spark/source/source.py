@@ -1,4 +1,4 @@
-"""The data source as PySpark finds it: makes the readers and writers of a query from its options.
+"""The data source that PySpark loads: creates the readers and writers of a query from its options.
 
 What a query needs is imported when it asks for it: Spark starts a process to find this class and another one to make an
 object of it, while the query waits. PySpark 4.0 has nothing for streaming, and 4.1 only a part.

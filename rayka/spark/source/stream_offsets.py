@@ -1,4 +1,4 @@
-"""The offset of a batch in Spark's checkpoint, as JSON, and what the next batch reads.
+"""The offsets of a batch in Spark's checkpoint, as JSON, and the offsets that the next batch reads.
 
 {"clicks": {"id": "6c6f...", "start": {"0": 100, "1": 80}, "end": {"0": 120, "1": 95}}}
 """

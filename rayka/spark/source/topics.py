@@ -1,4 +1,4 @@
-"""The partitions that a query reads, and their offsets, asked of the brokers over the Kafka protocol."""
+"""The partitions that a query reads, and their offsets, from the brokers over the Kafka protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are Protobuf messages, as columns, by the descriptors that `protoc` writes."""
+"""Protobuf values as columns, with the descriptors that `protoc` writes."""
 
 from __future__ import annotations
 

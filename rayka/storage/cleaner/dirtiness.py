@@ -1,4 +1,4 @@
-"""How dirty a log is: which part of it the cleaner may take up, and whether it should now.
+"""How dirty a log is: which part of it can be cleaned, and whether it should be cleaned now.
 
 A log is dirty from the first offset that was never cleaned on. The active segment is not cleaned, nor what is newer
 than `min.compaction.lag.ms`, lies at or above the last stable offset, or is not on the device yet.

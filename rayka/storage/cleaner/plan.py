@@ -1,4 +1,4 @@
-"""What the cleaner is told of a log, and what it tells of the segments that it has written.
+"""The cleaner's input and output: the log to clean, and the segments that it has written.
 
 Both travel between the process that serves the log and the one that cleans it.
 """

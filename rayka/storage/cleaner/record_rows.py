@@ -1,4 +1,4 @@
-"""The compiled part of the cleaner that goes over the records of one batch, in steps that each do one thing for all.
+"""The compiled part of the cleaner for the records of one batch: each step does one thing for all records.
 
 `locate_records` finds the records and hashes their keys, `put_records` notes them in the offset map, `choose_records`
 looks them up there and moves what is kept to the front, `write_records` copies it. As steps of their own the lookups,

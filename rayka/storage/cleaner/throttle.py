@@ -1,4 +1,4 @@
-"""Holds the cleaner's reading and writing to a rate (`log.cleaner.io.max.bytes.per.second`)."""
+"""Limits the rate of the cleaner's reads and writes (`log.cleaner.io.max.bytes.per.second`)."""
 
 from __future__ import annotations
 

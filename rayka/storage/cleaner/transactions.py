@@ -1,4 +1,4 @@
-"""Which transactions the cleaner is within, as it walks over a log in the order of offsets (KIP-98).
+"""The transactions that are open at the cleaner's offset as it walks over a log (KIP-98).
 
 The records of an aborted transaction go at once. A marker goes when none of its transaction's batches is left, and
 after `delete.retention.ms` more, so that a reader that has seen a record sees its marker too.

@@ -1,4 +1,4 @@
-"""Machine code of compiled functions in files, and the way from Python into it.
+"""Machine code of compiled functions in files, and how Python calls it.
 
 numba compiles a function together with what it calls into one object file, which a later process gives to LLVM as it
 is: to import numba and prepare it would take ten times as long. Such code takes one argument, the address of an array

@@ -1,4 +1,4 @@
-"""`boot-id`, a file of ours: whether the kernel has run on since a log directory was recovered.
+"""`boot-id`, a file of rayka's own: whether the machine has rebooted since a log directory was recovered.
 
 After a stop that was not clean everything that a write took is still there as long as the kernel runs. The file is
 written when recovery is done; it names the partitions that were found but not opened, which still need it.

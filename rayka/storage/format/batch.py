@@ -1,4 +1,4 @@
-"""The header of a record batch (magic 2), read, checked and stamped where it lies.
+"""The header of a record batch (magic 2), read, checked and stamped in place.
 
 Layout, big-endian, offsets in bytes from the start of the batch:
 

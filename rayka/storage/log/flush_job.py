@@ -1,4 +1,4 @@
-"""The work of a flush: it waits for the device, in a thread or not, while the log goes on."""
+"""The work of a flush: it waits for the device, in a thread or not, while appends continue."""
 
 from __future__ import annotations
 

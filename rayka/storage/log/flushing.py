@@ -1,4 +1,4 @@
-"""Flushing a log: when it is due, and what follows from a flush."""
+"""Flushing a log: when a flush is due, and what it changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of one partition: what it means, over the segments that hold it.
+"""The log of one partition: its offsets, producers and epochs, over the segments that hold it.
 
 One thread writes. `append_as_leader` checks everything before it writes anything; one system call puts the
 batches at the end of the active segment. The other parts of the log have files of their own:

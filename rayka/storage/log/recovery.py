@@ -1,4 +1,4 @@
-"""Opening a log: what a crash left is put in order, in the sequence of Kafka's loader.
+"""Opens a log, and repairs what a crash left, in the order of Kafka's loader.
 
 1. Files in transit: what was being deleted, cleaned or swapped in. Segments of magic 0 and 1 are converted, and those
    split whose offsets are too far apart.

@@ -1,4 +1,4 @@
-"""Putting a cleaned segment in the place of those that it was made from, so that a crash leaves the old or the new.
+"""Replaces segments by the cleaned segment made from them, so that a crash leaves either the old or the new ones.
 
 1. `prepare` renames the new files from `.cleaned` to `.swap`. From the moment when none ends in `.cleaned`, opening the
    log completes the replacement; before that, it discards the new files.

@@ -1,4 +1,4 @@
-"""Bringing the producers of a log up to its end: the last snapshot, then the batches after it."""
+"""Restores the producers of a log up to its end: the last snapshot, then the batches after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log learns of its copies, and which segments are to be copied next (KIP-405, KIP-1241)."""
+"""What a log knows of its copies, and which segments to copy next (KIP-405, KIP-1241)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of `__remote_log_metadata` in Kafka's format: value alone, no key.
+"""The records of `__remote_log_metadata` in Kafka's format: a value without a key.
 
     frame version (1) | record type | version | fields, then tagged fields (KIP-482)
 

@@ -1,4 +1,4 @@
-"""Which partition of `__remote_log_metadata` has the records about a partition: that which Kafka takes."""
+"""Which partition of `__remote_log_metadata` has the records about a partition, as in Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading records that are in the remote store alone: by offset, by time, and the transactions aborted in them.
+"""Reads records that are only in the remote store: by offset, by time, and the transactions aborted in them.
 
 A read answers with a slice of a local file, as that of a local segment does. All methods may be called in any thread,
 wait for the store, and raise OSError; FileNotFoundError stands for a segment that was deleted meanwhile.

@@ -1,4 +1,4 @@
-"""Which segments in the remote store are to be deleted, and where the log starts then (KIP-405).
+"""Which segments to delete from the remote store, and where the log starts then (KIP-405).
 
 Local retention is `rayka.storage.log.retention`.
 """

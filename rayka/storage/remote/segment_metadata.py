@@ -1,4 +1,4 @@
-"""What is known of a segment in the remote store, and the states that it goes through (KIP-405).
+"""The metadata of a segment in the remote store, and the states that it goes through (KIP-405).
 
     (none) -> COPY_SEGMENT_STARTED -> COPY_SEGMENT_FINISHED -> DELETE_SEGMENT_STARTED -> DELETE_SEGMENT_FINISHED
                        \\_________________________________________^

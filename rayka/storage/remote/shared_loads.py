@@ -1,4 +1,4 @@
-"""Lets threads that want the same thing wait for the one of them that fetches it."""
+"""Lets threads that need the same object wait for the one thread that fetches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a copy and of a deletion, in the order in which they lose and leak nothing.
+"""The steps of a copy and of a deletion, in an order that loses and leaks nothing.
 
 A step is an event to be written to `__remote_log_metadata`, or work on the store. The shell carries one out before it
 takes the next; when one fails, or the process ends, the rest is left: what was begun is in the metadata, and the next

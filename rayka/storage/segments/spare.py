@@ -1,4 +1,4 @@
-"""A file that waits in a log's directory for the next roll."""
+"""A file that is prepared in a log's directory for the next roll."""
 
 from __future__ import annotations
 
