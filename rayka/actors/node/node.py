@@ -54,6 +54,7 @@ def start_ray(address: str | None, data_dir: str, dashboard: bool = False) -> bo
     settings = ray_settings(os.environ, gcs_dir=os.path.join(temp_dir, "gcs"))
     with added(os.environ, settings), contextlib.nullcontext() if dashboard else _fewer_processes():
         ray.init(
+            address="local",  # whatever RAY_ADDRESS names
             include_dashboard=dashboard,
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=False,

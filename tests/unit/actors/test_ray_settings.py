@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -70,3 +71,16 @@ def test_ray_starts_with_the_settings_and_leaves_none_in_the_users_process(
     assert gcs_dir != "/the user's"
     assert seen == before | ray_settings(before, gcs_dir)
     assert dict(os.environ) == before
+
+
+def test_a_ray_of_its_own_is_started_also_where_ray_address_names_another(
+    data_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a job of Ray. Ray would refuse the settings with which rayka starts one."""
+    given: dict[str, Any] = {}
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **settings: given.update(settings))
+    start_ray(None, data_dir)
+    services: Any = ray._private.services
+    assert services.canonicalize_bootstrap_address(given.get("address"), given["_temp_dir"]) is None
