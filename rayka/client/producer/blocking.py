@@ -26,7 +26,7 @@ class Producer(Shell[AsyncProducer], Closing):
         super().__init__(core, loop)
         self._quick_routes = core.quick_routes
         self._takes_keys = core.config.key_serializer is None
-        self._acquire, self._release = core.lock.acquire, core.lock.release  # they take half the time of `with`
+        self._lock = core.lock
 
     def send(
         self,
@@ -46,7 +46,11 @@ class Producer(Shell[AsyncProducer], Closing):
             quick = self._append_to_filling(topic, value, key)
             if quick is not None:
                 return quick
-        future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
+        try:
+            future = self._core.try_send(topic, value, key, headers, partition, timestamp_ms)
+        except BaseException:
+            self._loop.call_soon(self._core.look_again)
+            raise
         if future is None:
             future = self._loop.run(self._core.send(topic, value, key, headers, partition, timestamp_ms))
         return future
@@ -60,8 +64,7 @@ class Producer(Shell[AsyncProducer], Closing):
         if route is None or not (key is None or (type(key) is bytes and self._takes_keys)):
             return None
         queue = route.sticky_queue if key is None else route.queues[key_partition(key, route.partition_count)]
-        self._acquire()
-        try:
+        with self._lock:  # Ctrl-C between `acquire()` and `try` would leave it locked, and nothing sent any more
             batch = queue.filling
             if batch is None:
                 return None
@@ -82,8 +85,6 @@ class Producer(Shell[AsyncProducer], Closing):
                 raise
             batch.size = size
             return RecordFuture(batch, index)
-        finally:
-            self._release()
 
     def send_batch(self, topic: str, partition: int | None, records: Iterable[ProducerRecord]) -> list[BatchFuture]:
         """As `AsyncProducer.send_batch`."""
@@ -113,7 +114,11 @@ class Producer(Shell[AsyncProducer], Closing):
             self._loop.run(self._core.ready(topic))
 
     def _put_all(self, batches: Iterator[ProducerBatch]) -> list[BatchFuture]:
-        return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]
+        try:
+            return [self._core.try_put(batch) or self._loop.run(self._core.put(batch)) for batch in batches]
+        except BaseException:
+            self._loop.call_soon(self._core.look_again)
+            raise
 
     init_transactions = blocking(AsyncProducer.init_transactions)
     begin_transaction = blocking(AsyncProducer.begin_transaction)

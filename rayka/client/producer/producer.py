@@ -64,7 +64,7 @@ class AsyncProducer(AsyncClosing):
         self._value_serializer = self.config.value_serializer
         is_plain = self._value_serializer is None and self._partitioner is None and self._transactions is None
         self.quick_routes: Mapping[str, TopicRoute] = self._routes.known if is_plain else {}
-        self.lock = self._accumulator.lock
+        self.lock, self.look_again = self._accumulator.lock, self._sender.look_again
 
     async def send(
         self,

@@ -82,14 +82,22 @@ class Sender:
         self._woken.append(queue)
         if not self._is_awake:
             self._is_awake = True
-            self._loop.call_soon_threadsafe(self._drain)
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except BaseException:  # Ctrl-C
+                self._is_awake = False
+                raise
+
+    def look_again(self) -> None:
+        """Look at all queues: a thread that was interrupted while it sent may not have told what is new."""
+        self._woken.extend(self._accumulator.queues())
+        self._drain()
 
     async def flush(self) -> None:
         """Send everything that was appended until now and wait for the outcome of it all."""
         self._flushing += 1
         try:
-            for queue in self._accumulator.queues():
-                self._send_from(queue)
+            self.look_again()
             for batch in self._pending():
                 await batch.done_in(self._loop)
         finally:
@@ -114,8 +122,7 @@ class Sender:
         self._room.append(waiter)
         self._flushing += 1
         try:
-            for queue in self._accumulator.queues():
-                self._send_from(queue)
+            self.look_again()
             if self._accumulator.is_full:
                 await waiter
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -142,6 +143,42 @@ def test_an_interrupt_while_a_record_is_added_leaves_no_part_of_it(
     sent = {record.value: (record.key, list(record.headers)) for record in read_all(cluster, "events")}
     assert sent[b"fourth"] == (b"key", [])
     assert sent.get(b"third", (b"key", headers or [])) == (b"key", headers or [])
+
+
+def test_an_interrupt_before_the_sender_has_heard_of_a_record_does_not_hold_up_the_next_ones(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook, or a Ray worker whose task was cancelled."""
+    with cluster.producer() as producer:
+        producer.send("events", b"first").get(30)
+
+        def interrupt(*_: object) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(producer._core._sender, "wake", interrupt)
+        with contextlib.suppress(KeyboardInterrupt):
+            producer.send("events", b"second")
+        assert producer.send("events", b"third").get(30).offset >= 1
+
+
+def test_an_interrupt_while_records_are_sent_leaves_a_producer_that_sends(cluster: Cluster) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        with cluster.producer(linger_ms=1) as producer:
+            for _ in range(30):
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+                    for _ in range(100_000):
+                        producer.send("events", b"value")
+                assert producer._core.lock.acquire(timeout=30)
+                producer._core.lock.release()
+            assert producer.send("events", b"last").get(30)
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def test_without_flush_lingering_records_are_sent_in_time(cluster: Cluster) -> None:
