@@ -254,9 +254,15 @@ class ControllerActor:
         return version, result.response
 
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
-        """Append first, then replay."""
+        """Append first, then replay. Raises the refusal once the log has failed, also for a command that waited.
+
+        The log may have the records of the command that failed, and the image does not: one more append would give
+        followers another history than the log's.
+        """
         if not records:
             return
+        if self._refusal is not None:
+            raise self._refusal
         assert self._log is not None
         self._core.check_records(records)
         try:

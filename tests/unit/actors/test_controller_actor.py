@@ -22,8 +22,10 @@ from rayka.metadata.commands import (
     BrokerRegistration,
     ConfigAlteration,
     ConfigOperation,
+    CreateTopics,
     DeleteTopics,
     IncrementalAlterConfigs,
+    NewTopic,
 )
 from rayka.metadata.controller import Changes, Position
 from rayka.metadata.image import MetadataImage
@@ -31,6 +33,7 @@ from rayka.metadata.records import ConfigResource, ResourceType
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from tests.support.faulty_files import FaultyFiles
+from tests.unit.actors.test_coordinator_log import FewDescriptors
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +167,30 @@ def test_a_controller_that_stops_takes_no_news_of_a_lost_actor(tmp_path: Path, m
         calls = files.calls
         controller._actor_lost("actor", 1)
         assert files.calls == calls
+        await exited.wait()
+
+    run(test)
+
+
+def test_a_command_that_waited_while_the_log_failed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has the records of the failed command, which was not synced, and no follower has heard of them."""
+
+    async def test() -> None:
+        exited = asyncio.Event()
+        monkeypatch.setattr(controller_actor, "exit_process", exited.set)
+        files = FewDescriptors()
+        controller = ControllerActor(spec(tmp_path), files)
+        await controller.started()
+        waiting = asyncio.ensure_future(controller.execute(CreateTopics((NewTopic("t", 1, 1),), False)))
+        await asyncio.sleep(0)
+        _register_actor(controller)
+        version = controller._image.version
+        files.lacks = True
+        assert "KAFKA_STORAGE_ERROR" in str(await alter(controller))
+        files.lacks = False
+        await controller._watchers.notify()
+        assert "KAFKA_STORAGE_ERROR" in str((await waiting)[1])
+        assert controller._image.version == version
         await exited.wait()
 
     run(test)
