@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
+from weakref import WeakSet
 
 import ray
 
@@ -65,6 +67,11 @@ class RayCluster(NamedTuple):
                 _remote_ranges[self] = RemoteRanges(store, config["rsm.config.chunk.size"])
             return _remote_ranges[self]
 
+    def keep_for(self, user: object) -> None:
+        """Keep the connection open while `user` lives, whatever other part of the program leaves the cluster."""
+        with _joining:
+            _users.setdefault(self, WeakSet()).add(user)
+
     def connection(self) -> ClusterConnection:
         """The connection of this process, which is made once."""
         with _joining:
@@ -75,15 +82,25 @@ class RayCluster(NamedTuple):
 
 _connections: dict[RayCluster, ClusterConnection] = {}
 _remote_ranges: dict[RayCluster, RemoteRanges] = {}
+_users: dict[RayCluster, WeakSet[object]] = {}
 _joining = threading.RLock()
 
 
-def leave() -> None:
-    """Close the connections of this process. The next task that needs one connects again."""
-    while _remote_ranges:
-        _remote_ranges.popitem()[1].close()
-    while _connections:
-        _connections.popitem()[1].close()
+def leave(*, is_exit: bool = False) -> None:
+    """Close the connections of this process that nothing is kept for; at its end, all. The next task that needs one
+    connects again."""
+    for cluster in [one for one in _connections if is_exit or not _users.get(one)]:
+        remote = _remote_ranges.pop(cluster, None)
+        if remote is not None:
+            remote.close()
+        _connections.pop(cluster).close()
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    """Ray, which ends next, aborts the process if another thread still waits for an actor."""
+    if ray.is_initialized():
+        leave(is_exit=True)
 
 
 def node_hosts(cluster: Cluster) -> dict[int, str]:

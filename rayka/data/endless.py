@@ -56,7 +56,9 @@ def iter_topic(
     reader = ray_cluster.reader(columns, offsets.isolation, on_data_loss)
     settings = StreamSettings(starting, max_offsets_per_block, on_data_loss)
     batches = MicroBatches(offsets, Checkpoint(checkpoint, RealFiles()), settings, uuid.uuid4().hex)
-    return TopicBlocks(batches, BlockReader(reader, columns, max_bytes_per_block), poll_interval_s, idle_timeout_s)
+    blocks = TopicBlocks(batches, BlockReader(reader, columns, max_bytes_per_block), poll_interval_s, idle_timeout_s)
+    ray_cluster.keep_for(blocks)
+    return blocks
 
 
 class BlockReader:

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import ray
 
-from rayka.client.joined import RayCluster, leave
+from rayka.client.joined import RayCluster
 from rayka.client.producer.blocking import Producer
 from rayka.errors import RaykaError
 from rayka.queue.settings import QueueSettings
@@ -67,6 +67,7 @@ def connect(cluster: RayCluster, name: str, settings: QueueSettings, topic_id: b
 def _producer(cluster: RayCluster) -> Producer:
     if cluster not in _producers:
         _producers[cluster] = cluster.join().producer(buffer_memory=_BUFFER_BYTES)
+        cluster.keep_for(_producers[cluster])
     return _producers[cluster]
 
 
@@ -93,4 +94,3 @@ def _leave() -> None:
     ends = [each.loop.submit(each.reader.end(is_exit=True)) for each in list(_all) if not each.loop.is_closed]
     ends += [each.loop.submit(each.topic.delete()) for each in UNNAMED.values() if not each.loop.is_closed]
     concurrent.futures.wait(ends, _EXIT_TIMEOUT_S)
-    leave()  # Ray, which ends next, aborts the process if another thread still waits for an actor.

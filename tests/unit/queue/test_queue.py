@@ -9,13 +9,16 @@ import pickle
 import signal
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray.util.queue
 
 import rayka
+from rayka.client import joined
 from rayka.client.cluster import Cluster
+from rayka.client.joined import RayCluster, leave
 from rayka.client.loop import LoopThread
 from rayka.errors import ErrorCode
 from rayka.queue import Empty, Full, Queue
@@ -54,6 +57,26 @@ def leased(cluster: Cluster, **settings: Any) -> Queue:
 
 def test_the_exceptions_are_ray_s_own() -> None:
     assert (Empty, Full) == (ray.util.queue.Empty, ray.util.queue.Full)
+
+
+def test_a_queue_goes_on_when_another_part_of_the_program_leaves_the_cluster(queue: Queue) -> None:
+    """As `rayka.spark.stop()` does, which closes the connection that they share if nothing else uses it."""
+    queue.put(1)
+    leave()
+    queue.put(2)
+    assert [queue.get(), queue.get()] == [1, 2]
+
+
+def test_a_connection_is_closed_when_what_used_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[RayCluster] = []
+    here, user = RayCluster("elsewhere", "rayka"), threading.Event()
+    monkeypatch.setattr(joined, "_connections", {here: SimpleNamespace(close=lambda: closed.append(here))})
+    here.keep_for(user)
+    leave()
+    assert not closed
+    del user
+    leave()
+    assert closed == [here]
 
 
 def test_items_come_in_the_order_in_which_they_were_put(queue: Queue) -> None:
