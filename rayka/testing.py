@@ -82,7 +82,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str | Call
 
 @contextlib.contextmanager
 def paused(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Stop processes with SIGSTOP; let those that still live go on afterwards, whatever happens meanwhile."""
+    """Stop processes with SIGSTOP; let those that still live continue afterwards, whatever happens meanwhile."""
     try:
         for process in processes:
             process.suspend()

@@ -1,6 +1,6 @@
 """Runs and supervises the background loops of a process.
 
-An exception that a loop did not expect is logged with its traceback and counted, and the loop goes on after a pause
+An exception that a loop did not expect is logged with its traceback and counted, and the loop continues after a pause
 that grows while it keeps failing. A loop that an actor cannot do without says `die_after`: after so many failures in a
 row the process exits, so that Ray restarts the actor from its logs.
 """

@@ -105,7 +105,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal; elsewhere, and with --yes, go on. Raises CliError if the answer is no."""
+    """Ask on a terminal; elsewhere, and with --yes, continue. Raises CliError if the answer is no."""
     if yes or not sys.stdin.isatty():
         return
     if not click.confirm(question, err=True):

@@ -1,8 +1,7 @@
 """Compiled code that a process loads once it has enough records to make that worthwhile.
 
-To load NumPy and what was compiled before takes a tenth of a second of processor time and some 40 MB. A program that
-sends or reads a few records never does; for one that has a lot to do it happens in a thread of its own, while plain
-Python goes on.
+Loading NumPy and the compiled code takes 0.1 s of processor time and about 40 MB. A program that sends or reads few
+records never loads them. For one with many records, a background thread loads them while plain Python continues.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Compiled:
             threading.Thread(target=self.load, name=THREAD_NAME, daemon=True).start()
 
     def load(self) -> None:
-        """Load it now. Where that fails plain Python is used for good, and the log says why."""
+        """Load it now. Where that fails plain Python is used permanently, and the log says why."""
         self._asked_in = os.getpid()
         try:
             function = getattr(importlib.import_module(self._module), self._name)

@@ -54,7 +54,7 @@ class ClusterConnection:
         return ",".join(f"{broker.host}:{broker.port}" for broker in serving)
 
     def close(self) -> None:
-        """Leave the cluster; it goes on. Safe to repeat."""
+        """Leave the cluster, which keeps running. Safe to repeat."""
         if not self.loop.is_closed:
             self.loop.run(self.broker.stop())
             self.loop.close()

@@ -55,7 +55,7 @@ Partition: TypeAlias = tuple[uuid.UUID, int]
 
 
 class SharePartitionOffset(NamedTuple):
-    """Where a share-partition is. `lag` counts the records that are not delivered for good yet; -1: not known."""
+    """Where a share-partition is. `lag` counts the records whose delivery is not complete; -1: not known."""
 
     partition: int
     start_offset: int = -1

@@ -112,7 +112,7 @@ class Controller:
             self._config = self._static.with_dynamic(self.image.default_broker_configs)
 
     def check_records(self, records: Sequence[MetadataRecord]) -> None:
-        """Raises InvalidState if these records would break an invariant; only what they change is looked at."""
+        """Raises InvalidState if these records would break an invariant; only what they change is examined."""
         validate_image(self.image.apply_all(records), self.image)
 
     def validate_state(self) -> None:

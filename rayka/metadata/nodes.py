@@ -87,7 +87,7 @@ class Nodes:
     def register_actor(self, registration: ActorRegistration) -> ControllerResult[ActorRegistered]:
         """Register an actor that is ready to serve. It leads the partitions that it can lead, in a new epoch.
 
-        An actor that was taken for dead, but is the same process, is online again and keeps its own epoch.
+        An actor that was declared dead, but is the same process, is online again and keeps its own epoch.
         Raises BROKER_ID_NOT_REGISTERED, or INVALID_REGISTRATION if the name belongs to another broker.
         """
         broker = self.image.brokers.get(registration.broker_id)

@@ -18,7 +18,7 @@ class InvalidState(RaykaError):
 
 
 def validate_image(image: MetadataImage, before: MetadataImage | None = None) -> None:
-    """Raises InvalidState. With `before` only the topics that differ from it are looked at, and versions and epochs
+    """Raises InvalidState. With `before` only the topics that differ from it are examined, and versions and epochs
     must not go back."""
     problems = list(_problems(image, before or MetadataImage()))
     if problems:

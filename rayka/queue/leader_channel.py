@@ -1,7 +1,7 @@
 """A thread's own way to the leader of a queue.
 
 A thread that waits for an item reads the leader's answer itself: a task starts that much earlier. Through the event
-loop, the loop's thread would have to wake it, and goes on to run Python for longer than the whole fetch takes.
+loop, the loop's thread would have to wake it, and continues to run Python for longer than the whole fetch takes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LeaderChannel:
             answer = None
         if isinstance(answer, ShareFetched):
             return answer
-        self.close()  # A late answer must not be taken for that of the next request.
+        self.close()  # A late answer must not be mistaken for that of the next request.
         return None
 
     def _open(self, partitions: Sequence[ShareFetchPartition]) -> BlockingChannel | None:

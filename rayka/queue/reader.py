@@ -1,8 +1,8 @@
 """Gets the items of a queue for the threads and tasks of one program.
 
-Threads take what is here under a lock. The pump, in the loop of the broker's ports, fetches: while somebody waits it
-waits at the leaders for the next items, else it fetches ahead. Acknowledgements travel with the next fetch, or by
-themselves with the next tick, which also renews leases and gives back what nobody takes.
+Threads take fetched items under a lock. The pump, in the loop of the broker's ports, fetches. While a thread waits, the
+pump waits at the leaders for the next items; otherwise it prefetches. Acknowledgements are sent with the next fetch, or
+with the next tick. The tick also starts the renewal of leases, and gives back items that no thread takes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TRIM_BYTES: Final = 64 << 20
 
 
 class FetchOutcome(NamedTuple):
-    """The result of a fetch. `is_refused`: a leader was away or refused it."""
+    """The result of a fetch. `is_refused`: a leader was unavailable or refused it."""
 
     item_count: int
     is_refused: bool = False
@@ -81,18 +81,18 @@ class QueueReader:
 
     @property
     def ready_count(self) -> int:
-        """Items that are fetched and not delivered."""
+        """The number of items that are fetched and not delivered."""
         return self._leases.ready_count
 
     def begin(self, holder: Hashable) -> None:
-        """The holder asks for an item, with which its leases may end."""
+        """The holder asks for an item, which may end its leases."""
         if self._error is not None:
             raise self._error
         with self._lock:
             self._leases.next_get(holder)
 
     def take(self, holder: Hashable) -> Item | None:
-        """The next item, if one is here."""
+        """Return the next item, if one has been fetched."""
         with self._lock:
             self._forget_old()
             item = self._leases.take(holder, now_ms())
@@ -104,7 +104,7 @@ class QueueReader:
         return item
 
     def take_many(self, holder: Hashable, count: int) -> Sequence[ItemRun] | None:
-        """So many items, if they are here."""
+        """Return `count` items, if so many have been fetched."""
         with self._lock:
             self._forget_old()
             items = self._leases.take_many(holder, count, now_ms())
@@ -112,7 +112,7 @@ class QueueReader:
         return items
 
     def arrival(self) -> concurrent.futures.Future[None]:
-        """Done when there may be an item. Raises the error that ended the queue."""
+        """Return a future that is done when there may be an item. Raises the error that ended the queue."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -123,7 +123,7 @@ class QueueReader:
         return waiter
 
     def forget(self, waiter: concurrent.futures.Future[None]) -> None:
-        """Who waited has given up."""
+        """A thread or task has stopped waiting."""
         with self._lock:
             self._waiters.remove(waiter)
 
@@ -142,7 +142,7 @@ class QueueReader:
         self._loop.call_soon(self._start_ticking)
 
     def _forget_old(self) -> None:
-        """Leases that are not delivered and can't be relied on: a leader was replaced, or this process was paused."""
+        """Drop undelivered leases that are not reliable: a leader was replaced, or this process was paused."""
         self._leases.forget_older(now_ms() - int(self._member.lease_s * 1000 / 2))  # a pause: else they went back
         if self._broker.image is not self._image:
             self._forget_lost()
@@ -168,7 +168,7 @@ class QueueReader:
             self._start_ticking()
 
     async def _pump(self) -> None:
-        """Fetch while somebody waits, or while items are taken quickly."""
+        """Fetch while a thread waits, or while items are taken quickly."""
         try:
             while not self._is_closed:
                 with self._lock:
@@ -194,9 +194,9 @@ class QueueReader:
                 self._start_pumping()
 
     async def look(self, count: int) -> FetchOutcome:
-        """Fetch without waiting what is missing to so many items, or nothing if there are too few.
+        """Fetch, without waiting, the items that are missing to `count`, or none if there are too few.
 
-        Of several leaders each one has to have any. Raises UNKNOWN_TOPIC_OR_PARTITION.
+        If there are several leaders, each one only needs to have an item. Raises UNKNOWN_TOPIC_OR_PARTITION.
         """
         async with self._looking:
             waiting = list(self._fetches)
@@ -216,14 +216,14 @@ class QueueReader:
         return await self.fetch(max(missing, ahead), 0.0, at_least)
 
     async def _fetch_ahead(self) -> FetchOutcome:
-        """Fetch without waiting what will be wanted soon, unless it was fetched meanwhile."""
+        """Prefetch, without waiting, the items that will be needed soon, unless they were fetched in the meantime."""
         async with self._looking:
             with self._lock:
                 wanted = self._leases.wanted(0)
             return await self.fetch(wanted, 0.0) if wanted > 0 else FetchOutcome(0)
 
     async def fetch(self, count: int, wait_s: float, at_least: int = 0) -> FetchOutcome:
-        """Fetch up to so many items, or nothing if a leader does not have `at_least` so many.
+        """Fetch at most `count` items; none from a leader that has fewer than `at_least`.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION, and INVALID_REQUEST when the handle is closed.
         """
@@ -252,7 +252,7 @@ class QueueReader:
         return FetchOutcome(found, is_refused)
 
     def _add(self, runs: Sequence[ItemRun], wanted: int, since_ms: int) -> int:
-        """Items were fetched; returns how many. Fewer than wanted, and not very large, are all that there are."""
+        """Add fetched items; return how many. If they are fewer than wanted, and not very large, there are no more."""
         found = sum(len(run.values) for run in runs)
         size = sum(run.size for run in runs)
         self._fetched_bytes += size
@@ -262,10 +262,11 @@ class QueueReader:
         return found
 
     async def size(self) -> int:
-        """How many items can be got: those at the leaders, and those that are here.
+        """The number of items that can be got: those at the leaders, and those that are fetched.
 
-        An item on its way between them is in neither count. So nothing goes back and no fetch begins meanwhile, and a
-        fetch under way is waited for: to its end, or if it waits at a leader, a moment if it may have found something.
+        An item on its way between them is in neither count. So no items go back and no fetch begins during the count.
+        It waits for a fetch in progress: until its end or, if the fetch waits at a leader and may have found something,
+        for a moment.
         """
         return await self._topic.until_answered(self._size)
 
@@ -282,11 +283,11 @@ class QueueReader:
             return depth.available + self.ready_count
 
     async def estimate(self) -> int:
-        """As `size`, without waiting for items on their way."""
+        """Like `size`, without waiting for items on their way."""
         return (await self._topic.count()).available + self.ready_count
 
     def _trim_after(self, runs: Sequence[ItemRun]) -> None:
-        """Items stay in the log until they are done with, so the programs that get them see to it that they go then."""
+        """Delete finished items when it is due: they stay in the log until the programs that get items delete them."""
         is_due = any(run.end_offset // _TRIM_ITEMS > run.first_offset // _TRIM_ITEMS for run in runs)
         if is_due or self._fetched_bytes >= _TRIM_BYTES:
             self._fetched_bytes = 0
@@ -320,7 +321,7 @@ class QueueReader:
             )
 
     async def _settle(self) -> None:
-        """Send acknowledgements, and give back what nobody takes; again soon unless there is nothing left."""
+        """Send acknowledgements, and give back items that no thread takes; repeat soon unless nothing is left."""
         try:
             with self._lock:
                 self._leases.end_holders(is_alive)
@@ -339,7 +340,7 @@ class QueueReader:
                 self._start_ticking()
 
     async def _renew(self) -> None:
-        """Renew the leases of what is delivered; again later unless there was nothing."""
+        """Renew the leases of delivered items; repeat later unless there were none."""
         self._renewing = None
         with self._lock:
             self._leases.end_holders(is_alive)
@@ -351,11 +352,11 @@ class QueueReader:
             await self._member.renew(delivered)
 
     async def give_back(self) -> None:
-        """Give back all that is here and not delivered."""
+        """Give back all items that are fetched and not delivered."""
         await self._give_back(self._leases.take_ready)
 
     def _take_idle(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """What a fetch under way brings would come before the items that go back now, so they go back after it."""
+        """Take idle items, unless a fetch is in progress: its items would come before those that go back now."""
         return {} if self._fetches else self._leases.take_idle(now_ms())
 
     async def _give_back(self, take: Callable[[], Mapping[int, Sequence[tuple[int, int]]]]) -> None:
@@ -365,16 +366,16 @@ class QueueReader:
             await self._member.give_back(ranges)
 
     def _fail(self, error: RaykaError) -> None:
-        """End the wait of everybody with an error."""
+        """End all waits with an error."""
         with self._lock:
             self._waiters.fail(error)
 
     # Ending.
 
     async def end(self, *, is_exit: bool = False) -> None:
-        """Nobody gets items here any more: send the last acknowledgements, and give back the rest. Safe to repeat.
+        """Stop getting items: send the last acknowledgements, and give back all other items. Safe to repeat.
 
-        `is_exit`: the program ends, and what it has not finished counts as delivered.
+        `is_exit`: the program ends, and its unfinished items count as delivered.
         """
         if self._is_closed:
             return
@@ -396,5 +397,5 @@ class QueueReader:
 
 
 def now_ms() -> int:
-    """Milliseconds of the clock that leases are counted by."""
+    """Milliseconds of the clock for leases."""
     return time.monotonic_ns() // 1_000_000

@@ -2,7 +2,7 @@
 
 A batch that was planned and not committed comes again after a restart, with the same number and offsets. Records that
 are gone before they were read (retention, a topic that was deleted or created again) are never passed over silently:
-`on_data_loss` says whether the stream fails or goes on behind them and reports what was lost.
+`on_data_loss` says whether the stream fails or continues behind them and reports what was lost.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Purgatory:
     def fail_produces_of(self, topic_partition: TopicPartition, error: ErrorCode) -> list[DelayedProduce]:
         """The partition's high watermark will not advance, since it failed or left: the appends to answer now.
 
-        An append to other partitions too goes on waiting for those.
+        An append that also goes to other partitions keeps waiting for those.
         """
         failed = self._produces.pop(topic_partition, [])
         for produce in failed:

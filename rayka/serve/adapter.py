@@ -40,7 +40,7 @@ class RaykaTaskProcessorAdapter(TaskProcessorAdapter):
 
     A task is leased to the replica that runs it, and runs again if the replica dies. A handler that raises an error is
     retried `max_retries` times, after 1, 2, 4 ... seconds. The configuration names two more queues: one for tasks that
-    fail for good, and one for tasks that no handler takes or whose arguments can't be unpickled.
+    fail permanently, and one for tasks that no handler takes or whose arguments can't be unpickled.
     `rayka.Queue(name=...)` gets these tasks as `FailedTask`s. Calls and handlers can be synchronous or asynchronous.
     Raises TypeError and ValueError for an invalid configuration.
     """

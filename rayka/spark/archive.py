@@ -28,7 +28,7 @@ _END_S = 60.0
 _MESSAGE_LENGTH = 500
 _OTHERS_MAY_WRITE = 0o022
 _QUIET = "-Xlog:cds=off"
-"""Java says nothing where the archive does not fit: it goes on without."""
+"""Java says nothing where the archive does not fit: it continues without."""
 
 
 def archive_options() -> str:
@@ -56,7 +56,7 @@ def archive_path() -> Path:
 
 
 def make_archive() -> Path:
-    """Make the archive of this machine anew, and return it. Raises OSError, or KAFKA_STORAGE_ERROR if Java fails."""
+    """Make the archive of this machine again, and return it. Raises OSError, or KAFKA_STORAGE_ERROR if Java fails."""
     import rayka
 
     java = prepare_java()

@@ -184,10 +184,11 @@ class DeltaSink:
             spark.catalog.dropTempView(view)
 
     def _take(self, rows: DataFrame, stream_id: str) -> str:
-        """The id of the table, which is there and belongs to this stream. Raises INVALID_REQUEST if it can't.
+        """The id of the existing table, which belongs to this stream. Raises INVALID_REQUEST if it can't.
 
-        For every frame: the table may be deleted and made again while the sink goes on. Delta fails one of two streams
-        that take it at the same moment; the next time that one sees whose it is.
+        This is done for every frame, because the table may be deleted and created again while the sink is in use. If
+        two streams take it at the same moment, Delta fails one of them, which then sees the table's owner on its next
+        try.
         """
         for _ in range(_TAKE_RETRIES):
             try:

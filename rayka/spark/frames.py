@@ -52,7 +52,7 @@ class Frames:
 
     @contextmanager
     def only(self, place: str) -> Iterator[None]:
-        """Write the only frame. Raises INVALID_REQUEST for a second one, which would be taken for the first."""
+        """Write the only frame. Raises INVALID_REQUEST for a second one, which would be mistaken for the first."""
         if self._written[place]:
             raise _refused(
                 f"A frame of this batch is in {place}, and there can be one: unite them, or use another place"

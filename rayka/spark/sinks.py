@@ -21,16 +21,16 @@ _OFFSETS = "_offsets.json"
 
 
 def parquet_sink(path: str | os.PathLike[str], transform: Callable[[DataFrame], DataFrame] | None = None) -> Sink:
-    """Each batch as the folder `batch_id=N` of Parquet files below `path`, which driver and executors share.
+    """Write each batch as the folder `batch_id=N` of Parquet files below `path`, which driver and executors share.
 
-    A batch is written under a name of its own, synced, and gets its folder by one rename. So a reader sees all of it
-    or nothing, it survives a power cut once the batch is committed, and what a killed run left behind is never read
-    (`spark.read.parquet(path)` skips hidden folders).
+    A batch is written under a temporary name, synced, and renamed to its folder in one step. So a reader sees the whole
+    batch or nothing of it, the batch survives a power cut once it is committed, and files that a killed run left behind
+    are never read (`spark.read.parquet(path)` skips hidden folders).
 
     The path belongs to the stream that writes to it first. Another stream, or one whose checkpoint was deleted, has
-    batches of the same numbers, which would be taken for those that are there: its first batch raises INVALID_REQUEST.
-    So does a batch that is there with other offsets, because its checkpoint was copied or restored, and a second frame
-    of one batch.
+    batches with the same numbers, which would be mistaken for the existing ones: its first batch raises
+    INVALID_REQUEST. So does an existing batch that comes with other offsets, because its checkpoint was copied or
+    restored, and a second frame of one batch.
     """
     return ParquetSink(Path(path).absolute(), transform)
 

@@ -165,7 +165,7 @@ def stream_topic(
     after a restart: the directory `checkpoint` remembers. A batch has at most `max_offsets_per_trigger` offsets,
     divided among the partitions by how much each has. Where records are gone before they were read (deleted by
     retention, or with their topic), or a log ends before the offset up to which it was read, the stream fails, or with
-    `on_data_loss="skip"` goes on with what is there and reports what was lost in `Progress.losses`, with a batch that
+    `on_data_loss="skip"` continues with what is there and reports what was lost in `Progress.losses`, with a batch that
     may have no records. The other arguments are those of `read_topic`.
 
     Raises INVALID_REQUEST if the checkpoint is in use.

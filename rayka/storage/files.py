@@ -45,7 +45,7 @@ class RealFiles:
     """(descriptor, size, position) -> bytes, fewer at the end of the file and before bytes that the disk can't give."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
-        """A descriptor for reading and writing, or for reading alone."""
+        """A descriptor for reading and writing, or for reading only."""
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         return os.open(path, flags | os.O_CLOEXEC, 0o644)
 

@@ -86,7 +86,7 @@ class FrameBuffer:
             self._start, self._end = 0, len(pending)
 
     def _replace(self, size: int) -> None:
-        """Go on in a buffer of `size` bytes, which what is pending fits into."""
+        """Continue in a buffer of `size` bytes, which what is pending fits into."""
         pending = self._view[self._start : self._end]
         self._buffer = bytearray(size)
         self._view = memoryview(self._buffer)

@@ -1,9 +1,9 @@
 """A coordinator: one partition of an internal topic that this process leads, with a core of `spec` on top.
 
-A command returns records and a response. The records are appended, then replayed, and the response leaves when they
-are as durable as the topic asks for; if the append fails the state stays as it was. If only the flush fails, the
-records stay and count, and the requests get the error of an append. A request that fails for a reason that was not
-expected fails alone, and is logged.
+A command returns records and a response. The records are appended, then replayed, and the response is sent when they
+are as durable as the topic's settings require. If the append fails, the state stays as it was. If only the flush fails,
+the records stay and count, and the requests get an append error. An unexpected exception fails only its own request,
+and is logged.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ Respond = Callable[[Any], None]
 
 @dataclasses.dataclass(slots=True, eq=False)
 class DelayedResponse:
-    """The response to a request, and those to requests that waited: they leave when the log is durable."""
+    """The response to a request, and those to requests that waited: they are sent when the log is durable."""
 
     respond: Respond | None
     response: Any
     completions: Sequence[Completion]
 
     def failed(self, error: ErrorCode) -> DelayedResponse:
-        """What to answer instead if the log does not become durable, because of this error of its partition."""
+        """The response if the log does not become durable, because of this error of its partition."""
         refusal = RaykaError(append_error(error))
         completions = [Completion(request_id, refusal) for request_id, _ in self.completions]
         return DelayedResponse(self.respond, refusal, completions)
 
 
 class CoordinatorContext(Generic[C]):
-    """The shell of one core. `topics` and `configs` give what is newest.
+    """The shell of one core. `topics` and `configs` return the newest values.
 
     Without `outside`, transactional requests are refused, and effects stay with the core.
     """
@@ -87,7 +87,7 @@ class CoordinatorContext(Generic[C]):
         """Records and batches of the log that could not be applied."""
 
     def start(self) -> asyncio.Task[None]:
-        """Load in the background, again after a failure."""
+        """Load in the background; try again after a failure."""
         return self._background.repeat(f"load of {self._name}", self._load_once)
 
     async def _load_once(self) -> None:
@@ -149,7 +149,7 @@ class CoordinatorContext(Generic[C]):
             respond(RaykaError(error))
 
     def execute(self, request: Request[Any], respond: Respond) -> None:
-        """Carry out a request; `respond` gets the response, or a RaykaError, when it may leave."""
+        """Carry out a request; `respond` gets the response, or a RaykaError, when it can be sent."""
         if self._error is None and isinstance(request, TransactionalRequest):
             self._start_verification(request, respond)
         else:
@@ -198,7 +198,7 @@ class CoordinatorContext(Generic[C]):
             respond(RaykaError(ErrorCode.INVALID_REQUEST, reason))
 
     def _attempt(self, what: object, function: Callable[..., T], *arguments: Any) -> T | RaykaError:
-        """Call the core, which changes nothing before `commit`; an error is returned instead."""
+        """Call the core, which changes nothing before `commit`; return an error instead of raising it."""
         try:
             return function(*arguments)
         except RaykaError as error:
@@ -226,7 +226,7 @@ class CoordinatorContext(Generic[C]):
     def _carry_out(
         self, result: Result[Any], respond: Respond | None, verification: Verification | None = None
     ) -> Result[Any]:
-        """Append and answer; the result, or what it was replaced by when the append failed."""
+        """Append and answer; return the result, or its replacement if the append failed."""
         result = self._append(result, verification)
         if isinstance(result.response, Pending):
             if respond is not None:
@@ -239,7 +239,7 @@ class CoordinatorContext(Generic[C]):
         return result
 
     def _append(self, result: Result[Any], verification: Verification | None) -> Result[Any]:
-        """Append, replay, commit; or roll back. The result says what to answer."""
+        """Append, replay and commit, or roll back. The result has the answer."""
         now = _now()
         try:
             entries = [self._spec.encode(record) for record in result.records]
@@ -297,9 +297,9 @@ class CoordinatorContext(Generic[C]):
         self._log.when_durable(lambda error: self._start_effects(core, outside, effects, error))
 
     def _start_effects(self, core: C, outside: Outside, effects: Sequence[Any], error: ErrorCode) -> None:
-        """After a flush that failed the records still count, so the next flush is waited for.
+        """Start the effects. After a failed flush the records still count, so wait for the next flush.
 
-        A core that was loaded meanwhile asks again for what is left to do.
+        A core that was loaded in the meantime requests the remaining effects again.
         """
         if self._error is not None or core is not self._core:
             return
@@ -310,15 +310,15 @@ class CoordinatorContext(Generic[C]):
             self._background.start("effect", self._carry_out_effect(outside, effect))
 
     async def _carry_out_effect(self, outside: Outside, effect: Any) -> None:
-        """Perform one effect, and report it to the core; again until the report is in the log."""
+        """Perform one effect, and report it to the core; repeat until the report is in the log."""
         request = await outside.perform(effect, self._log.partition.leader_epoch)
         while request is not None and self._error is None and not self._report(request):
             await asyncio.sleep(_EFFECT_RETRY_S)
 
     def _report(self, request: Request[Any]) -> bool:
-        """Carry out a request that nobody waits for; False if its records were not appended.
+        """Carry out a request without a client; False if its records were not appended.
 
-        Once they are, it must not be repeated: the core could take it for a report of what came next.
+        Once they are, it must not be repeated: the core could mistake it for the report of a later effect.
         """
         result = self._attempt(request, self._spec.commands[type(request)], self._core, request, _now())
         if isinstance(result, RaykaError):
@@ -335,7 +335,7 @@ class CoordinatorContext(Generic[C]):
         self._log.when_durable(lambda error: self._durable(delayed, error))
 
     def _durable(self, delayed: DelayedResponse, error: ErrorCode) -> None:
-        """The log is durable, or will not be because of the error. `resign` may have answered before."""
+        """The log is durable, or will not be because of the error. `resign` may already have answered."""
         if delayed not in self._delayed:
             return
         del self._delayed[delayed]
@@ -368,8 +368,8 @@ class CoordinatorContext(Generic[C]):
     def _expire(self) -> None:
         """Handle deadlines that have passed. If handling fails, the core sets the deadline again.
 
-        When many have passed, requests get their turn in between. A record that can't be replayed ends this: the
-        coordinator loads again, with deadlines of its own.
+        When many have passed, requests are served in between. A record that can't be replayed ends this: the
+        coordinator then loads again, with its deadlines.
         """
         end_s = self._loop.time() + _TURN_S
         while self._error is None and (result := self._attempt(self, self._core.expire, _now())) is not None:
@@ -378,7 +378,7 @@ class CoordinatorContext(Generic[C]):
                 return
 
     def _delete_old_records(self) -> None:
-        """Keep a log short that is not compacted. If that fails, the coordinator goes on with the long one."""
+        """Delete old records of a log that is not compacted. If that fails, the coordinator keeps the longer log."""
         if self._error is not None or self._spec.is_compacted:
             return
         try:

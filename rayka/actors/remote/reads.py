@@ -181,7 +181,7 @@ class RemoteReads:
     async def locate(
         self, partition: Partition, offset: int, end_offset: int, isolation: IsolationLevel
     ) -> RemoteRange | None:
-        """Where the records from `offset` on are that are in the store alone, for a reader that fetches them itself.
+        """Where the records from `offset` on are that are only in the store, for a reader that fetches them itself.
 
         None if it had better not. Raises RaykaError as `read`.
         """

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Forget = Callable[[RemoteLogSegmentMetadata], None]
 Check = Callable[[], Awaitable[None]]
-"""Raises RaykaError if what is under way must not go on."""
+"""Raises RaykaError if what is under way must not continue."""
 
 
 class _Loaded(NamedTuple):
@@ -161,7 +161,7 @@ class RemoteLog:
         return not is_loaded or bool(self._topic.known(_identity(partition)).segments)
 
     def _look_at_removed(self, remote: RemotePartition) -> None:
-        """Go on with the deletion of a topic. One may be missing for other reasons: then its segments stay."""
+        """Continue with the deletion of a topic. One may be missing for other reasons: then its segments stay."""
         identity, image = remote.partition, self._broker.image
         if remote.delete_state in _DELETING or identity.topic_id in image.deleted_tiered_topics:
             self._begin("delete", identity, partial(self._delete_partition, identity), lambda: True)

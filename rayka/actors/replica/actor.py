@@ -333,7 +333,7 @@ def is_taken_for_dead(registration: ActorRegistration, image: MetadataImage) -> 
 async def _until_answered(call: Callable[[], Awaitable[Any]]) -> Any:
     """Repeat a call to the controller while it is away; Ray brings it back in about a second.
 
-    Raises RaykaError if it refuses for good.
+    Raises RaykaError if it refuses permanently.
     """
     while True:
         try:

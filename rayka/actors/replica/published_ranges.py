@@ -139,7 +139,7 @@ class PublishedRanges:
     async def publish(self, request: PublishRange) -> list[PublishedRange] | RemoteRange:
         """The next tables from `start_offset` on: some that are there, or one made now; none at the end.
 
-        With `may_be_remote` it is said where the records are, if they are in the remote store alone.
+        With `may_be_remote` it is said where the records are, if they are only in the remote store.
         An empty range only makes the actor ready to decode. Raises RaykaError as a fetch does, INCONSISTENT_TOPIC_ID
         if the topic has another id than `topic_id`, and INVALID_REQUEST for an unknown column.
         """
@@ -170,7 +170,7 @@ class PublishedRanges:
         return found
 
     def _is_remote(self, log: Log, offset: int) -> bool:
-        """Whether an offset is in the remote store alone (KIP-405)."""
+        """Whether an offset is only in the remote store (KIP-405)."""
         return self._remote is not None and log.log_start_offset <= offset < log.local_log_start_offset
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Reads of the replicas of one process: fetches, and searches for offsets by time.
 
-A fetch waits until there are enough bytes. What is in the remote store alone is read there (KIP-405).
+A fetch waits until there are enough bytes. What is only in the remote store is read there (KIP-405).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rayka.types import FetchResult, IsolationLevel, OffsetQuery, TopicPartition
 
 
 class Reads:
-    """Without `remote`, what is in the remote store alone is answered with an error."""
+    """Without `remote`, what is only in the remote store is answered with an error."""
 
     def __init__(self, replicas: Replicas) -> None:
         self.remote: RemoteTier | None = None
@@ -95,7 +95,7 @@ class Reads:
     def _answer_with_remote(
         self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]
     ) -> None:
-        """Answer a fetch, after what is in the remote store alone was read there."""
+        """Answer a fetch, after what is only in the remote store was read there."""
         if not any(result.error == IN_REMOTE_STORE for result in results):
             done(results)
         elif self.remote is None:

@@ -27,7 +27,7 @@ IN_REMOTE_STORE: Final = ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 
 
 class RemoteTier(Protocol):
-    """Reads what is in the remote store alone (KIP-405)."""
+    """Reads what is only in the remote store (KIP-405)."""
 
     def fetch(
         self, fetch: FetchParams | DelayedFetch, results: list[FetchResult], done: Callable[[list[FetchResult]], None]

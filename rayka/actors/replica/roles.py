@@ -66,7 +66,7 @@ class ReplicaRoles:
         self._producer_id_expiration_ms = int(config["producer.id.expiration.ms"])
 
     async def image_changed(self, before: MetadataImage, after: MetadataImage, removed: frozenset[uuid.UUID]) -> None:
-        """Take in a new image; only topics that changed are looked at. `removed` are the ids of deleted topics.
+        """Take in a new image; only topics that changed are examined. `removed` are the ids of deleted topics.
 
         Returns when the replicas of the image serve.
         """

@@ -115,7 +115,7 @@ class TransactionalAppends:
         except BaseException:
             done([AppendResult(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))] * len(requests))
             raise
-        finish()  # those behind it go on in the next turn of the loop
+        finish()  # those behind it continue in the next turn of the loop
         self._append_verified(batches, params, faults, done)
 
     async def _verify(self, batches: Sequence[_Batch], params: AppendParams) -> dict[int, AppendResult]:
@@ -136,7 +136,7 @@ class TransactionalAppends:
         return faults
 
     def _forget(self, batch: _Batch, error: ErrorCode) -> None:
-        """A producer that is refused for good leaves nothing behind."""
+        """A producer that is refused permanently leaves nothing behind."""
         if error.retriable or batch.verification is None or batch.request.topic_partition not in self._replicas:
             return
         log = self._replicas.get(batch.request.topic_partition).log

@@ -1,4 +1,4 @@
-"""The batches in a slice of a segment, by their headers alone."""
+"""The batches in a slice of a segment, from their headers only."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ class Admin(Shell[AsyncAdmin]):
 
 
 def _names(names: Iterable[str]) -> Iterable[str]:
-    """Guards against a single name, which would be taken for its letters."""
+    """Guards against a single name, which would be mistaken for its letters."""
     if isinstance(names, str):
         raise RaykaError(ErrorCode.INVALID_REQUEST, f"names must be a list of names, not the str {names!r}")
     return names

@@ -107,7 +107,7 @@ class Bounds(NamedTuple):
     latest: int
 
     def clamp(self, offset: int) -> int:
-        """The nearest offset where reading can go on."""
+        """The nearest offset where reading can continue."""
         return max(self.earliest, min(offset, self.latest))
 
 

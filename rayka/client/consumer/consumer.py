@@ -267,15 +267,15 @@ class AsyncConsumer(AsyncClosing):
 
     @at_home
     async def take(self, take: Callable[[], Polled], timeout_ms: float) -> Polled | None:
-        """What `take` gives, within `timeout_ms`. Its caller has it when it calls `pending.end_delivery`."""
+        """What `take` returns, within `timeout_ms`. The caller has received it when it calls `pending.end_delivery`."""
         return await self._wait(take, timeout_ms)
 
     def taking(self, max_records: int | None) -> Callable[[], dict[TopicPartition, ConsumerRecords]]:
-        """For `take`: what `poll` gives. Raises INVALID_REQUEST."""
+        """For `take`: what `poll` returns. Raises INVALID_REQUEST."""
         return partial(self._taken, partial(self._fetcher.take, self._limit(max_records)))
 
     def taking_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
-        """For `take`: what `poll_batches` gives."""
+        """For `take`: what `poll_batches` returns."""
         return self._taken(self._fetcher.take_batches)
 
     def _taken(self, take: Callable[[], Polled]) -> Polled:
@@ -283,7 +283,7 @@ class AsyncConsumer(AsyncClosing):
         return self.pending.begin_delivery(take())
 
     async def _wait(self, take: Callable[[], Fetched], timeout_ms: float | None) -> Fetched:
-        """What `take` gives as soon as that is not empty, or at the end of the time."""
+        """What `take` returns as soon as that is not empty, or at the deadline."""
         self._require_open()
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_ms is None else loop.time() + timeout_ms / 1000
@@ -306,7 +306,7 @@ class AsyncConsumer(AsyncClosing):
         return max_records
 
     def _take_some(self) -> dict[TopicPartition, ConsumerRecords]:
-        """For iteration: `max_poll_records`, and more as long as the program is quick to take them."""
+        """For iteration: `max_poll_records`, and more while the program takes them quickly."""
         self._fetcher.check_topic_ids()
         self._return(self.pending.polled)
         taken = self._fetcher.take(self._fill_limit)
@@ -318,7 +318,7 @@ class AsyncConsumer(AsyncClosing):
         return taken
 
     def _return_pending(self) -> None:
-        """Un-read what has not reached the program."""
+        """Return records to the fetcher that the program has not received."""
         self._fetcher.check_topic_ids()
         self._return(self.pending.first_offsets())
 
@@ -331,7 +331,7 @@ class AsyncConsumer(AsyncClosing):
         return self.pending.first_offsets().get(state.topic_partition, state.position)
 
     def _reposition(self, state: AssignedPartition, seek: Callable[[], None]) -> None:
-        """Seek, and drop what iteration has not given out."""
+        """Seek, and drop records that iteration has not returned."""
         seek()
         self._drop_pending(state.topic_partition)
         self._fetcher.pump()
@@ -384,7 +384,7 @@ class AsyncConsumer(AsyncClosing):
 
 
 def unread(polled: Mapping[TopicPartition, list[RecordBatches]]) -> list[tuple[TopicPartition, int]]:
-    """Where each partition was before its batches were taken."""
+    """The position of each partition before its batches were taken."""
     return [(partition, batches[0].position) for partition, batches in polled.items()]
 
 

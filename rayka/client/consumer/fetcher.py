@@ -64,7 +64,7 @@ class Fetcher:
     def assign(
         self, topic_partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int] = _NO_OFFSETS
     ) -> None:
-        """Read these partitions from now on; those that were read before go on where they are.
+        """Read these partitions from now on; those that were read before keep their positions.
 
         A new one begins at its offset in `offsets`, or else where the settings say.
         """
@@ -132,7 +132,7 @@ class Fetcher:
         return True
 
     def wake(self) -> None:
-        """End the `wait` that is going on: something else has happened."""
+        """End the `wait` in progress: something else has happened."""
         self._changed.set()
 
     def resume(self, state: AssignedPartition) -> None:

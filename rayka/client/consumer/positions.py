@@ -55,12 +55,12 @@ class AssignedPartition:
         self.buffered_bytes = 0
 
     def seek(self, offset: int) -> None:
-        """Go on at this offset; what was read ahead is dropped."""
+        """Continue at this offset; what was read ahead is dropped."""
         self.forget()
         self.found(offset)
 
     def seek_by(self, reset: OffsetSpec | None) -> None:
-        """Go on where the log begins or ends, once that is known; None: where the settings say."""
+        """Continue where the log begins or ends, once that is known; None: where the settings say."""
         self.forget()
         self.position, self.fetch_offset, self.reset = None, NO_OFFSET, reset
 

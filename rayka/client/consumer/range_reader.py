@@ -85,9 +85,9 @@ class RayLeaders:
 class RangeReader:
     """Reads ranges.
 
-    `timeout_s` is how long it goes on asking after the first failure in a row; a leader comes back in about a second.
-    Where retention has overtaken the reader, it goes on at the offset that `earliest` gives; without it
-    OFFSET_OUT_OF_RANGE is raised. With `remote`, records that are in the remote store alone are read there; if that
+    `timeout_s` is how long it keeps asking after the first failure in a row; a leader restarts in about a second.
+    Where retention has overtaken the reader, it continues at the offset that `earliest` gives; without it
+    OFFSET_OUT_OF_RANGE is raised. With `remote`, records that are only in the remote store are read there; if that
     fails, the rest of the range comes from the leader.
     """
 
@@ -175,7 +175,7 @@ class RangeReader:
         return self._leaders.publish(leader, request)
 
     def _recover(self, offsets: OffsetRange, position: int, error: Exception) -> int:
-        """Where to go on after an error. Raises it if it is not one that passes."""
+        """Where to continue after an error. Raises it if it is not one that passes."""
         cause = getattr(error, "cause", error)
         if isinstance(cause, RaykaError):
             if cause.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._earliest is not None:

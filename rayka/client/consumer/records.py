@@ -53,7 +53,7 @@ class RecordBatches(NamedTuple):
     """Whole record batches, as they lie in the log.
 
     Records before `position`, control batches and batches of aborted transactions may be among them;
-    `visible` leaves the latter two out. `next_offset` is where reading goes on.
+    `visible` leaves the latter two out. `next_offset` is where reading continues.
     """
 
     topic_partition: TopicPartition
@@ -118,7 +118,7 @@ class CompletedFetch:
         return taken
 
     def _decode_next(self) -> bool:
-        """Go on with one more batch, or with several that need not be decoded yet; False if there is none."""
+        """Continue with one more batch, or with several that need not be decoded yet; False if there is none."""
         if self._left is None:
             self._left = deque(self.batches.visible())
         if not self._left:
@@ -165,7 +165,7 @@ class CompletedFetch:
 
 
 class UndecodedRecords:
-    """The records of intact batches, which are decoded when one of them is looked at.
+    """The records of intact batches, which are decoded when one of them is accessed.
 
     `records` raises CORRUPT_MESSAGE where they are not as the header of their batch says.
     """

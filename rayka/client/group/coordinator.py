@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class OffsetAndMetadata(NamedTuple):
-    """An offset to go on at, with a text of the program's own."""
+    """An offset to continue at, with a text of the program's own."""
 
     offset: int
     metadata: str = ""

@@ -83,7 +83,7 @@ class GroupMember:
             self._loop_task = asyncio.get_running_loop().create_task(self._speak())
 
     def subscribe(self, subscription: Subscription, listeners: Mapping[ActionKind, Listener | None]) -> None:
-        """Join, or go on with another subscription."""
+        """Join, or continue with another subscription."""
         self.listeners = listeners
         self.membership.subscribe(subscription)
         self._wake.set()

@@ -8,7 +8,7 @@ never goes back, in ms.
                                                          ^------------- new target -------------------'
 
 A fenced member loses what it holds and joins again. One whose program does not poll is STALE: it has left, and joins
-again with the next poll. What the coordinator refuses for good is FATAL, until the program has been told of it.
+again with the next poll. What the coordinator refuses permanently is FATAL, until the program has been told of it.
 
 One action is under way at a time, and it changes what is assigned only when it is `done`: what was given to the program
 is taken from it before the member joins again, whatever happens meanwhile.
@@ -92,7 +92,7 @@ class Membership:
         self._may_be_known = False
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Joins with this subscription, or goes on with it instead of the one before."""
+        """Joins with this subscription, or continues with it instead of the one before."""
         self.subscription = subscription
         if self.state is MembershipState.UNSUBSCRIBED:
             self._join()
@@ -172,7 +172,7 @@ class Membership:
         self._heartbeat_at_ms = 0
 
     def fail(self, error: RaykaError) -> None:
-        """The member can't go on: the next poll raises the error."""
+        """The member can't continue: the next poll raises the error."""
         if self.state is MembershipState.LEAVING:
             return
         was_in_group = self.state in _IN_GROUP

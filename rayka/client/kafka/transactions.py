@@ -127,7 +127,7 @@ class KafkaTransactionAdmin:
     ) -> list[ProducerDescription]:
         """Transactions that are open in a partition and unknown to their coordinator, so that nothing ends them.
 
-        Only those are looked at whose producer has written nothing for `longest_timeout_ms`: a coordinator has aborted
+        Only those are examined whose producer has written nothing for `longest_timeout_ms`: a coordinator has aborted
         what is open for longer.
         """
         before_ms = time.time() * 1000 - longest_timeout_ms

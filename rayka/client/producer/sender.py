@@ -8,7 +8,7 @@ order. So a retry never overtakes another batch, and is never overtaken.
 An idempotent producer numbers the records of each partition, and a batch keeps its numbers for as long as its outcome
 is not known, so the leader can tell a repeated batch from a new one (KIP-98). Giving up on a numbered batch leaves a
 gap in the sequence. The leader refuses what comes after a gap, which proves that none of it was appended: then it is
-safe to number the batches anew, from 0 in the next producer epoch (KIP-360). Requests reach a leader in the order in
+safe to number the batches again, from 0 in the next producer epoch (KIP-360). Requests reach a leader in the order in
 which they were sent, even where their answers come too late. A leader that does not know the producer, or has
 forgotten it, takes any sequence for the first one; so the first batch of an epoch, or after a long silence, is sent
 alone.
@@ -361,7 +361,7 @@ class Sender:
         self._loop.call_later(pause_ms / 1000, self._resend, queue)
 
     def _resend(self, queue: PartitionQueue) -> None:
-        """Go on: first with what is in flight, then with what is new."""
+        """Continue: first with what is in flight, then with what is new."""
         if self._is_closed or not self._has_producer_id(queue):
             return
         queue.is_muted = False

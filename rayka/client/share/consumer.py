@@ -113,7 +113,7 @@ class AsyncShareConsumer(AsyncClosing):
 
     @at_home
     async def poll_more(self, timeout_ms: float, max_records: int | None = None) -> list[ShareRecord]:
-        """As `poll`, for a program that holds records of earlier polls, and goes on to hold them.
+        """As `poll`, for a program that holds records of earlier polls, and continues to hold them.
 
         With `acquire_mode` `record_limit` there are no more than `max_records`.
         """
@@ -155,7 +155,7 @@ class AsyncShareConsumer(AsyncClosing):
         self._given = set()
 
     async def _fetched(self, wait_s: float, max_records: int) -> list[ShareRecord]:
-        """The records of a fetch, which goes on when its poll is cancelled: then the next poll takes it up."""
+        """The records of a fetch, which continues when its poll is cancelled: then the next poll takes it up."""
         if self._fetching is None:
             self._fetching = self._start(self._fetch(wait_s, max_records))
         fetching = self._fetching

@@ -31,7 +31,7 @@ from rayka.gateway.ports import Broker
 logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.2
-"""How often the topics are looked at for what passes a filter: at an image that is here already."""
+"""How often the topics are examined for what passes a filter: at an image that is here already."""
 BATCH_RECORDS = 500
 _SHUTDOWN_TIMEOUT_MS = 30_000
 _MAX_STREAMS = 1_000
@@ -40,7 +40,7 @@ _MAX_STREAMS = 1_000
 class AsyncStream(AsyncIterator[ConsumerRecord]):
     """The records of some partitions, for one task. No other stream has these partitions.
 
-    Iteration ends when no record came for `consumer_timeout_ms`, and can then be repeated. It ends for good when the
+    Iteration ends when no record came for `consumer_timeout_ms`, and can then be repeated. It ends permanently when the
     connector is shut down.
     """
 

@@ -47,7 +47,7 @@ class StoreAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceStaticMember:
-    """A static member came back with a new id while the generation goes on; if the append fails the old id stays."""
+    """A static member came back with a new id while the generation continues; if the append fails the old id stays."""
 
     update: UpdateClassicGroup
     previous_leader: str

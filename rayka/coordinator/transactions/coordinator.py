@@ -7,7 +7,7 @@ The life of a transaction:
 
 The outcome is decided when the Prepare record is in the log; from then on nothing changes it. A coordinator that loads
 a Prepare record asks for the markers again, which readers do not mind. Kafka's pending states are not needed here, as a
-record is in the log before the next request is looked at: PrepareEpochFence is passed on the way to PrepareAbort.
+record is in the log before the next request is examined: PrepareEpochFence is passed on the way to PrepareAbort.
 
 `take_markers` gives the shell the markers to write once the log is durable; `markers_written` ends the transaction.
 """
@@ -265,7 +265,7 @@ class TransactionCoordinator:
     def _fence(
         self, request: InitProducerIdRequest, metadata: TransactionMetadata, now: Now
     ) -> Result[ProducerIdResponse]:
-        """Abort the transaction, whose producer is replaced, and go on when that is done.
+        """Abort the transaction, whose producer is replaced, and continue when that is done.
 
         Kafka lets an old epoch do this too; here a request that was delayed can't abort a later transaction.
         """

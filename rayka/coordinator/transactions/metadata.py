@@ -4,7 +4,7 @@ A transition returns the next value and changes nothing; what may happen in whic
 
 Producer epochs end at 32767, which only fences: no client is ever given it. With transaction version 2 (KIP-890) each
 end of a transaction moves to the next epoch. Where that would be the last, the markers are written with it, and the
-producer goes on with a new id, which was chosen beforehand, from epoch 0.
+producer continues with a new id, which was chosen beforehand, from epoch 0.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TransactionMetadata:
         return self.is_epoch_exhausted and expected_epoch in (NO_PRODUCER_EPOCH, self.producer_epoch, last)
 
     def increment_epoch(self, timeout_ms: int, expected_epoch: int, now_ms: int) -> TransactionMetadata:
-        """A producer begins, or goes on after an error with the epoch that it had (KIP-360), else -1.
+        """A producer begins, or continues after an error with the epoch that it had (KIP-360), else -1.
 
         A producer that repeats its request gets the same epoch. Raises PRODUCER_FENCED for any other epoch.
         """
@@ -138,7 +138,7 @@ class TransactionMetadata:
         )
 
     def fence(self, now_ms: int) -> TransactionMetadata:
-        """Abort against the producer's will, in the next epoch. If no other takes its place, it may go on in that."""
+        """Abort in the next epoch. Unless another producer replaces this one, it may continue in that epoch."""
         return self._move(
             PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH),

@@ -38,9 +38,9 @@ class ProducerIdResponse:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerIdRequest(TransactionRequest[ProducerIdResponse]):
-    """A producer begins. With an id and epoch it goes on after an error, unless another has taken its place (KIP-360).
+    """A producer begins. With an id and epoch it continues after an error, unless another has replaced it (KIP-360).
 
-    While the transaction of before is ended the request waits up to `max_wait_ms`; then CONCURRENT_TRANSACTIONS.
+    While its last transaction is being ended, the request waits up to `max_wait_ms`; then CONCURRENT_TRANSACTIONS.
     """
 
     transactional_id: str

@@ -73,7 +73,7 @@ class Context:
             self.fetch_max_bytes = config["fetch.max.bytes"]
 
     def add(self, connection: ClientConnection) -> str | None:
-        """A connection has begun; returns why it may not go on, None if it may."""
+        """A connection has begun; returns why it may not continue, None if it may."""
         has_moved = connection.affinity.moves > 0
         refusal = self.connection_counts.add(connection.client_host, self.limits, has_moved=has_moved)
         if refusal is None:

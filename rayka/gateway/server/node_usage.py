@@ -48,7 +48,7 @@ class _Counters:
         self.sketch = view[_SKETCH_OFFSET:].cast("I")
 
     def take(self, other: _Counters) -> None:
-        """Go on from the counts of `other`."""
+        """Continue from the counts of `other`."""
         self._memory[:] = other._memory[:]
 
     @property

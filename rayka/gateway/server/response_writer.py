@@ -169,7 +169,7 @@ class ResponseWriter:
         else:
             self._transport.write(piece[:size])
             if self._transport.get_write_buffer_size():
-                self._context.piece = bytearray(PIECE_BYTES)  # the transport goes on using the old one
+                self._context.piece = bytearray(PIECE_BYTES)  # the transport continues using the old one
         return size
 
     def _is_large(self, part: Part) -> bool:
@@ -202,7 +202,7 @@ class ResponseWriter:
             self._keep_queue()
 
     def _socket_has_room(self) -> None:
-        """Send more. The loop goes on telling of room as long as the socket is full again each time."""
+        """Send more. The loop keeps reporting room as long as the socket is full again each time."""
         self._is_full = False
         self._progressed()
         self._continue()

@@ -53,7 +53,7 @@ def next_ranges(
 
 
 def raise_or_log(losses: Sequence[DataLoss], fail_on_data_loss: bool) -> None:
-    """Raise RaykaError with the code of the first loss, or log each if the query may go on."""
+    """Raise RaykaError with the code of the first loss, or log each if the query may continue."""
     if losses and fail_on_data_loss:
         lost = "; ".join(map(str, losses))
         raise RaykaError(losses[0].code, f"{lost}. Set failOnDataLoss=false to continue with the records that are left")

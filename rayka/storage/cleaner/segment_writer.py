@@ -30,7 +30,7 @@ from rayka.types import NO_TIMESTAMP
 
 
 class SegmentWriter:
-    """Makes the files anew. Methods raise OSError; then, or when it is not wanted any more, `discard` removes them."""
+    """Creates new files. Methods raise OSError; then, or when it is not wanted any more, `discard` removes them."""
 
     def __init__(self, files: RealFiles, directory: str, base_offset: int, index_bytes: int) -> None:
         self.base_offset = base_offset

@@ -1,5 +1,4 @@
-"""Lists of bytes as columns, read by compiled code where the objects lie: no byte is copied, and no item is looked at
-by Python.
+"""Lists of bytes as columns, read by compiled code in place: no byte is copied, and Python accesses no item.
 
 CPython's layout of lists and bytes is the same from 3.11 to 3.13. Where it is another one, as in builds without a GIL,
 `address_items` says so and the items are joined instead.

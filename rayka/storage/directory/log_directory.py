@@ -1,10 +1,9 @@
-"""A log directory: the logs of one process, the checkpoints over them, and the marks of how it was left.
+"""A log directory: the logs of one process, their checkpoints, and the markers of the last stop.
 
-One process holds the directory, by the lock on `.lock`. After a clean stop the marker
-`.kafka_cleanshutdown` says that nothing needs recovery. After any other stop the `BootRecord` tells whether the kernel
-has run on since: then everything that a write took is still there.
-What an OSError does to the directory and its logs is decided in `disk_state`. A directory is used by one thread at a
-time; its logs may be appended to and read in another thread meanwhile.
+One process holds the directory, with the lock on `.lock`. After a clean stop the marker `.kafka_cleanshutdown` says
+that no log needs recovery. After any other stop the `BootRecord` tells whether the machine has rebooted; if not,
+everything that was written is still there. `disk_state` decides what an OSError does to the directory and its logs. A
+directory is used by one thread at a time; at the same time another thread may append to its logs and read them.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ PROBE_BYTES = 1 << 20
 
 
 class LogDirectory:
-    """Open and locked. Methods raise KAFKA_STORAGE_ERROR for an OSError, and when the disk is offline.
+    """An open and locked log directory. Methods raise KAFKA_STORAGE_ERROR for an OSError, and when the disk is offline.
 
-    `partitions` are those found at the start, with their topic ids; `strays` the directories that are
-    not partitions, which are left alone.
+    `partitions` are those found at the start, with their topic ids; `strays` are the directories that are not
+    partitions, which stay untouched.
     """
 
     def __init__(self, path: str, files: RealFiles, lock: int, properties: MetaProperties | None, now_ms: int) -> None:
@@ -80,10 +79,10 @@ class LogDirectory:
     def open(
         cls, path: str, files: RealFiles, *, now_ms: int, properties: MetaProperties | None = None
     ) -> LogDirectory:
-        """Lock and read the directory, which is made if it is not there.
+        """Lock and read the directory; create it if it does not exist.
 
-        `properties` are checked against `meta.properties`, or written there. Raises BlockingIOError while
-        another process holds the directory, INCONSISTENT_CLUSTER_ID, KAFKA_STORAGE_ERROR.
+        `properties` are checked against `meta.properties`, or written there. Raises BlockingIOError while another
+        process holds the directory, INCONSISTENT_CLUSTER_ID, KAFKA_STORAGE_ERROR.
         """
         path = os.path.abspath(path)
         try:
@@ -122,12 +121,12 @@ class LogDirectory:
         self.disk.check_readable()
 
     def failed(self, error: OSError) -> RaykaError:
-        """Let the state of the disk follow from an error."""
+        """Update the state of the disk after an error."""
         return self.disk.failed(error)
 
     @storing
     def probe(self) -> None:
-        """Write, flush and read a file, and make up for what `opened` could not do; then appends are taken again.
+        """Write, flush and read a file, and repeat `opened` if it failed; then appends are accepted again.
 
         Does nothing unless the disk is failing. Raises KAFKA_STORAGE_ERROR while it still is.
         """
@@ -147,9 +146,9 @@ class LogDirectory:
 
     @storing
     def check_records(self, records: FileSlice) -> int:
-        """Read records that somebody could not read, so that an error of the disk counts; their size.
+        """Read records whose read failed elsewhere, so that an error of the disk counts; returns their size.
 
-        Those of another directory, or of a segment that is gone meanwhile, are not looked at: 0.
+        Returns 0 for records of another directory, or of a segment that no longer exists.
         """
         if os.path.dirname(os.path.dirname(records.path)) != self.path or not self._files.exists(records.path):
             return 0
@@ -170,7 +169,7 @@ class LogDirectory:
         self, topic_partition: TopicPartition, topic_id: uuid.UUID | None, config: LogConfig, *, now_ms: int,
         jitter: float = 0.0, producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> Log:  # fmt: skip
-        """Open the log of a partition, recovering it if need be, or make a new one.
+        """Open the log of a partition, recovering it if necessary, or create a new one.
 
         Files of another topic id under the same name are set aside as stray: their topic was deleted.
         """
@@ -238,7 +237,7 @@ class LogDirectory:
         return self._file(name)
 
     def _bring_back(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
-        """The metadata knows a topic again whose files were set aside. How they were left is not known any more."""
+        """Take back files that were set aside, if the metadata knows their topic again. Their last stop is unknown."""
         name = stray_name(topic_partition, topic_id)
         if topic_id is not None and topic_partition not in self.partitions and name in self.strays:
             self._cleaned_offsets[topic_partition] = 0  # it may have been compacted: then offsets are missing
@@ -259,7 +258,7 @@ class LogDirectory:
         self._files.sync_path(self.path)
 
     def _forget(self, topic_partition: TopicPartition) -> None:
-        """The files follow before another log gets this name: after a crash it would have the offsets of this one."""
+        """Drop a partition. `checkpoint` must follow before another log gets its name, and with it these offsets."""
         self._gone.add(topic_partition)
         self._logs.pop(topic_partition, None)
         self.partitions.pop(topic_partition, None)
@@ -268,7 +267,7 @@ class LogDirectory:
 
     @storing
     def opened(self) -> None:
-        """The logs are recovered and writing begins: from now on only `close` makes a stop a clean one."""
+        """The logs are recovered and writing begins: from now on a stop is clean only after `close`."""
         self._begin_writing()
 
     def _begin_writing(self) -> None:
@@ -279,7 +278,7 @@ class LogDirectory:
 
     @storing
     def delete_log(self, log: Log, unique: str) -> None:
-        """Rename the log's directory to `<topic>-<partition>.<unique>-delete`; after `file.delete.delay.ms` it goes."""
+        """Rename the log's directory to `<topic>-<partition>.<unique>-delete`; it is removed after the delay."""
         log.release()
         self._delete(log.topic_partition, unique, log.config.file_delete_delay_ms)
 
@@ -332,14 +331,14 @@ class LogDirectory:
     # -- compaction -----------------------------------------------------------------------------
 
     def cleaned_offset(self, topic_partition: TopicPartition) -> int | None:
-        """Below which offset a log was compacted, None if it never was."""
+        """The offset below which a log was compacted; None if it never was."""
         return self._cleaned_offsets.get(topic_partition)
 
     @storing
     def write_cleaned_offset(self, log: Log, offset: int) -> None:
-        """Note that a log is compacted below `offset`; with its log start offset, that compaction is about to begin.
+        """Record that a log is compacted below `offset`; the log start offset means that compaction is about to begin.
 
-        After an error it counts as not noted: no compaction begins of which a recovery would not know.
+        After an error nothing is recorded, so no compaction begins that recovery would not know of.
         """
         if self._open([log]):
             offsets = self._cleaned_offsets | {log.topic_partition: offset}
@@ -348,7 +347,7 @@ class LogDirectory:
 
     @storing
     def prepare_replacement(self, log: Log, replacement: Replacement) -> bool:
-        """Make ready to put a cleaned segment in place; False if the log is gone."""
+        """Prepare to put a cleaned segment in place; False if the log no longer exists."""
         if not self._open([log]):
             return False
         replacement.prepare()
@@ -366,9 +365,9 @@ class LogDirectory:
 
     @storing
     def discard_cleaned(self, log: Log) -> None:
-        """Remove the cleaned segments that no replacement has taken up; nothing writes to them any more.
+        """Remove the cleaned segments that no replacement has used; nothing writes to them any more.
 
-        Else a replacement above them would count as unfinished after a crash.
+        Otherwise a replacement above them would count as unfinished after a crash.
         """
         if self._open([log]):
             for name in self._files.list(log.directory):
@@ -376,7 +375,7 @@ class LogDirectory:
                     self._files.remove_if_present(os.path.join(log.directory, name))
 
     def _open(self, logs: Iterable[Log]) -> list[Log]:
-        """Without those that were deleted meanwhile: another topic of that name must not get their offsets."""
+        """The logs that still exist: a topic created again must not get the offsets of a deleted one."""
         return [log for log in logs if self._logs.get(log.topic_partition) is log]
 
     def _write_offsets(self, name: str) -> None:
@@ -400,5 +399,5 @@ class LogDirectory:
 
     @storing
     def space(self) -> tuple[int, int]:
-        """Bytes of the file system in all, and those that can still be written."""
+        """The size of the file system, and its free space, in bytes."""
         return self._files.space(self.path)

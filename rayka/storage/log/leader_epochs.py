@@ -88,7 +88,7 @@ class LeaderEpochs:
         self._keep(lambda entry: entry.start_offset < end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended at or before `start_offset`, until `write` in memory alone.
+        """Forget epochs that ended at or before `start_offset`, only in memory until `write`.
 
         The epoch that it lies in begins there now.
         """

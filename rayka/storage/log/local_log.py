@@ -22,7 +22,7 @@ from rayka.storage.segments.spare import SpareFile
 from rayka.types import FileSlice
 
 REMEMBERED_PLACES = 64
-"""Places at which readers will go on, for as many of them."""
+"""Places at which readers will continue, for as many of them."""
 
 LogOffsetMetadata = tuple[Segment, int]
 """A segment and a position in it: where a batch begins, or the end."""
@@ -146,7 +146,7 @@ class LocalLog:
     def _cut(self, segment: Segment, position: int, max_bytes: int, min_one_message: bool) -> int:
         """The size of a read that `max_bytes` ends: a part of the first batch alone would be of no use to a reader.
 
-        It ends with a whole batch where the index knows one. The next read will go on there.
+        It ends with a whole batch where the index knows one. The next read will continue there.
         """
         first = segment.batch_at(position)
         if first is None:
@@ -182,7 +182,7 @@ class LocalLog:
         return segment is None or position != records.position + records.size or segment.path != records.path
 
     def remember(self, offset: int, place: LogOffsetMetadata) -> None:
-        """A reader will go on here."""
+        """A reader will continue here."""
         self._places[offset] = place
         if len(self._places) > REMEMBERED_PLACES:
             del self._places[next(iter(self._places))]

@@ -5,7 +5,7 @@
 2. The segments, with their indexes.
 3. After an unclean stop, from the recovery point on: cut at the first damage, drop the segments after it,
    rebuild the indexes. While the kernel has not gone down since (`same_boot`), every byte that a write took
-   is still there, so only the end is looked at and the indexes are believed if they make sense. A segment that
+   is still there, so only the end is examined and the indexes are believed if they make sense. A segment that
    is read as a whole is read once: damage, indexes and producers in one pass.
 4. The log start offset, the leader epochs and the producers are brought in line with what is there.
 

@@ -60,7 +60,7 @@ class Replacement:
             raise
 
     def _discard(self) -> None:
-        """Remove the new files. The log goes last: without it an index would be taken for that of the old log."""
+        """Remove the new files. The log goes last: without it an index would be mistaken for that of the old log."""
         self.segment.close()
         for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):
             for path in reversed(self.segment.paths):

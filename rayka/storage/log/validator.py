@@ -1,6 +1,6 @@
 """What batches must be before a leader appends them, and the changes that topic configs ask for.
 
-The usual batch is checked by its header and CRC alone. Records are looked at only where a config speaks of them: on
+The usual batch is checked by its header and CRC alone. Records are examined only where a config speaks of them: on
 a compacted topic (keys), with `message.timestamp.before.max.ms`, with a bound on decompressed records, and to name
 those whose timestamp is too far in the future. That work is done in the event loop, so it is bounded for each batch.
 """

@@ -19,7 +19,7 @@ class DirectoryStore:
     """`RemoteStore` in a directory. An object is flushed before it gets its name, and names are flushed too.
 
     A directory without its marker is an error, not an empty store, and so is one that goes away, or another one in its
-    place. Only `create` writes the marker: a mount point that is looked at too early must not get one.
+    place. Only `create` writes the marker: a mount point that is examined too early must not get one.
     """
 
     def __init__(self, files: RealFiles, path: str) -> None:

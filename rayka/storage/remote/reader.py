@@ -35,7 +35,7 @@ class ReaderLimits(NamedTuple):
 
 
 class NextChunk(NamedTuple):
-    """Where a reader will go on that reads everything."""
+    """Where a reader will continue that reads everything."""
 
     segment: RemoteLogSegmentMetadata
     position: int

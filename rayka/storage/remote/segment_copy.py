@@ -62,7 +62,7 @@ class SegmentCopy(NamedTuple):
 
 
 def _indexes(files: RealFiles, segment: Segment, size: int) -> tuple[bytes, bytes]:
-    """The offset index and the time index, made anew if those on the disk are missing or do not fit the batches.
+    """The offset index and the time index, made again if those on the disk are missing or do not fit the batches.
 
     A log finds its records in spite of a wrong entry. Who reads the copy has nothing else to go by.
     """

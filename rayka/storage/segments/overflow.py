@@ -36,7 +36,7 @@ class OverflowedSegments:
     def split(self, base_offsets: list[int]) -> Iterator[set[str]]:
         """Split the segments that need it; of each, the names of the files that are to take its place now.
 
-        Only a segment is looked at whose successor, of these `base_offsets`, is too far away.
+        Only a segment is examined whose successor, of these `base_offsets`, is too far away.
         """
         for base_offset, following in pairwise(base_offsets):
             if following - base_offset > MAX_RELATIVE_OFFSET + 1:

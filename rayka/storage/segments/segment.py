@@ -200,7 +200,7 @@ class Segment:
             raise
 
     def index_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Note a batch that was written: largest timestamp, and an index entry each interval. Works in memory alone."""
+        """Note a batch that was written: largest timestamp, and an index entry each interval. Works only in memory."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = last_offset

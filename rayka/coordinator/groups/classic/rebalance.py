@@ -169,7 +169,7 @@ class Rebalance:
     def abandon_assignment(self, changes: ClassicChanges, error: ErrorCode) -> None:
         """The generation will not complete: all who wait for their part get the error.
 
-        Members keep the assignments of the generation before. A cooperative member goes on reading its partitions, so
+        Members keep the assignments of the generation before. A cooperative member continues reading its partitions, so
         they must not go to anybody else if the group becomes a consumer group now.
         """
         for member in list(changes.group.members.values()):

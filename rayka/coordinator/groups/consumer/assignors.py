@@ -103,7 +103,7 @@ class _Balance:
     chains (a gives one to b, b another to c) from a member to one that has at least two fewer, until there is no such
     chain. No assignment is more even than one without such a chain (Harvey et al., Semi-matchings, 2006).
 
-    Members with the same subscription are looked at together, since one may get what another may: of each subscription
+    Members with the same subscription are examined together, since one may get what another may: of each subscription
     the least loaded member is known.
     """
 

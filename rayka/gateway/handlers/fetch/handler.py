@@ -142,7 +142,7 @@ class Fetch:
         return max(round((self._deadline - self._context.loop.time()) * 1000), 0)
 
     def _when_done(self, future: Future[T], go_on: Callable[[T], None]) -> None:
-        """Go on when the leaders have answered. The future is cancelled when the client leaves."""
+        """Continue when the leaders have answered. The future is cancelled when the client leaves."""
         pending = self._pending
 
         def done(future: Future[T]) -> None:

@@ -20,7 +20,7 @@ from rayka.errors import ErrorCode
 from rayka.types import AppendRequest, AppendResult, TopicPartition
 
 EXPIRY_S: Final = 10.0
-"""A producer that has given a batch up without a new epoch goes on after this long."""
+"""A producer that has given a batch up without a new epoch continues after this long."""
 _MOST: Final = 1000
 _PRODUCER: Final = struct.Struct(">43x q h i")
 _SEQUENCES: Final = 1 << 31

@@ -1,4 +1,4 @@
 """Message versions that kio lacks: those that Kafka 4 dropped, and ApiVersions 5.
 
-Field annotations are looked at when a reader is made, so these modules do without postponed evaluation.
+Field annotations are examined when a reader is made, so these modules do without postponed evaluation.
 """
