@@ -15,7 +15,6 @@ class GroupTimer(enum.Enum):
     REBALANCE = "rebalance"
     MEMBER_JOIN = "member join"
     MEMBER_SYNC = "member sync"
-    ASSIGNMENT = "assignment"
     OFFSETS = "offsets"
 
 
