@@ -100,15 +100,19 @@ class Consumer(Shell[AsyncConsumer], Closing):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         pending = self._core.pending
-        next_made = pending.made.popleft
+        made, drop_next = pending.made, pending.made.popleft
         while True:
             try:
-                record = next_made()
+                record = made[0]
+                drop_next()
             except IndexError:
                 if not pending.make() and not self._fill():
                     return
-            else:
-                yield record
+                continue
+            except BaseException:  # Ctrl-C, as soon as it was dropped
+                made.appendleft(record)
+                raise
+            yield record
 
     def _fill(self) -> bool:
         """More records for iteration; False at the end of `consumer_timeout_ms`."""

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,31 @@ def test_an_interrupt_while_records_are_made_loses_none() -> None:
     assert pending.first_offsets() == {EVENTS: 0}
     assert [pending.popleft() for _ in made] == made
     assert not pending
+
+
+class InterruptedDeque(deque[ConsumerRecord]):
+    """Ctrl-C comes when the fifth record has just been taken out."""
+
+    count = 0
+
+    def popleft(self) -> ConsumerRecord:
+        record = super().popleft()
+        self.count += 1
+        if self.count == 5:
+            raise KeyboardInterrupt
+        return record
+
+
+def test_an_interrupt_of_iteration_loses_no_record(cluster: Cluster) -> None:
+    """As in a notebook, where the program then goes on with the same consumer."""
+    fill(cluster, 10)
+    with reader(cluster, consumer_timeout_ms=300) as consumer:
+        consumer._core.pending.made = InterruptedDeque()
+        given: list[ConsumerRecord] = []
+        with pytest.raises(KeyboardInterrupt):
+            given.extend(consumer)
+        assert consumer.position(EVENTS) == 4
+        assert numbers([*given, *consumer]) == [*range(10)]
 
 
 def test_poll_is_bounded(cluster: Cluster) -> None:
