@@ -61,7 +61,7 @@ def session(
     executors: int = 1,
     executor_cores: int = 2,
     executor_memory: str = "1g",
-    configs: Mapping[str, str] | None = None,
+    configs: Mapping[str, str | int | float] | None = None,
 ) -> SparkSession:
     """Start Spark with its executors as actors of this program's Ray cluster. A program has one session.
 
@@ -77,7 +77,7 @@ def session(
         take_token()  # Java starts with the environment of this moment
     sizes = {"instances": executors, "cores": executor_cores, "memory": executor_memory}
     given = {f"spark.executor.{name}": str(size) for name, size in sizes.items()}
-    driver = Driver(_with_java_options({**_DEFAULTS, NAMESPACE: namespace, **(configs or {}), **given}))
+    driver = Driver(_with_java_options(texts({**_DEFAULTS, NAMESPACE: namespace, **(configs or {}), **given})))
     ray_cluster = RayCluster.here(namespace)
     require_java_on_ray(find_controller(namespace))
     has_tables = driver.settings.get(TABLES, _has_tables(ray_cluster)) == "true"
@@ -145,6 +145,11 @@ def _require_broker(namespace: str) -> None:
     require_ray()
     if ray.is_initialized():
         find_controller(namespace)
+
+
+def texts(settings: Mapping[str, str | int | float]) -> dict[str, str]:
+    """Settings as Spark writes them: flags in lower case."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
 
 
 def _with_java_options(settings: dict[str, str]) -> dict[str, str]:

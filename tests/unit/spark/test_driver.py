@@ -11,7 +11,7 @@ from pyspark import SparkContext
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.spark.driver import forget_java, java_has_ended
-from rayka.spark.sessions import missing_resources, session
+from rayka.spark.sessions import missing_resources, session, texts
 
 
 @pytest.fixture
@@ -55,3 +55,11 @@ def test_a_session_does_not_take_a_spark_that_the_program_has_started_otherwise(
     with pytest.raises(RaykaError, match="Spark runs already") as refused:
         session()
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_settings_may_be_numbers_and_flags_as_for_spark_itself():
+    assert texts({"spark.sql.shuffle.partitions": 4, "spark.ui.enabled": False, "spark.app.id": "a"}) == {
+        "spark.sql.shuffle.partitions": "4",
+        "spark.ui.enabled": "false",
+        "spark.app.id": "a",
+    }
