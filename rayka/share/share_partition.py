@@ -1,19 +1,19 @@
 """A share-partition: the records of one partition that one share group has in flight, on the partition's leader.
 
 A member acquires records under a lock, and acknowledges them. An acknowledgement is a transition with three steps: it
-starts here, `begin_write` hands it out to be persisted, and `end_write` commits it, or rolls it back. Until then its
-records can be neither acquired nor acknowledged again. One write is under way at a time, with everything that has
-gathered since the one before, so the share coordinator sees the changes in their order.
+starts here, `begin_write` returns it to be persisted, and `end_write` commits it or rolls it back. Until then its
+records can be neither acquired nor acknowledged again. Only one write is in progress at a time. It has all changes
+since the last one, so the share coordinator sees the changes in their order.
 
-In a group with a dead-letter queue, records that would be archived are ARCHIVING first, and that is persisted.
-`take_dead_letters` hands them out, and `dead_lettered` archives them. A later leader finds those that are still
-ARCHIVING and hands them out again, so each one is in the queue at least once (KIP-1191).
+In a group with a dead-letter queue, records that would be archived first become ARCHIVING, and this state is persisted.
+`take_dead_letters` returns them, and `dead_lettered` archives them. A later leader finds records that are still
+ARCHIVING and returns them again, so each one is in the queue at least once (KIP-1191).
 
-A lock that expires changes the state at once, and the change is persisted with the next write (KIP-932): should that
-fail, a later leader delivers the records as if the lock had never been.
+When a lock expires, the state changes at once, and the change is persisted with the next write (KIP-932). If that write
+fails, a later leader delivers the records as if the lock had never existed.
 
-A record that is released may have to wait for its next delivery: by the delay that the member asks for, else by the
-retry backoff of the group. Until then it is passed over. The delay is persisted with the state (rayka's own).
+A released record may have to wait for its next delivery: for the delay that the member asks for, or else for the
+group's retry backoff. Until then it is skipped. The delay is persisted with the state (rayka's own).
 
 Time is an argument, in milliseconds of a clock that never goes back.
 """
@@ -62,7 +62,7 @@ class DeadLetters:
 
 
 class Change(NamedTuple):
-    """What a batch is to become. `headers` are for its dead letters."""
+    """The next state of a batch. `headers` are for its dead letters."""
 
     batch: InFlightBatch
     state: RecordState
@@ -72,7 +72,7 @@ class Change(NamedTuple):
 
     @property
     def state_batch(self) -> PersistedBatch:
-        """What is persisted of it."""
+        """The state that is persisted."""
         batch = self.batch
         return PersistedBatch(batch.first_offset, batch.last_offset, self.state, self.delivery_count, self.available_ms)
 
@@ -86,7 +86,7 @@ class Write:
 
 
 class SharePartition:
-    """The state of a share-partition. Raises ValueError if the persisted state makes no sense."""
+    """The state of a share-partition. Raises ValueError if the persisted state is invalid."""
 
     def __init__(self, state: PersistedState, config: ShareGroupConfig) -> None:
         self.config = config
@@ -187,11 +187,11 @@ class SharePartition:
 
     @property
     def _archived(self) -> RecordState:
-        """What becomes of a record that is not delivered any more though nobody accepted it."""
+        """The state of a record that is not delivered any more, although no member accepted it."""
         return ARCHIVING if self.config.dead_letter_topic else ARCHIVED
 
     def depth(self, log_end_offset: int) -> ShareDepth:
-        """How much there is to do, if the log ends for the group at `log_end_offset`."""
+        """The number of available and acquired records, if the log ends for the group at `log_end_offset`."""
         new_count = max(0, log_end_offset - self.end_offset)
         return ShareDepth(self._batches.waiting_count + new_count, self._batches.acquired_count, self.start_offset)
 
@@ -200,9 +200,9 @@ class SharePartition:
     ) -> Transition:
         """Give back the records that the member holds: all when its session has ended, else those within `offsets`.
 
-        A member that leaves has acknowledged what it gave to its program; the rest was not delivered and does not
-        count as such. When a connection is lost nobody knows, and the delivery counts: a record that crashes every
-        consumer must come to its limit.
+        A member that leaves has acknowledged the records that it gave to its program; the others were not delivered and
+        do not count as deliveries. When a connection is lost, this is unknown, and the delivery counts: a record that
+        crashes every consumer must reach its limit.
         """
         changes = []
         for batch in self._batches if offsets is None else self._batches.cut_out_all(offsets):
@@ -266,7 +266,7 @@ class SharePartition:
             self._batches.last_delayed_offset = max(self._batches.last_delayed_offset, batch.last_offset)
 
     def begin_write(self) -> Write | None:
-        """What to persist now; None if there is nothing, or while a write is under way."""
+        """What to persist now; None if there is nothing, or while a write is in progress."""
         if self._write is not None or not (self._transitions or self._unpersisted):
             return None
         transitions, self._transitions = tuple(self._transitions), []
@@ -281,10 +281,10 @@ class SharePartition:
         return self._write
 
     def end_write(self, error: RaykaError | None, now_ms: int) -> None:
-        """The write is durable, or has failed: its transitions are committed or rolled back.
+        """The write is durable, or has failed: commit its transitions, or roll them back.
 
-        After a failure, records whose lock has expired meanwhile are taken back, and those that are in the dead-letter
-        queue already wait for the next write.
+        After a failure, records whose lock has expired in the meantime become available, and those that are already in
+        the dead-letter queue wait for the next write.
         """
         assert self._write is not None, "no write is under way"
         write, self._write = self._write, None
@@ -337,7 +337,7 @@ class SharePartition:
         return True
 
     def describe(self, now_ms: int) -> tuple[InFlightRecords, ...]:
-        """The records in flight, by runs in the same state. Transitions under way do not count yet."""
+        """The records in flight, as ranges in the same state. Transitions in progress do not count yet."""
         return tuple(
             InFlightRecords(
                 batch.first_offset, batch.last_offset, batch.state, batch.delivery_count, batch.member_id,
@@ -347,7 +347,7 @@ class SharePartition:
         )  # fmt: skip
 
     def validate_state(self) -> None:
-        """Check what must always hold. Raises AssertionError."""
+        """Check the invariants. Raises AssertionError."""
         self._batches.validate_state()
         under_way = self._write.transitions if self._write is not None else ()
         transitions = {*self._transitions, *under_way}

@@ -1,8 +1,8 @@
 """Keeps the remote store in step with the logs that one partition actor leads: copies segments, and deletes them there.
 
-Neither the serving loop nor the disk thread waits for the store: a few threads of their own do. What is to be done, and
-in which order, is decided in `rayka.storage.remote`. Every `remote.log.manager.task.interval.ms` each partition is
-looked at; after a failure it is tried again alone, after a pause that grows.
+The event loop and the disk thread do not wait for the store; separate threads do. `rayka.storage.remote` decides which
+steps are necessary, and in which order. Each partition is checked every `remote.log.manager.task.interval.ms`. After a
+failure its check is repeated after a pause, which grows with each failure.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class RemoteLog:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def known(self, partition: Partition) -> RemotePartition:
-        """What is in the store of a partition that is led here. Raises RaykaError."""
+        """The segments in the store of a partition that this process leads. Raises RaykaError."""
         identity, leader_epoch = _identity(partition), partition.leader_epoch
         if self._loaded.get(identity) != (leader_epoch, self._topic.resets):
             remote = await self._topic.read(identity)
@@ -131,7 +131,7 @@ class RemoteLog:
         return self._topic.known(identity)
 
     def partitions_removed(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """The topic of these was deleted: delete what the store has of them."""
+        """The topic of these partitions was deleted: delete their segments in the store."""
         if self._topic.exists:
             for partition in partitions:
                 self._begin("delete", partition, partial(self._delete_partition, partition), lambda: True)

@@ -103,13 +103,14 @@ class ReplicaServer:
         self._marker_appends.coordinators[topic] = write
 
     def verify_with(self, verify: Verify) -> None:
-        """How to ask transaction coordinators."""
+        """Set how to ask transaction coordinators."""
         self._transactional_appends.verify = verify
 
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
-        """Append; answer at once, or after the flush that a topic asks for. Then wake readers that wait for records.
+        """Append; answer at once, or after the flush that the topic requires. Then wake readers that wait for records.
 
-        A batch that begins a transaction in its partition is appended when the coordinator has been asked.
+        A batch that begins a transaction in its partition is appended after the coordinator has confirmed the
+        transaction.
         """
         if params.transactional_id is None:
             self._append(requests, params, done)
@@ -258,12 +259,12 @@ class ReplicaServer:
         self._group_commit.flush(partitions)
 
     async def stop(self) -> None:
-        """Wait for the flush under way; leave other work on the disk to the next start."""
+        """Wait for the flush in progress; leave other disk work to the next start."""
         await self._group_commit.stop()
         await self._background.stop()
 
     def close(self) -> None:
-        """Nothing: the replicas live as long as their process."""
+        """Do nothing: the replicas live as long as their process."""
 
     def ask(self, request: LeaderRequest, done: Done, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Answer one of the rarer requests, now or later."""
@@ -316,7 +317,7 @@ class ReplicaServer:
             )
 
     def check_records(self, found: Iterable[FileSlice | bytes | None]) -> None:
-        """Read what could not be read elsewhere."""
+        """Read records whose read failed elsewhere."""
         for records in found:
             if isinstance(records, FileSlice):
                 self.ask(CheckRecords(records), lambda _: None)

@@ -66,9 +66,9 @@ class ReadableRecords(NamedTuple):
 
 
 class LeadSharePartition:
-    """`changed` is called when records may have become available or room for more; `lost` when this must be forgotten.
+    """Calls `changed` when records or room for more may be available, and `lost` when this object must be dropped.
 
-    `group_config` gives the newest settings of the group.
+    `group_config` returns the newest settings of the group.
     """
 
     def __init__(
@@ -218,9 +218,9 @@ class LeadSharePartition:
         return log.last_stable_offset if isolation_level is IsolationLevel.READ_COMMITTED else log.high_watermark
 
     def acquire(self, params: AcquireParams, max_bytes: int) -> tuple[tuple[AcquiredRecords, ...], FileSlice | None]:
-        """Acquire records, and say where they are. Raises RaykaError.
+        """Acquire records, and return their location. Raises RaykaError.
 
-        What holds no records for the group is passed over, and the log read again after it.
+        Batches without records for the group are skipped, and the log is read again after them.
         """
         core = self.core
         while (readable := self.readable(max_bytes)) is not None:
@@ -250,7 +250,7 @@ class LeadSharePartition:
     def release(
         self, member_id: str, *, were_delivered: bool, offsets: Sequence[tuple[int, int]] | None = None
     ) -> asyncio.Future[None]:
-        """Give back what the member holds, or of it these offsets, as `acknowledge`."""
+        """Give back the records that the member holds, or only these offsets, as `acknowledge`."""
         transition = self.core.release(member_id, were_delivered=were_delivered, offsets=offsets)
         return self._persist_transition(transition)
 
@@ -362,11 +362,11 @@ class LeadSharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no write and no dead letters are under way."""
+        """Whether no write and no dead letters are in progress."""
         return self._loading.done() and not self._waiting and not self._burials
 
     def close(self) -> None:
-        """Drop the state in memory; acknowledgements under way fail. The persisted state stays."""
+        """Drop the state in memory; acknowledgements in progress fail. The persisted state stays."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -35,7 +35,7 @@ _FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode
 
 
 class ActionKind(enum.Enum):
-    """What is done with partitions: given up in good order, taken up, or gone without asking."""
+    """What to do with partitions: revoke them, assign them, or report them as lost."""
 
     REVOKE = enum.auto()
     ASSIGN = enum.auto()
@@ -50,7 +50,7 @@ class Action(NamedTuple):
 
 
 class MembershipState(enum.Enum):
-    """Where the member is, named as in Kafka's own client."""
+    """The member's state, with the names of Kafka's own client."""
 
     UNSUBSCRIBED = enum.auto()
     JOINING = enum.auto()
@@ -92,14 +92,14 @@ class Membership:
         self._may_be_known = False
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Joins with this subscription, or continues with it instead of the one before."""
+        """Join with this subscription, or replace the earlier one by it."""
         self.subscription = subscription
         if self.state is MembershipState.UNSUBSCRIBED:
             self._join()
         self.hurry()
 
     def leave(self) -> None:
-        """Revokes all partitions and leaves: UNSUBSCRIBED once the coordinator has been told."""
+        """Revoke all partitions and leave: UNSUBSCRIBED once the coordinator has been informed."""
         self.subscription = Subscription()
         self._error = None
         if self.state is not MembershipState.UNSUBSCRIBED:
@@ -119,12 +119,12 @@ class Membership:
         return True
 
     def polled(self, now_ms: float) -> None:
-        """The program has left a poll and must be back in time."""
+        """The program has returned from a poll: the poll interval starts."""
         if self._max_poll_interval_ms is not None:
             self._poll_until_ms = now_ms + self._max_poll_interval_ms
 
     def expire(self, now_ms: float) -> bool:
-        """Whether the program took too long between two polls: then the member leaves the group just now."""
+        """Whether the program took too long between two polls, so that the member now leaves the group."""
         if not self._wants_polls or self._poll_until_ms is None or now_ms < self._poll_until_ms:
             return False
         self.state = MembershipState.STALE
@@ -132,7 +132,7 @@ class Membership:
         return True
 
     def next_deadline(self) -> float | None:
-        """When `heartbeat` or `expire` has something to do; None: not before something else happens."""
+        """When to call `heartbeat` or `expire` next; None: not before another event."""
         times = [self._poll_until_ms] if self._wants_polls else []
         if self._in_flight is None and self._may_speak:
             times.append(self._heartbeat_at_ms)
@@ -157,7 +157,7 @@ class Membership:
             self._accept(answer, now_ms)
 
     def failed(self, error: RaykaError, now_ms: float) -> None:
-        """The heartbeat was refused, or had no answer and may have arrived all the same."""
+        """The heartbeat was refused, or got no answer. Without an answer it may have arrived nevertheless."""
         sent = self._landed()
         self._sends_all = True
         if error.code.retriable:
@@ -182,7 +182,7 @@ class Membership:
             self._depart()
 
     def take_error(self) -> RaykaError | None:
-        """The error for the program, once all partitions are lost. The poll after that joins again."""
+        """The error for the program, once all partitions are lost. The next poll after that joins again."""
         if self._is_burdened:
             return None
         error, self._error = self._error, None
@@ -190,11 +190,11 @@ class Membership:
 
     @property
     def may_wait_for_topics(self) -> bool:
-        """Whether the target may have topics whose names are not known here yet."""
+        """Whether the target may have topics whose names are not yet known here."""
         return self.state is MembershipState.RECONCILING and self._under_way is None
 
     def next_action(self, name_of: TopicName) -> Action | None:
-        """The next thing to do, once the one before is `done` or `abandoned`."""
+        """The next action, once the last one is `done` or `abandoned`."""
         if self._under_way is None:
             self._under_way = self._choose(name_of)
             return self._under_way
@@ -214,7 +214,7 @@ class Membership:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether an action has been given out that is not `done`."""
+        """Whether an action was returned that is not `done` yet."""
         return self._under_way is not None
 
     def validate_state(self) -> None:

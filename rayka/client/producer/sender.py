@@ -1,17 +1,17 @@
 """Sends batches to their partitions, in order, until they are acknowledged or expire.
 
-Each partition has at most `max_in_flight` batches on their way, sent without waiting for one another. The window starts
-with the batch that waits longest, because the leader remembers only so many. When an answer says that a batch has to
-be sent again, the partition is muted until all answers are in; then the batches that are left are sent again, in their
-order. So a retry never overtakes another batch, and is never overtaken.
+Each partition has at most `max_in_flight` batches in flight, which do not wait for one another. The window starts with
+the oldest unacknowledged batch, because the leader remembers only so many batches. When a batch has to be sent again,
+its partition is muted until all answers have arrived. Then the remaining batches are sent again in their order. So a
+retry never overtakes another batch, and is never overtaken.
 
-An idempotent producer numbers the records of each partition, and a batch keeps its numbers for as long as its outcome
-is not known, so the leader can tell a repeated batch from a new one (KIP-98). Giving up on a numbered batch leaves a
-gap in the sequence. The leader refuses what comes after a gap, which proves that none of it was appended: then it is
-safe to number the batches again, from 0 in the next producer epoch (KIP-360). Requests reach a leader in the order in
-which they were sent, even where their answers come too late. A leader that does not know the producer, or has
-forgotten it, takes any sequence for the first one; so the first batch of an epoch, or after a long silence, is sent
-alone.
+An idempotent producer numbers the records of each partition. A batch keeps its sequence numbers as long as its outcome
+is unknown, so that the leader can tell a repeated batch from a new one (KIP-98). A numbered batch that fails leaves a
+gap in the sequence. The leader refuses the batches after a gap, which proves that none of them was appended. Then it is
+safe to number these batches again, from 0 in the next producer epoch (KIP-360). Requests reach a leader in the order in
+which they were sent, even if their answers come too late. A leader that does not know the producer, or has forgotten
+it, takes any sequence number for the first one. So the first batch of an epoch, or after a long silence, is sent
+without others in flight.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ _LOST = AppendResult(ErrorCode.NETWORK_EXCEPTION)
 
 
 class Sender:
-    """One producer's way to the partitions. Lives in the event loop; only `wake`, `take_over` and `flush_here` are for
-    other threads."""
+    """Sends one producer's batches. Other threads may only call `wake`, `take_over` and `flush_here`."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Sender:
             self._direct = DirectSender(broker, accumulator, config, loop, self)
 
     def wake(self, queue: PartitionQueue) -> None:
-        """A queue has something new to send. From any thread."""
+        """A queue has a new batch to send. From any thread."""
         if not (queue.is_waited_for and self._direct is not None and self._direct.send(queue)):
             self.take_over(queue)
 
@@ -89,12 +88,12 @@ class Sender:
                 raise
 
     def look_again(self) -> None:
-        """Look at all queues: a thread that was interrupted while it sent may not have told what is new."""
+        """Check all queues: a thread that was interrupted while it sent may not have reported new batches."""
         self._woken.extend(self._accumulator.queues())
         self._drain()
 
     async def flush(self) -> None:
-        """Send everything that was appended until now and wait for the outcome of it all."""
+        """Send everything that was appended so far, and wait for the outcome."""
         self._flushing += 1
         try:
             self.look_again()
@@ -104,7 +103,7 @@ class Sender:
             self._flushing -= 1
 
     def flush_here(self, timeout_s: float | None) -> bool:
-        """Wait for what threads have sent; whether everything sent so far has an outcome. From any thread."""
+        """Wait for batches that threads sent; return whether everything sent so far has an outcome. From any thread."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         for queue in self._accumulator.queues():
             append = queue.direct
@@ -117,7 +116,7 @@ class Sender:
         return False
 
     async def room(self) -> None:
-        """Wait until a batch is done; batches that linger are sent meanwhile."""
+        """Wait until a batch is done; lingering batches are sent in the meantime."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._room.append(waiter)
         self._flushing += 1
@@ -129,7 +128,7 @@ class Sender:
             self._flushing -= 1
 
     def abandon(self, error: RaykaError) -> None:
-        """Fail everything that is not done and send no more."""
+        """Fail everything that is not done, and send no more."""
         self._is_closed = True
         if self._direct is not None:
             self._direct.close()

@@ -1,9 +1,9 @@
 """The coordinator of the groups of one `__consumer_offsets` partition, as a `spec.Coordinator`.
 
-A command reads the state and returns a `Result`; `replay` alone changes what must outlive a crash: the committed
-offsets, consumer groups, and each classic group's last completed generation. Sessions, rebalances under way and waiting
-requests are soft state, which `commit` changes after the append. A request goes to what its group is: a classic group,
-a consumer group, or one about to become the other. A group without members becomes what its next member speaks.
+A command reads the state and returns a `Result`. Only `replay` changes the durable state: the committed offsets,
+consumer groups, and each classic group's last completed generation. Sessions, rebalances in progress and waiting
+requests are soft state, which `commit` changes after the append. A request is handled by the type of its group, which a
+request can convert between classic and consumer. A group without members takes the type that its next member uses.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class GroupCoordinator:
         self.state.offsets.end_transaction(producer_id, is_committed)
 
     def on_loaded(self, now: Now) -> None:
-        """Start all sessions. Classic groups that can't continue as they are rebalance."""
+        """Start all sessions. Classic groups that can't continue in their state rebalance."""
         self.state.is_loading = False
         for group in list(self.state.groups.values()):
             if isinstance(group, ConsumerGroup):
@@ -122,7 +122,7 @@ class GroupCoordinator:
         self._update_classic(changes.update_step())
 
     def on_new_metadata_image(self, topics: Topics) -> Result[None]:
-        """Delete the offsets of topics that are gone; groups follow with their next heartbeats."""
+        """Delete the offsets of deleted topics; groups change with their next heartbeats."""
         old, self.state.topics = self.state.topics, topics
         gone = frozenset(topic.name for topic in old.by_name.values() if topic.topic_id not in topics.by_id)
         if not gone:
@@ -132,13 +132,13 @@ class GroupCoordinator:
         return Result(None, records, is_atomic=False)
 
     def on_new_configs(self, configs: CoordinatorConfigs) -> None:
-        """Take the settings of consumer and share groups; the others hold from the start of the broker."""
+        """Take over the settings of consumer and share groups; the others are read only when the broker starts."""
         settings = GroupSettings.parse(configs.broker)
         self._consumer_settings.configure(settings.consumer, configs.groups)
         self._share_settings.configure(settings.share, configs.groups)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> tuple[Completion, ...]:
-        """Answer all who wait with the error."""
+        """Answer all waiting requests with the error."""
         self._timers.clear()
         completions: list[Completion] = []
         for group in self.state.groups.values():
@@ -219,7 +219,7 @@ class GroupCoordinator:
         return tuple(changes.completions)
 
     def validate_state(self) -> None:
-        """Check what must always hold. Raises AssertionError."""
+        """Check the invariants. Raises AssertionError."""
         self.state.validate_state()
 
     def join_group(self, request: JoinGroupRequest, now: Now) -> Result[JoinGroupResponse]:
@@ -334,7 +334,7 @@ class GroupCoordinator:
         return ListGroupsResponse(describe.list_groups(self.state.groups.values(), request.states, request.types))
 
     def describe_groups(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """DescribeGroups. A group that is not here has GROUP_ID_NOT_FOUND, which versions before 6 leave out."""
+        """DescribeGroups. A missing group has GROUP_ID_NOT_FOUND, which versions before 6 leave out."""
         groups = self.state.groups
         return DescribeGroupsResponse(
             tuple(describe.describe_classic(group_id, groups.get(group_id)) for group_id in request.group_ids)
@@ -355,11 +355,11 @@ class GroupCoordinator:
         return None
 
     def next_deadline(self) -> int | None:
-        """When `expire` has something to do, as `Now.ms`; None if nothing is waited for."""
+        """When to call `expire` next, as `Now.ms`; None if nothing is due later."""
         return self._timers.next_deadline()
 
     def expire(self, now: Now) -> Result[None] | None:
-        """Do what is due until there is something to append or to answer; None: nothing more is due."""
+        """Handle due deadlines until there is something to append or to answer; None: nothing more is due."""
         while (due := self._timers.pop(now.ms)) is not None:
             key, argument = due
             try:

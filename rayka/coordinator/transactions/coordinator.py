@@ -99,11 +99,11 @@ class TransactionCoordinator:
         self._schedule_expiry(now)
 
     def on_new_metadata_image(self, topics: Topics) -> Result[None]:
-        """Do nothing: partitions that were deleted are left out when markers are written."""
+        """Do nothing: deleted partitions are left out when markers are written."""
         return Result(None)
 
     def on_new_configs(self, configs: CoordinatorConfigs) -> None:
-        """Take the settings."""
+        """Take over the settings."""
         self.settings = TransactionSettings.parse(configs.broker)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> tuple[Completion, ...]:
@@ -165,7 +165,7 @@ class TransactionCoordinator:
         return None
 
     def validate_state(self) -> None:
-        """Check what must always hold. Raises AssertionError."""
+        """Check the invariants. Raises AssertionError."""
         for transactional_id, metadata in self.transactions.items():
             may_end = metadata.state is ONGOING and metadata.times_out
             assert (TransactionTimerKey(TransactionTimer.TRANSACTION, transactional_id) in self._timers) == may_end, (
@@ -183,11 +183,11 @@ class TransactionCoordinator:
     # -- deadlines ------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """When `expire` has something to do, as `Now.ms`."""
+        """When to call `expire` next, as `Now.ms`."""
         return self._timers.next_deadline()
 
     def expire(self, now: Now) -> Result[None] | None:
-        """Do what is due until there is something to append or to answer; None: nothing more is due."""
+        """Handle due deadlines until there is something to append or to answer; None: nothing more is due."""
         while (due := self._timers.pop(now.ms)) is not None:
             key, _ = due
             match key.timer:
@@ -309,7 +309,7 @@ class TransactionCoordinator:
         return Result(response, (record,), step=Move(request.transactional_id, ProducerIdResponse, wait))
 
     def add_partitions(self, request: AddPartitionsRequest, now: Now) -> Result[AddPartitionsResponse]:
-        """AddPartitionsToTxn and AddOffsetsToTxn, and what a produce adds by itself; or verification only."""
+        """AddPartitionsToTxn, AddOffsetsToTxn, and the partitions that a produce adds; or verification only."""
         metadata = self.transactions.get(request.transactional_id)
         error = check_addition(metadata, request)
         response = AddPartitionsResponse((error,) * len(request.partitions))
@@ -327,7 +327,7 @@ class TransactionCoordinator:
         return Result(response, (TransactionRecord(request.transactional_id, added),), step=step)
 
     def end_txn(self, request: EndTxnRequest, now: Now) -> Result[ProducerIdResponse]:
-        """EndTxn. The response leaves when the outcome is durable; the markers are written after that."""
+        """EndTxn. The response is sent when the outcome is durable; the markers are written after that."""
         if not request.transactional_id:
             return Result(ProducerIdResponse(ErrorCode.INVALID_REQUEST))
         metadata = self.transactions.get(request.transactional_id)
@@ -353,7 +353,7 @@ class TransactionCoordinator:
         return Result(response, (record,), step=Move(request.transactional_id, ProducerIdResponse))
 
     def markers_written(self, request: MarkersWrittenRequest, now: Now) -> Result[MarkersWrittenResponse]:
-        """All markers of a transaction are written. For one that has ended before, nothing happens."""
+        """All markers of a transaction are written. Does nothing for a transaction that has already ended."""
         metadata = self.transactions.get(request.transactional_id)
         if metadata is None or not metadata.state.is_prepared:
             return Result(MarkersWrittenResponse())

@@ -2,9 +2,9 @@
 
 Theory of operation. `FrameReceiver` cuts the received bytes into frames, and each frame becomes a `PendingRequest`.
 Kafka processes one request of a connection at a time; here consecutive Produce requests may overlap, because the
-leaders keep their order. A request that may not start yet is parked, and reading stops: at most one parked request
-and one read's worth of bytes wait here. It starts when the requests before it have been answered, the client has
-taken enough of what was written to it, and there is room for its bytes.
+leaders keep their order. A request that may not start yet is parked, and reading stops. So at most one parked request
+and the bytes of one read wait here. The parked request starts when the requests before it are answered, the client has
+read enough of the written responses, and there is room for the request's bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rayka.gateway.wire.schema import schema
 
 
 class ConnectionState(enum.Enum):
-    """What a connection still does."""
+    """What a connection can still do."""
 
     NEW = enum.auto()  # not accepted yet
     OPEN = enum.auto()
@@ -41,7 +41,7 @@ class ConnectionState(enum.Enum):
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The protocol of one TCP connection, which has changed its process `moves` times."""
+    """The protocol of one TCP connection, which was handed over to another process `moves` times."""
 
     def __init__(self, context: Context, moves: int = 0) -> None:
         self.affinity = Affinity(context.broker, moves)
@@ -73,8 +73,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a frame that the client has not finished, of responses that it has not read, of requests that wait
-        for those before them."""
+        """Bytes of an unfinished frame, of unread responses, and of requests that wait for earlier ones."""
         return self._receiving_bytes + self._kept_bytes + self._writer.held_bytes
 
     # Called by the event loop.
@@ -108,11 +107,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived where `get_buffer` said."""
+        """Bytes have arrived in the buffer of `get_buffer`."""
         self.last_progress = self._loop.time()
         self._frames.received(nbytes)
         if self._frames.incomplete_bytes:
@@ -120,7 +119,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._process()
 
     def eof_received(self) -> bool:
-        """The client sends no more. Appends that were started are answered first, as by Kafka: they are in the log."""
+        """The client sends no more. Started appends are answered first, as in Kafka, because they are in the log."""
         if any(request.api.pipelined for request in self._requests):
             self.finish()
         else:
@@ -128,7 +127,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return not self.closed
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give back everything this connection held."""
+        """Release everything that this connection held."""
         self._drop()
         self._context.remove(self)
         requests, self._requests = self._requests, deque()
@@ -138,11 +137,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._release(self._request_bytes)
 
     def pause_writing(self) -> None:
-        """The client is slow to read: start nothing more for it."""
+        """The client reads slowly: start no more requests for it."""
         self._writer.pause()
 
     def resume_writing(self) -> None:
-        """The client has taken enough."""
+        """The client has read enough: start requests again."""
         self._writer.resume()
 
     def _note_progress(self) -> None:
@@ -298,7 +297,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # Responses.
 
     def answered(self, request: PendingRequest) -> None:
-        """A request has its response: write all whose turn it is."""
+        """A request has its response: write all responses whose turn it is."""
         if self._state is ConnectionState.CLOSED:
             return
         requests = self._requests
@@ -343,7 +342,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # Closing.
 
     def finish(self) -> None:
-        """Take no more requests; close once those under way are answered. A long poll is not waited for."""
+        """Accept no more requests; close once those in progress are answered. Long polls are not waited for."""
         if self._state is not ConnectionState.OPEN:
             return
         self._state = ConnectionState.FINISHING
@@ -354,7 +353,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.close()
 
     def close(self) -> None:
-        """Close after writing what was answered."""
+        """Close after writing the finished responses."""
         if not self.closed:
             self._write_responses()
             self._state = ConnectionState.CLOSED
@@ -383,7 +382,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.abort()
 
     def expire(self, before: float) -> None:
-        """Close if nothing has moved since `before` (the loop's clock) and nothing is being worked at."""
+        """Close if no byte has moved since `before` (the loop's clock) and no request is in progress."""
         if self.last_progress < before and (not self._requests or self._writer.is_blocked):
             logger.info("closed the idle connection from %s", self.client)
             self.abort()

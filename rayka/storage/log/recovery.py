@@ -50,7 +50,7 @@ _TEMPORARY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """What is known of how the log was left: checkpoints, and how its owner ended. Nothing is known of a new log."""
+    """The log's last stop: its checkpoints, and how its process ended. The defaults are for a new log."""
 
     recovery_point: int = 0
     log_start_offset: int = 0
@@ -67,7 +67,7 @@ NEW_LOG: Final = LastRun()
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log in order. `segments` is never empty; each knows what of it was flushed."""
+    """A repaired log. `segments` is never empty; each segment knows how much of it was flushed."""
 
     segments: Segments
     log_start_offset: int
@@ -94,10 +94,10 @@ class LogLoader:
         self._replay: ProducerReplay | None = None
 
     def load(self, producers: ProducerState) -> LoadedLog:
-        """Put the directory in order and read it.
+        """Repair and read the directory.
 
-        Raises OSError. Raises UNSUPPORTED_FOR_MESSAGE_FORMAT for messages of magic 0 or 1 behind record batches, and
-        as `OldSegments.convert` for old segments.
+        Raises OSError. Raises UNSUPPORTED_FOR_MESSAGE_FORMAT for messages of magic 0 or 1 after record batches, and as
+        `OldSegments.convert` for old segments.
         """
         names = self._settle_files_in_transit(set(self._files.list(self._directory)))
         names -= OldSegments(self._files, self._directory).convert(names)
@@ -114,7 +114,7 @@ class LogLoader:
         return LoadedLog(self._segments, start_offset, end_offset, self._leader_epochs, producers)
 
     def release(self) -> None:
-        """Give every descriptor back: the log is not opened after all, but perhaps later."""
+        """Close all descriptors: the log is not opened now, but perhaps later."""
         self._segments.release()
 
     # -- 1. files in transit --------------------------------------------------------------------

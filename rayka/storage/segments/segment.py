@@ -94,14 +94,14 @@ class Segment:
         return self.path, self.offset_index.path, self.time_index.path, self.transaction_index.path
 
     def open(self) -> None:
-        """Take up the files of before: nothing but the size is read."""
+        """Open existing files; only their size is read."""
         self._take_up(self._files.status(self.path))
 
     def _take_up(self, status: FileStatus) -> None:
         self.size, self.created_ms, self.inode = status
 
     def open_renamed(self, suffix: str) -> None:
-        """Take up complete files whose names still end in `suffix`; until `freeze` nothing is looked up by name."""
+        """Open complete files whose names still end in `suffix`; until `freeze` nothing is looked up by name."""
         self._descriptor = self._files.open(self.path + suffix, read_only=True)
         self._take_up(self._files.status(self._descriptor))
         self._modified_ms = self.created_ms
@@ -109,7 +109,7 @@ class Segment:
             index.load(suffix)
 
     def create(self, now_ms: int, preallocate: int = 0, spare: SpareFile | None = None) -> None:
-        """Make the log, empty, and keep it open; after an OSError it is not there. Indexes begin in memory."""
+        """Create the empty log and keep it open; after an OSError it does not exist. Indexes begin in memory."""
         self.created_ms = now_ms
         try:
             self._create_log(preallocate, spare)
@@ -135,27 +135,27 @@ class Segment:
         self._index_work_is_due = False
 
     def create_indexes(self) -> None:
-        """Make the index files if they are not there: the first write to them does it otherwise. Any thread may."""
+        """Create the index files if they do not exist; otherwise the first write to them does. From any thread."""
         for index in (self.offset_index, self.time_index):
             if not self._is_released and not self._files.exists(index.path):
                 self._files.close(self._files.open(index.path, create=True))
 
     def descriptor(self, *, create: bool = False) -> int:
-        """The descriptor to write with; opened when it is first needed."""
+        """The descriptor for writing; opened when it is first needed."""
         if self._descriptor < 0:
             self._descriptor = self._files.open(self.path, create=create)
         return self._descriptor
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             self._files.close(descriptor)
 
     def release(self) -> None:
-        """Give the descriptor back and write no index any more: the files are to be deleted, or another log's by now.
+        """Close the descriptor, and write no more to the indexes: the files will be deleted, or belong to another log.
 
-        A flush that began before may come later, in its thread.
+        A flush that began before may still end later, in its thread.
         """
         self._is_released = True
         self.close()
@@ -222,7 +222,7 @@ class Segment:
             self._files.truncate(self.descriptor(), self.size)
 
     def freeze(self) -> None:
-        """Give back the memory of the indexes and the descriptor."""
+        """Free the memory of the indexes, and close the descriptor."""
         if self._is_released:
             return
         self.offset_index.freeze()
@@ -244,7 +244,7 @@ class Segment:
         self.write_indexes()
 
     def write_indexes(self) -> None:
-        """Bring the index files up to what is known.
+        """Write the index entries that are only in memory.
 
         The time index goes first: recovery relies on it to know all timestamps up to an entry in the other.
         """
@@ -318,7 +318,7 @@ class Segment:
     # -- times ----------------------------------------------------------------------------------
 
     def activate(self) -> None:
-        """Make ready to be appended to: what rolling and indexing need is read."""
+        """Prepare for appends: read what rolling and indexing need."""
         first = self.batch_at(0)
         self.rolling_timestamp = NO_TIMESTAMP if first is None else first.max_timestamp
         self.largest_timestamp()
