@@ -308,11 +308,12 @@ class ControllerActor:
             self._background.start("notify", self._watchers.notify())
 
     async def stop(self) -> None:
-        """Close the metadata log cleanly."""
+        """Close the metadata log cleanly. Nothing may follow the marker of a clean shutdown: the lock is given up."""
         if self._pool is not None:
             self._pool.stop()
         await self._background.stop()
         if self._log is not None and self._refusal is None:
+            self._refusal = RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, "the controller has stopped")
             self._log.close()
 
 

@@ -154,6 +154,23 @@ def test_a_controller_whose_log_failed_answers_and_starts_again(
     run(test)
 
 
+def test_a_controller_that_has_stopped_changes_nothing(tmp_path: Path) -> None:
+    """Another controller may have the directory by then."""
+
+    async def test() -> None:
+        controller = ControllerActor(spec(tmp_path))
+        await controller.started()
+        await alter(controller, "2")
+        await controller.stop()
+        assert "has stopped" in str(await alter(controller, "3"))
+        following = ControllerActor(spec(tmp_path))
+        await following.started()
+        assert following._image.default_broker_configs["log.retention.ms"] == "2"
+        await following.stop()
+
+    run(test)
+
+
 def test_a_controller_that_stops_takes_no_news_of_a_lost_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         exited = asyncio.Event()
