@@ -53,7 +53,7 @@ class LazyGroup(Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. A reader of its output that has enough (`rayka consume t | head`) is no error."""
+        """Run the command. A reader of its output that has enough (`rayka consume t | head`) is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

@@ -147,7 +147,10 @@ def _public(definition: ConfigDef, values: Mapping[str, str]) -> str | None:
 
 
 def _topic_entry(definition: ConfigDef, topic: Mapping[str, str], places: Places) -> ConfigEntry:
-    """As Kafka, `log.retention.hours` gives `retention.ms` its value but is no synonym of it: only the first one is."""
+    """Describe a topic config.
+
+    As in Kafka, only `log.retention.ms` is a synonym of `retention.ms`, although `log.retention.hours` can set it too.
+    """
     chain = list(_chain(definition.synonyms, places))
     if definition.name in topic:
         chain.insert(0, ConfigSynonym(definition.name, topic[definition.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))

@@ -197,7 +197,7 @@ class ShareLeaders(Protocol):
         topic_id: bytes,
         offsets: Sequence[tuple[int, int]],
     ) -> None:
-        """Give back records that a member acquired and did not deliver to its program: that is no delivery.
+        """Give back records that a member acquired and did not deliver to its program: that is not a delivery.
 
         Never raises: what can't be given back now comes back when its locks expire.
         """

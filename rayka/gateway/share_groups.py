@@ -1,8 +1,9 @@
-"""What needs both coordinators of a share group: the group coordinator, which knows its members and which of its
-share-partitions have state, and the share coordinators, which keep that state (KIP-932).
+"""What needs both coordinators of a share group.
 
-The group coordinator says what there is to do, notes that it is under way, and waits for the report. If a report never
-comes, since the process that was at it ended, the next request finds the note and does it again.
+The group coordinator knows the members of the group, and which of its share-partitions have state. The share
+coordinators keep that state (KIP-932). The group coordinator decides what has to be done, records that it is in
+progress, and waits for the report. If no report comes, because the process that did the work ended, the next request
+finds the record and does the work again.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class QueueTopic:
     async def open(self, settings: QueueSettings) -> bytes:
         """Create what does not exist, and return the id of the topic when the queue can be used.
 
-        Raises RaykaError: INVALID_REQUEST if there is a topic of that name that is no queue.
+        Raises RaykaError: INVALID_REQUEST if there is a topic of that name that is not a queue.
         """
         is_new = self.name not in self._broker.image.topics
         if is_new:

@@ -1,7 +1,7 @@
 """A topic without an end, cut into batches: each is planned on disk, processed, and committed, one after the other.
 
 A batch that was planned and not committed comes again after a restart, with the same number and offsets. Records that
-are gone before they were read (retention, a topic that was deleted or created again) are never passed over silently:
+are gone before they were read (retention, a topic that was deleted or created again) are never skipped silently:
 `on_data_loss` says whether the stream fails or continues behind them and reports what was lost.
 """
 

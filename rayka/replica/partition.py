@@ -129,7 +129,7 @@ class Partition:
     def begin_verification(self, records: Buffer, now_ms: int) -> Verification | None:
         """What appending this batch needs if it may begin a transaction here; None if the transaction is open.
 
-        Raises NOT_LEADER_OR_FOLLOWER and, for what is no batch, CORRUPT_MESSAGE.
+        Raises NOT_LEADER_OR_FOLLOWER and, for what is not a batch, CORRUPT_MESSAGE.
         """
         if self.leader_epoch == NO_LEADER_EPOCH:
             raise self._not_leader(NO_LEADER_EPOCH)

@@ -1,7 +1,7 @@
 """Statuses and results by task id: a compacted topic, whose newest record for an id counts.
 
 A cancellation has a key of its own, so it can't take the place of a result that comes at the same time. Each process
-that asks keeps the offsets of what it has seen, and reads on to the end of the topic before it answers.
+that asks keeps the offsets of what it has seen, and reads to the end of the topic before it answers.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def load_batches(state: PersistedState, *, has_dead_letters: bool) -> InFlightBa
 
 
 def _persisted_state(number: int, has_dead_letters: bool) -> RecordState:
-    """Raises ValueError for a number that is no state, or not one that is persisted."""
+    """Raises ValueError for a number that is not a state, or not one that is persisted."""
     state = RecordState(number)
     if state is ACQUIRED:
         raise ValueError("ACQUIRED is not a state that is persisted")

@@ -168,7 +168,7 @@ class CoordinatorLog:
             self._flush_needed()
 
     def _flush_needed(self) -> None:
-        """Flush what counts, unless that is under way."""
+        """Flush what counts, unless that is in progress."""
         if not self._is_flushing:
             self._is_flushing = True
             self._server.when_flushed(self.partition, self.partition.log.log_end_offset, self._needed_flushed)

@@ -100,7 +100,7 @@ class CoordinatorRuntime(Generic[C]):
     def execute(self, number: int, message: bytes | Request[Any], respond: Callable[[Any], None]) -> None:
         """Carry out a request of one coordinator. A caller in another process sends bytes and gets bytes.
 
-        Bytes that are no request are answered with INVALID_REQUEST.
+        Bytes that are not a request are answered with INVALID_REQUEST.
         """
         if not isinstance(message, bytes):
             self._execute(number, message, respond)

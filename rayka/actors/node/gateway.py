@@ -39,6 +39,6 @@ class GatewayActor:
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        """Close the port, answer what is under way, close the connections."""
+        """Close the port, answer what is in progress, close the connections."""
         await self._listener.stop()
         await self._view.stop()

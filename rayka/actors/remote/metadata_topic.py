@@ -1,8 +1,8 @@
 """`__remote_log_metadata` as one partition actor knows it: events are appended, and read back before they count.
 
-The state of a partition of it is what its records say, up to where it was read; nothing else changes it. So an append
-of which nobody knows whether it was done is settled by reading on. Where the topic no longer has what was read of it,
-because it was truncated, emptied or made again, the partition is read once more from its start.
+The state of one of its partitions is the content of its records, up to the offset that was read; nothing else changes
+the state. So if the outcome of an append is unknown, reading further settles it. If the topic has lost records that
+were read, because it was truncated, emptied or created again, the partition is read again from its start.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class MetadataTopic:
     ) -> tuple[list[RemoteLogMetadataEvent], int, int]:
         """The events from an offset on, the offset after them and the leader epoch of the last one.
 
-        What makes no sense is passed over: it must not keep the others from being read.
+        What makes no sense is skipped: it must not keep the others from being read.
         """
         data = self._reader.read(records) if isinstance(records, FileSlice) else records or b""
         events = []

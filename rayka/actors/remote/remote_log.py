@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Forget = Callable[[RemoteLogSegmentMetadata], None]
 Check = Callable[[], Awaitable[None]]
-"""Raises RaykaError if what is under way must not continue."""
+"""Raises RaykaError if what is in progress must not continue."""
 
 
 class _Loaded(NamedTuple):

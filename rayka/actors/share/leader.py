@@ -274,7 +274,7 @@ class LeadSharePartition:
         return future
 
     def _persist(self) -> None:
-        """Write the changes gathered so far, unless a write is under way; that one continues with them."""
+        """Write the pending changes. If a write is in progress, it writes them when it ends."""
         write = self._core.begin_write() if self._core is not None and not self._is_closed else None
         if write is not None:
             self._background.start("write", self._write(write))

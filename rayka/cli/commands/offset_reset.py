@@ -156,7 +156,7 @@ def parse_duration(text: str) -> int:
 def topics_of(words: Sequence[str]) -> dict[str, list[int] | None]:
     """Topics and their partitions, None for all, of words such as `events` and `events:0,2`.
 
-    Raises CliError(USAGE) for partitions that are no numbers.
+    Raises CliError(USAGE) for partitions that are not numbers.
     """
     topics: dict[str, list[int] | None] = {}
     for word in words:

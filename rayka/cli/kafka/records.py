@@ -80,7 +80,7 @@ class RecordPrinter:
         return len(records)
 
     def _is_event(self, message: Message) -> bool:
-        """Whether this is no record to print: the end of a partition, or a record after `ends`. Raises CliError."""
+        """Whether this is not a record to print: the end of a partition, or a record after `ends`. Raises CliError."""
         from confluent_kafka import KafkaError
 
         topic_partition, offset = TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0

@@ -28,10 +28,10 @@ class CommittingConsumer(AsyncConsumer):
         offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit offsets, by default the positions behind all that was given out, and return what was committed.
+        """Commit offsets, by default the positions after all returned records, and return what was committed.
 
-        Raises UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or FENCED_INSTANCE_ID if the group went on without this
-        member: others have read on from what was committed before. Raises OFFSET_METADATA_TOO_LARGE.
+        Raises UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or FENCED_INSTANCE_ID if the group has removed this member: then
+        others have continued from the offsets committed before. Raises OFFSET_METADATA_TOO_LARGE.
         """
         if offsets is not None:
             return await self.commit_prepared(self.prepare_commit(offsets), timeout_ms)
@@ -43,7 +43,7 @@ class CommittingConsumer(AsyncConsumer):
         return self._commits.prepare(None if offsets is None else self._checked(offsets))
 
     def read_offsets(self) -> ReadOffsets:
-        """The positions behind all that was given out, as `producer.send_offsets` takes them."""
+        """The positions after all returned records, as `producer.send_offsets` takes them."""
         prepared = self._commits.prepare()
         return ReadOffsets(prepared.offsets, GroupMetadata(self._calls.group_id, *prepared.member))
 
@@ -65,7 +65,7 @@ class CommittingConsumer(AsyncConsumer):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
 
     async def committed(self, partitions: Any) -> Any:
-        """What the group has committed for a partition, or for each of several; None if nothing."""
+        """The committed offset of a partition, or of each of several; None where there is none."""
         if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
             return (await self._committed([partitions])).popitem()[1]
         return await self._committed(partitions)

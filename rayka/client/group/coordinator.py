@@ -40,9 +40,9 @@ class ConsumerGroupMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group.
+    """A consumer's identity in its group.
 
-    Epoch 0: it is not in it now. -1, without a member id: the program assigns the partitions, so there is no member.
+    Epoch 0: it is not a member now. -1, without a member id: the program assigns the partitions, so there is no member.
     """
 
     group_id: str

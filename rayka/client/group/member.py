@@ -109,7 +109,7 @@ class GroupMember:
             self._wake.set()
 
     def step(self) -> RebalanceCallback | None:
-        """Start the next action, unless one is under way. Returns the callback to run, if there is one."""
+        """Start the next action, unless one is in progress. Returns the callback to run, if there is one."""
         if self._callback is None and self._action_task is None:
             action = self.membership.next_action(self._name_of)
             if action is not None:

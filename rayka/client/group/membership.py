@@ -1,17 +1,18 @@
 """A consumer's side of its group's protocol (KIP-848): what to send to the coordinator, and how to follow its answers.
 
-A state machine without I/O and without a clock. The shell sends what `heartbeat` gives and hands the outcome to
-`answered` or `failed`; it carries out what `next_action` gives and says so with `done`. Times are of any clock that
-never goes back, in ms.
+A state machine without I/O and without a clock. The shell sends the requests of `heartbeat`, and passes the outcome to
+`answered` or `failed`. It carries out the actions of `next_action`, and reports each with `done`. Times are in ms, of
+any clock that never goes back.
 
     UNSUBSCRIBED --subscribe--> JOINING --answer--> RECONCILING --done--> ACKNOWLEDGING --answer--> STABLE
                                                          ^------------- new target -------------------'
 
-A fenced member loses what it holds and joins again. One whose program does not poll is STALE: it has left, and joins
-again with the next poll. What the coordinator refuses permanently is FATAL, until the program has been told of it.
+A fenced member loses its partitions and joins again. A member whose program does not poll is STALE: it has left, and
+joins again with the next poll. If the coordinator refuses it permanently, the member is FATAL until the program gets
+the error.
 
-One action is under way at a time, and it changes what is assigned only when it is `done`: what was given to the program
-is taken from it before the member joins again, whatever happens meanwhile.
+Only one action is in progress at a time, and it changes the assignment only when it is `done`. So partitions that the
+program has are always taken from it before the member joins again.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class PartitionQueue:
     """One partition's batches in order: in flight, ready, and the one that is filling.
 
     `filling`, `ready`, `is_in_flight` and `direct` are the accumulator's, under its lock; the rest is the sender's, in
-    the loop, or that of the thread whose append is `direct`: then nothing else is under way. `is_in_flight`: a batch
+    the loop, or that of the thread whose append is `direct`: then nothing else is in progress. `is_in_flight`: a batch
     was taken, and it is not known that all are done.
     `closed_bytes` counts what was ever in batches that are full or taken. `outstanding` counts requests without an
     answer. `has_sequence_gap`: a batch with a sequence was given up.

@@ -1,9 +1,9 @@
 """Appends whose request and answer the program's own thread exchanges with the leader.
 
-For a program that waits for each record before it sends the next one. A partition takes this way while the program
-blocked for the outcome of its last batch, nothing else of the partition is under way, and the leader is another process
-of this node. The event loop takes over what nobody waits for, and whatever goes wrong: until there is an outcome the
-partition sends nothing else, so the order and the sequences of its batches are those of the usual way.
+This is for a program that waits for each record before it sends the next one. A partition uses it while the program
+blocked for the outcome of its last batch, nothing else of the partition is in progress, and the leader is another
+process of this node. The event loop takes over appends that no thread waits for, and all failures. Until an append has
+an outcome, the partition sends nothing else, so its batches keep their order and sequences.
 """
 
 from __future__ import annotations

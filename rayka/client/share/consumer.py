@@ -172,7 +172,7 @@ class AsyncShareConsumer(AsyncClosing):
         return records
 
     def _give_back(self, records: Sequence[ShareRecord]) -> None:
-        """Give back records that the program does not get: that is no delivery."""
+        """Give back records that the program does not get: that is not a delivery."""
         offsets: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         for record in records:
             self._unacknowledged.discard((record.topic_partition, record.offset))

@@ -54,7 +54,7 @@ class RecordActor:
 
 
 class Worker:
-    """A `RecordActor` as the pool sees it. `calls` counts those that are under way."""
+    """A `RecordActor` as the pool sees it. `calls` counts those that are in progress."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor

@@ -83,7 +83,7 @@ class OffsetPartition(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """Offset -1: nothing is committed, which is no error. `topic_id` is zero if the commit did not have it."""
+    """Offset -1: nothing is committed, which is not an error. `topic_id` is zero if the commit did not have it."""
 
     topic: str
     partition: int

@@ -189,7 +189,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.close()
 
     def _move(self) -> None:
-        """Hand the connection to the process that leads what it asks for, once nothing of it is under way here."""
+        """Hand the connection to the process that leads what it asks for, once nothing of it is in progress here."""
         is_quiet = not (self._requests or self._frames.has_bytes or self._writer.is_blocked or self.lost_batches)
         descriptor = plain_descriptor(self._transport)
         if not is_quiet or self._parked is not None or self._state is not ConnectionState.OPEN or descriptor < 0:

@@ -2,7 +2,7 @@
 
 Theory of operation. Several processes of a node accept connections on one port, so most connections end in another
 process than their leader's, and each request costs two changes of process more. When a connection has asked for
-partitions of one other process only, several times in a row, and nothing of it is under way, its descriptor goes to
+partitions of one other process only, several times in a row, and nothing of it is in progress, its descriptor goes to
 that process as a datagram on a Unix socket (SCM_RIGHTS); both sides continue as if it had been accepted there. A
 connection that moves often must ask more often before it moves again.
 

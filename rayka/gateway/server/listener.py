@@ -96,7 +96,7 @@ class Listener:
         task.add_done_callback(self._moving.discard)
 
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
-        """Accept no more connections, answer what is under way for at most `grace_s`, close."""
+        """Accept no more connections, answer what is in progress for at most `grace_s`, close."""
         if self._server is None or self._context is None:
             return
         self._server.close()

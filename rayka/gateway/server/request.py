@@ -150,7 +150,7 @@ class Api(NamedTuple):
 
     Either `handle` turns a decoded request into a response entity, or `handle_frame` parses the frame and
     answers the request itself; with both, `handle_frame` comes first and may leave the request to `handle`.
-    Requests of a `pipelined` API start while earlier ones are under way, from version `first_pipelined` on.
+    Requests of a `pipelined` API start while earlier ones are in progress, from version `first_pipelined` on.
     """
 
     key: ApiKey

@@ -45,7 +45,7 @@ def compiled(function: F) -> F:
 class CompiledFunction:
     """A function that Python calls as machine code, and that other compiled functions call too.
 
-    What no code can be stored for, such as arrays with gaps or results that are no ints, is left to numba.
+    What no code can be stored for, such as arrays with gaps or results that are not ints, is left to numba.
     """
 
     def __init__(self, function: FunctionType) -> None:

@@ -129,7 +129,7 @@ def _none(data: memoryview, max_size: int) -> bytes:
 
 
 def _gunzip(data: memoryview, max_size: int) -> bytes:
-    """All members of a gzip file; bytes that are no member after the last are ignored, as Java does.
+    """All members of a gzip file; bytes that are not a member after the last are ignored, as Java does.
 
     Few files have a second member, so the first gets everything at once. The others get pieces that grow: the time
     for a file of many small members is linear in its size.

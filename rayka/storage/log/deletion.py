@@ -26,7 +26,7 @@ class SegmentDeletion(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """Files that were renamed to be deleted; `run` is due at `due_ms`. What is gone by then is no error."""
+    """Files that were renamed to be deleted; `run` is due at `due_ms`. What is gone by then is not an error."""
 
     paths: tuple[str, ...]
     due_ms: int

@@ -13,7 +13,7 @@ _LONGEST_LOAD_S = 300.0
 
 
 class SharedLoads(Generic[V]):
-    """Work that is under way, by what it fetches."""
+    """Work that is in progress, by what it fetches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

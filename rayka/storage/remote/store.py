@@ -39,7 +39,7 @@ class RemoteStore(Protocol):
         """Read `size` bytes, fewer at the end of the object. Raises FileNotFoundError if there is no such object."""
 
     def delete(self, name: str) -> None:
-        """Remove an object; that it is not there is no error."""
+        """Remove an object; that it is not there is not an error."""
 
     def list(self, prefix: str) -> Iterator[str]:
         """The names that begin with `prefix`."""

@@ -141,7 +141,7 @@ class ShareOffsets:
         return Result(answer, tuple(changes.records), step=step)
 
     def _deleted(self, name: str) -> DeletedTopic:
-        """A topic without state has nothing to delete, which is no error."""
+        """A topic without state has nothing to delete, which is not an error."""
         topic = self._state.topics.by_name.get(name)
         if topic is None:
             return DeletedTopic(ZERO_UUID, name, UNKNOWN, f"There is no topic {name}.")

@@ -28,7 +28,7 @@ def break_checksum(frame: bytes) -> bytes:
 
 
 def _with_checksum(frame: bytes | memoryview, start: int) -> bytes:
-    """Checksum the header from `start` on. Bytes that are no frame come back as they are, for the decoder to refuse."""
+    """Checksum the header from `start` on. Return bytes that are not a frame unchanged; the decoder refuses them."""
     if len(frame) <= _FIXED_SIZE:
         return bytes(frame)
     flags = frame[_FLAGS_OFFSET]

@@ -71,7 +71,7 @@ def _array(data: Buffer) -> Bytes:
 
 
 def _locate(data: Bytes) -> Longs:
-    """A row for each message; bytes that are no message are not allowed."""
+    """A row for each message; bytes that are not a message are not allowed."""
     count, end = count_messages(data, 0)
     if end != len(data):
         raise corrupt(f"has {len(data) - end} bytes at position {end} that are not a message of magic 0 or 1")
