@@ -110,7 +110,6 @@ def united(lists: Iterable[str]) -> list[str]:
 
 def main() -> None:
     """Make the archive, and say where it is, or why there is none."""
-    os.environ.pop("RAY_ADDRESS", None)  # the broker gets a Ray of its own
     try:
         archive = make_archive()
     except (OSError, RaykaError) as error:
