@@ -71,7 +71,7 @@ class Fetcher:
         old = self.partitions
         self.partitions = {
             wanted: old.pop(wanted) if wanted in old else _new(wanted, offsets.get(wanted))
-            for wanted in topic_partitions
+            for wanted in dict.fromkeys(topic_partitions)
         }
         for dropped in old.values():
             dropped.forget()

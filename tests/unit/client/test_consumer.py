@@ -579,6 +579,14 @@ def test_a_new_assignment_keeps_positions_that_stay(cluster: Cluster) -> None:
             consumer.seek(EVENTS, 0)
 
 
+def test_a_partition_that_is_assigned_twice_is_one_that_goes_on_where_it_is(cluster: Cluster) -> None:
+    fill(cluster, 30)
+    with reader(cluster) as consumer:
+        given = take(consumer, 10, max_records=10)
+        consumer.assign([EVENTS, EVENTS])
+        assert numbers([*given, *take(consumer, 20)]) == [*range(30)]
+
+
 def test_a_topic_that_does_not_exist_yet_is_waited_for(cluster: Cluster) -> None:
     with reader(cluster, retry_backoff_ms=1) as consumer:
         assert consumer.poll(20) == {}
