@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from rayka.actors.controller.watch import ImageWatch, find_controller
+from rayka.actors.controller.watch import ImageWatch, NamedController
 from rayka.actors.node.answers import answers, no_answer
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.actors.node.view import ClusterView
@@ -123,7 +123,7 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
             ray.init(address=where, log_to_driver=False, logging_level=logging.WARNING)
         except ConnectionError as error:
             raise _no_ray(where, error) from None
-    return _connection(find_controller(namespace), namespace, None, started)
+    return _connection(NamedController(namespace), namespace, None, started)
 
 
 def require_ray() -> None:

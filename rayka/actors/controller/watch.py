@@ -7,6 +7,7 @@ applied. While the controller is away the last image stays in use.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import uuid
@@ -40,6 +41,25 @@ def find_controller(namespace: str) -> Any:
         raise RaykaError(
             ErrorCode.BROKER_NOT_AVAILABLE, f"no rayka broker runs in namespace {namespace!r} of this Ray cluster"
         ) from None
+
+
+class NamedController:
+    """The handle of the controller that has the name now: another actor's after rayka was stopped and started again.
+
+    Raises BROKER_NOT_AVAILABLE if no rayka runs in this namespace.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._handle = find_controller(namespace)
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._handle, method)
+
+    def find_again(self) -> None:
+        """Look the name up, since the actor has died for good. While nobody has the name nothing changes."""
+        with contextlib.suppress(RaykaError):
+            self._handle = find_controller(self._namespace)
 
 
 class ImageWatch:
@@ -97,6 +117,8 @@ class ImageWatch:
             logger.warning("the controller is unavailable (%s); the last metadata image stays in use", _reason(error))
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
+            if isinstance(error, ray.exceptions.ActorDiedError) and isinstance(self._controller, NamedController):
+                await asyncio.to_thread(self._controller.find_again)
             return
         self._retry_s = _RETRY_S
         await self.take(changes)

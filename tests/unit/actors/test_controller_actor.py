@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from rayka.actors.controller import actor as controller_actor
+from rayka.actors.controller import watch as watch_module
 from rayka.actors.controller.actor import ControllerActor
-from rayka.actors.controller.watch import ImageWatch
+from rayka.actors.controller.watch import ImageWatch, NamedController
 from rayka.actors.node.spec import NodeSpec
-from rayka.errors import RaykaError
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
     ActorRegistration,
     AlterOperation,
@@ -231,6 +233,51 @@ def test_a_follower_refuses_an_older_image_and_keeps_its_own() -> None:
             with pytest.raises(RaykaError):
                 await watch.take(Changes(Position("c", "second", older.version), older, ()))
         assert (watch.image.version, taken) == (7, [7])
+
+    run(test)
+
+
+class Handle:
+    """A Ray handle of a controller whose `watch` does this."""
+
+    def __init__(self, watch: Callable[[], Changes]) -> None:
+        self._watch = watch
+
+    @property
+    def watch(self) -> Handle:
+        return self
+
+    async def remote(self, watcher: str, position: Position) -> Changes:
+        return self._watch()
+
+
+def test_a_client_finds_the_controller_again_after_rayka_was_stopped_and_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes = [Changes(Position("c", "first", 7), MetadataImage(version=7, cluster_id="c"), ())]
+
+    def killed() -> Changes:
+        if changes:
+            return changes.pop()
+        raise ray.exceptions.ActorDiedError
+
+    later = Changes(Position("c", "second", 9), MetadataImage(version=9, cluster_id="c"), ())
+    starts: list[Handle | None] = [Handle(killed), None, Handle(lambda: later)]
+
+    def find(namespace: str) -> Handle:
+        if (handle := starts.pop(0)) is None:
+            raise RaykaError(ErrorCode.BROKER_NOT_AVAILABLE, "it is stopped")
+        return handle
+
+    monkeypatch.setattr(watch_module, "find_controller", find)
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+
+    async def test() -> None:
+        watch = ImageWatch(NamedController("test"), "client")
+        await watch.start()
+        assert watch.image.version == 7
+        assert await watch.wait_for(9, 30)
+        await watch.stop()
 
     run(test)
 
