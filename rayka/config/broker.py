@@ -7,6 +7,7 @@ from typing import Any
 
 from rayka.config.broker_settings import BROKER_CONFIGS
 from rayka.config.definition import UpdateMode
+from rayka.config.groups import broken_group_rules
 from rayka.config.ignored import reason_ignored
 from rayka.config.listeners import Endpoint, client_listeners
 from rayka.config.log import LogConfig
@@ -110,6 +111,7 @@ class BrokerConfig(Mapping[str, Any]):
         yield not self.log_dirs, "log.dirs or log.dir must name at least one directory"
         for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
             yield self[name] == 0, f"{name} must be unlimited (-1) or, greater than or equal to 1"
+        yield from ((True, message) for message in broken_group_rules(self))
 
 
 def check_broker_configs(configs: Mapping[str, str], static: Mapping[str, str], *, per_broker: bool) -> None:

@@ -6,12 +6,14 @@ within the bounds that two broker settings give; `checked_group_config` holds th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from rayka.config.definition import CLUSTER_WIDE, INT, INT_MAX, LIST, LONG, SHORT, STRING, ConfigDef, ConfigValue
 from rayka.config.definition import int_config as _int
 from rayka.config.shares import SHARE_GROUP_BROKER_CONFIGS, SHARE_GROUP_CONFIGS
+from rayka.errors import ErrorCode, RaykaError
 
 _high = partial(_int, importance="high")
 MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
@@ -203,3 +205,28 @@ def checked_group_config(name: str, text: str, broker: Mapping[str, ConfigValue]
         protocol, rest = name.split(".", 1)
         raise config.invalid(value, f"{name} must not be {edge} group.{protocol}.{limit}.{rest}")
     return value
+
+
+def broken_group_rules(broker: Mapping[str, Any]) -> Iterator[str]:
+    """Which of the broker's settings of groups are in conflict with each other, in Kafka's words."""
+    for protocol in ("consumer", "share"):
+        for rest in ("heartbeat.interval.ms", "session.timeout.ms"):
+            name, least, most = (f"group.{protocol}.{bound}{rest}" for bound in ("", "min.", "max."))
+            if broker[most] < broker[least]:
+                yield f"{most} must be greater than or equal to {least}"
+            if broker[name] < broker[least]:
+                yield f"{name} must be greater than or equal to {least}"
+            if broker[name] > broker[most]:
+                yield f"{name} must be less than or equal to {most}"
+        heartbeat, session = f"group.{protocol}.heartbeat.interval.ms", f"group.{protocol}.session.timeout.ms"
+        if broker[heartbeat] >= broker[session]:
+            yield f"{heartbeat} must be less than {session}"
+
+
+def check_group_sessions(configs: Mapping[str, ConfigValue], broker: Mapping[str, ConfigValue]) -> None:
+    """Raises INVALID_CONFIG if members of a group with these configs would expire between two heartbeats."""
+    values: dict[str, Any] = {**group_defaults(broker), **configs}
+    for protocol in ("consumer", "share"):
+        heartbeat, session = f"{protocol}.heartbeat.interval.ms", f"{protocol}.session.timeout.ms"
+        if values[session] <= values[heartbeat]:
+            raise RaykaError(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")

@@ -19,7 +19,7 @@ from rayka.config import (
     check_broker_configs,
     check_topic_configs,
 )
-from rayka.config.groups import checked_group_config
+from rayka.config.groups import check_group_sessions, checked_group_config
 from rayka.config.remote import check_remote_change
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.commands import (
@@ -168,11 +168,13 @@ class ConfigChanges:
 
 
 def check_group_configs(definitions: Mapping[str, ConfigDef], configs: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Raises INVALID_CONFIG for an unknown name or a value that is bad or outside the broker's bounds."""
-    for name, value in configs.items():
+    """Raises INVALID_CONFIG for an unknown name, a value that is bad or outside the broker's bounds, or a conflict."""
+    values = {}
+    for name, text in configs.items():
         if name not in definitions:
             raise RaykaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
-        checked_group_config(name, value, broker)
+        values[name] = checked_group_config(name, text, broker)
+    check_group_sessions(values, broker)
 
 
 def _without_nulls(configs: Mapping[str, str | None]) -> dict[str, str]:

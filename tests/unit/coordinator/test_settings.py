@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rayka.config import BROKER_CONFIGS
+from rayka.config import BROKER_CONFIGS, BrokerConfig
 from rayka.config.definition import ConfigValue
 from rayka.config.groups import GROUP_CONFIGS, GROUP_COORDINATOR_CONFIGS, broker_synonym, checked_group_config
 from rayka.config.shares import duration_ms
 from rayka.coordinator.groups.settings import GroupSettings, MigrationPolicy
 from rayka.errors import ErrorCode, RaykaError
+from rayka.metadata.config_changes import check_group_configs
 
 
 def test_settings_agree_with_their_definitions() -> None:
@@ -86,6 +87,36 @@ def test_the_broker_can_widen_the_bounds() -> None:
         checked_group_config("consumer.session.timeout.ms", "1000", {"group.consumer.min.session.timeout.ms": 500})
         == 1000
     )
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"session.timeout.ms": "44999"}, "{}.session.timeout.ms must be greater than or equal to {}.min.session"),
+        ({"heartbeat.interval.ms": "15001"}, "{}.heartbeat.interval.ms must be less than or equal to {}.max.heartbeat"),
+        ({"max.session.timeout.ms": "1000"}, "{}.max.session.timeout.ms must be greater than or equal to {}.min"),
+        (
+            {"min.session.timeout.ms": "1000", "session.timeout.ms": "5000"},
+            "{}.heartbeat.interval.ms must be less than {}.session.timeout.ms",
+        ),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["group.consumer", "group.share"])
+def test_timeouts_with_which_a_group_could_not_live_are_refused_at_the_start(
+    protocol: str, configs: dict[str, str], message: str
+) -> None:
+    with pytest.raises(RaykaError, match=message.format(protocol, protocol)) as caught:
+        BrokerConfig.parse({f"{protocol}.{name}": value for name, value in configs.items()})
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "share"])
+def test_the_members_of_a_group_cannot_be_made_to_expire_between_two_heartbeats(protocol: str) -> None:
+    broker = BrokerConfig.parse({f"group.{protocol}.min.session.timeout.ms": "1000"})
+    check_group_configs(GROUP_CONFIGS, {f"{protocol}.session.timeout.ms": "5001"}, broker)
+    for configs in ({"session.timeout.ms": "5000"}, {"session.timeout.ms": "9000", "heartbeat.interval.ms": "9000"}):
+        with pytest.raises(RaykaError, match=f"{protocol}.session.timeout.ms must be greater than {protocol}"):
+            check_group_configs(GROUP_CONFIGS, {f"{protocol}.{name}": text for name, text in configs.items()}, broker)
 
 
 @pytest.mark.parametrize(
