@@ -185,6 +185,14 @@ def blocking_close(
     return _documented(call, method)
 
 
+def report_outcome(
+    callback: Callable[[T | None, BaseException | None], object], done: concurrent.futures.Future[T]
+) -> None:
+    """Call back with the result of a future, or with None and its error."""
+    error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
+    callback(None if error else done.result(), error)
+
+
 def _documented(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
     call.__name__ = method.__name__
     call.__qualname__ = method.__qualname__

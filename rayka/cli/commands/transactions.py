@@ -22,13 +22,8 @@ from rayka.cli.parsing import (
     yes_option,
 )
 from rayka.cli.tables import print_list
-from rayka.cli.text.transaction_tables import (
-    describe_text,
-    description_fields,
-    list_text,
-    producer_fields,
-    producers_text,
-)
+from rayka.cli.text.group_tables import flat_fields
+from rayka.cli.text.transaction_tables import describe_text, description_fields, list_text, producers_text
 from rayka.errors import ErrorCode, RaykaError
 from rayka.types import TopicPartition
 
@@ -248,6 +243,6 @@ def _partitions(cluster: KafkaCluster, topics: Mapping[str, Iterable[int] | None
 def _print_producers(producers: Sequence[ProducerDescription], as_json: bool, nothing: str) -> None:
     if as_json:
         for one in producers:
-            print(json.dumps(producer_fields(one)))
+            print(json.dumps(flat_fields(one)))
     else:
         print_list(producers_text(producers) if producers else "", nothing)

@@ -79,6 +79,12 @@ def assignment_text(assignment: Iterable[TopicPartition]) -> str:
     return ";".join(f"{topic}:{','.join(numbers)}" for topic, numbers in topics.items()) or "-"
 
 
+def flat_fields(one: Any) -> dict[str, Any]:
+    """The fields of a named tuple for JSON, with topic and partition instead of its `topic_partition`."""
+    fields = one._asdict()
+    return {**fields.pop("topic_partition")._asdict(), **fields}
+
+
 def _or_dash(value: object) -> object:
     return "-" if value is None else value
 

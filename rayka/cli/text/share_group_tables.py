@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rayka.cli.tables import table
-from rayka.cli.text.group_tables import assignment_text
+from rayka.cli.text.group_tables import assignment_text, flat_fields
 
 if TYPE_CHECKING:
     from rayka.client.kafka.share_groups import ShareBatch, ShareGroupDescription, ShareOffset
@@ -77,14 +77,9 @@ def share_group_fields(
             member._asdict() | {"assignment": [list(partition) for partition in member.assignment]}
             for member in group.members
         ],
-        "offsets": [_flat(one) for one in offsets],
-        "batches": [_flat(one) for one in batches],
+        "offsets": [flat_fields(one) for one in offsets],
+        "batches": [flat_fields(one) for one in batches],
     }
-
-
-def _flat(one: ShareOffset | ShareBatch) -> dict[str, Any]:
-    fields = one._asdict()
-    return {**fields.pop("topic_partition")._asdict(), **fields}
 
 
 def _or_dash(value: object) -> object:

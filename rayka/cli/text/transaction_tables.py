@@ -57,11 +57,5 @@ def description_fields(one: TransactionDescription) -> dict[str, Any]:
     return one._asdict() | {"partitions": [list(partition) for partition in one.partitions]}
 
 
-def producer_fields(one: ProducerDescription) -> dict[str, Any]:
-    """For JSON."""
-    fields = one._asdict()
-    return {**fields.pop("topic_partition")._asdict(), **fields}
-
-
 def _known(number: int) -> int | str:
     return number if number >= 0 else "-"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, overload
 
 from rayka.client.consumer.blocking import Consumer
@@ -12,7 +13,7 @@ from rayka.client.consumer.pending import Polled
 from rayka.client.group.consumer import CLOSE_TIMEOUT_MS, AsyncGroupConsumer, deadline_after
 from rayka.client.group.coordinator import OffsetAndMetadata, ReadOffsets
 from rayka.client.group.member import RebalanceCallback
-from rayka.client.loop import LoopThread, blocking
+from rayka.client.loop import LoopThread, blocking, report_outcome
 from rayka.types import TopicPartition
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class GroupConsumer(Consumer):
         """
         future = self._loop.submit(self._core.commit_prepared(self._core.prepare_commit(offsets)))
         if callback is not None:
-            future.add_done_callback(lambda done: _tell(callback, done))
+            future.add_done_callback(partial(report_outcome, callback))
         return future
 
     def unsubscribe(self) -> None:
@@ -112,8 +113,3 @@ class GroupConsumer(Consumer):
             callback.listener(callback.partitions)
         finally:
             self._loop.run(self._core.callback_done(callback))
-
-
-def _tell(callback: CommitCallback, done: concurrent.futures.Future[Committed]) -> None:
-    error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
-    callback(None if error else done.result(), error)

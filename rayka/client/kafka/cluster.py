@@ -86,6 +86,10 @@ class KafkaCluster:
 
         return self._coordinator(entity(FindCoordinatorRequest, _GROUP_KEY, (group_id,)), f"group {group_id}")
 
+    def ask_coordinator(self, group_id: str, request: Any) -> Any:
+        """The response of the group's coordinator to a request."""
+        return self.broker(self.coordinator(group_id)).request(request)
+
     def transaction_coordinator(self, transactional_id: str) -> BrokerNode:
         """The broker that coordinates the transactions of a transactional id."""
         from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest

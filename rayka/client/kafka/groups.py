@@ -111,7 +111,7 @@ class KafkaGroupAdmin:
         request = entity(OffsetDeleteRequest, group_id, parts)
 
         def delete() -> dict[TopicPartition, ErrorCode]:
-            response = self._ask(group_id, request)
+            response = self._cluster.ask_coordinator(group_id, request)
             raise_for(response.error_code, f"offsets of group {group_id} can't be deleted")
             return {
                 TopicPartition(topic.name, one.partition_index): ErrorCode(one.error_code)
@@ -130,7 +130,7 @@ class KafkaGroupAdmin:
             request = entity(DeleteGroupsRequest, (group_id,))
 
             def delete(group_id: str = group_id, request: Any = request) -> None:
-                raise_for(self._ask(group_id, request).results[0].error_code, "")
+                raise_for(self._cluster.ask_coordinator(group_id, request).results[0].error_code, "")
 
             try:
                 self._cluster.patiently(delete)
@@ -139,9 +139,6 @@ class KafkaGroupAdmin:
         if failed:
             reasons = "; ".join(f"{group_id}: {code.name}" for group_id, code in failed.items())
             raise RaykaError(next(iter(failed.values())), f"can't delete {reasons}")
-
-    def _ask(self, group_id: str, request: Any) -> Any:
-        return self._cluster.broker(self._cluster.coordinator(group_id)).request(request)
 
     def _group(self, group_id: str) -> GroupDescription:
         """The group without its offsets."""
@@ -203,7 +200,7 @@ class KafkaGroupAdmin:
         request = entity(OffsetFetchRequest, (entity(OffsetFetchRequestGroup, group_id, None),), False)
 
         def fetch() -> Committed:
-            (group,) = self._ask(group_id, request).groups
+            (group,) = self._cluster.ask_coordinator(group_id, request).groups
             raise_for(group.error_code, f"offsets of group {group_id} can't be read")
             return {
                 TopicPartition(topic.name, one.partition_index): (one.committed_offset, one.committed_leader_epoch)
@@ -244,7 +241,7 @@ class KafkaGroupAdmin:
         request = entity(OffsetCommitRequest, group_id, -1, "", None, topics)
 
         def commit() -> None:
-            for topic in self._ask(group_id, request).topics:
+            for topic in self._cluster.ask_coordinator(group_id, request).topics:
                 for one in topic.partitions:
                     if one.error_code in _OWNED_BY_MEMBERS:
                         raise RaykaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members now")

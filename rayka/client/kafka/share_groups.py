@@ -105,7 +105,7 @@ class KafkaShareGroupAdmin:
         request = entity(DescribeShareGroupOffsetsRequest, (group,))
 
         def describe() -> list[ShareOffset]:
-            (found,) = self._ask(group_id, request).groups
+            (found,) = self._cluster.ask_coordinator(group_id, request).groups
             raise_for(found.error_code, found.error_message or f"offsets of share group {group_id} can't be read")
             return sorted(_offset(topic.topic_name, one) for topic in found.topics for one in topic.partitions)
 
@@ -174,9 +174,6 @@ class KafkaShareGroupAdmin:
             self.describe_group(group_id)
         self._groups.delete_groups(group_ids)
 
-    def _ask(self, group_id: str, request: Any) -> Any:
-        return self._cluster.broker(self._cluster.coordinator(group_id)).request(request)
-
     def _targets(
         self, reset: OffsetReset, wanted: Sequence[TopicPartition], current: Mapping[TopicPartition, int | None]
     ) -> dict[TopicPartition, int]:
@@ -208,7 +205,7 @@ class KafkaShareGroupAdmin:
         request = entity(AlterShareGroupOffsetsRequest, group_id, topics)
 
         def alter() -> None:
-            response = self._ask(group_id, request)
+            response = self._cluster.ask_coordinator(group_id, request)
             raise_for(response.error_code, response.error_message or f"offsets of {group_id} can't be altered")
             for topic in response.responses:
                 for one in topic.partitions:

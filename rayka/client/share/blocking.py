@@ -5,8 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
-from rayka.client.loop import Closing, Shell, blocking, blocking_close
+from rayka.client.loop import Closing, Shell, blocking, blocking_close, report_outcome
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
 from rayka.client.share.processing import RETRIABLE, Retriable
 from rayka.client.share.records import ShareRecord
@@ -64,10 +65,5 @@ class ShareConsumer(Shell[AsyncShareConsumer], Closing):
         """
         future = self._loop.submit(self._core.commit())
         if callback is not None:
-            future.add_done_callback(lambda done: _tell(callback, done))
+            future.add_done_callback(partial(report_outcome, callback))
         return future
-
-
-def _tell(callback: CommitCallback, done: concurrent.futures.Future[CommitResults]) -> None:
-    error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
-    callback(None if error else done.result(), error)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, BatchHeader, read_header
-from rayka.storage.format.records import NULL_ZIGZAG
+from rayka.storage.format.records import NULL_ZIGZAG, corrupt_batch
 from rayka.storage.format.varint import continue_unsigned
 from rayka.types import NO_TIMESTAMP, RecordError, TopicPartition
 
@@ -112,7 +112,7 @@ def find_rejected(data: bytes, header: BatchHeader, rules: RecordRules) -> list[
     try:
         return _find_rejected(data, header, rules)
     except IndexError:
-        raise _corrupt(header, "ends within a record") from None
+        raise corrupt_batch(header, "ends within a record") from None
 
 
 def _find_rejected(data: bytes, header: BatchHeader, rules: RecordRules) -> list[Rejected]:
@@ -148,7 +148,7 @@ def _find_rejected(data: bytes, header: BatchHeader, rules: RecordRules) -> list
                 offset, position = continue_unsigned(data, position, offset)
         has_no_key = needs_key and data[position] == NULL_ZIGZAG
         if end <= position:
-            raise _corrupt(header, f"has a record of {length} bytes")
+            raise corrupt_batch(header, f"has a record of {length} bytes")
         if length > max_size:
             raise RaykaError(ErrorCode.INVALID_RECORD, f"Record {index} of the batch has {length} bytes")
         if offset != index + index:  # it is a zig-zag varint
@@ -160,9 +160,5 @@ def _find_rejected(data: bytes, header: BatchHeader, rules: RecordRules) -> list
                 return rejected
         position = end
     if position != len(data):
-        raise _corrupt(header, f"has {len(data) - position} bytes after its {header.record_count} records")
+        raise corrupt_batch(header, f"has {len(data) - position} bytes after its {header.record_count} records")
     return rejected
-
-
-def _corrupt(header: BatchHeader, what: str) -> RaykaError:
-    return RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at offset {header.base_offset} {what}")

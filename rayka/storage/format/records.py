@@ -211,7 +211,7 @@ def read_batch(buffer: Buffer, position: int, header: BatchHeader, max_size: int
     try:
         return _decode(data, header)
     except IndexError:
-        raise _corrupt(header, "ends within a record") from None
+        raise corrupt_batch(header, "ends within a record") from None
 
 
 def read_values(
@@ -222,7 +222,7 @@ def read_values(
     try:
         return _decode_values(data, header)
     except IndexError:
-        raise _corrupt(header, "ends within a record") from None
+        raise corrupt_batch(header, "ends within a record") from None
 
 
 def _decode_values(data: bytes, header: BatchHeader) -> list[bytes | None]:
@@ -246,11 +246,11 @@ def _decode_values(data: bytes, header: BatchHeader) -> list[bytes | None]:
             _, position = _read_bytes(data, position, header)
         value, position = _read_bytes(data, position, header)
         if not position < end <= len(data):
-            raise _corrupt(header, f"has a record that ends at {end}, within a field or behind the batch")
+            raise corrupt_batch(header, f"has a record that ends at {end}, within a field or behind the batch")
         append(value)
         position = end
     if position != len(data):
-        raise _corrupt(header, f"has {len(data) - position} bytes after its {header.record_count} records")
+        raise corrupt_batch(header, f"has {len(data) - position} bytes after its {header.record_count} records")
     return values
 
 
@@ -258,7 +258,7 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: i
     """The records of one batch as bytes, decompressed."""
     end = position + header.batch_length + LOG_OVERHEAD
     if end > len(buffer):
-        raise _corrupt(header, f"has {len(buffer) - position} of its {header.size_in_bytes} bytes")
+        raise corrupt_batch(header, f"has {len(buffer) - position} of its {header.size_in_bytes} bytes")
     with memoryview(buffer)[position + RECORD_BATCH_OVERHEAD : end] as records:
         if not header.attributes & CODEC_MASK and len(records) <= max_size:
             return bytes(records)
@@ -299,7 +299,7 @@ def _decode(data: bytes, header: BatchHeader) -> list[Record]:
         if number:
             headers, position = _read_headers(data, position, number, header)
         if position != end:
-            raise _corrupt(header, f"has a record that ends {position - end} bytes off its length")
+            raise corrupt_batch(header, f"has a record that ends {position - end} bytes off its length")
         append(
             new(
                 Record,
@@ -307,7 +307,7 @@ def _decode(data: bytes, header: BatchHeader) -> list[Record]:
             )
         )
     if position != len(data):
-        raise _corrupt(header, f"has {len(data) - position} bytes after its {header.record_count} records")
+        raise corrupt_batch(header, f"has {len(data) - position} bytes after its {header.record_count} records")
     return records
 
 
@@ -315,13 +315,13 @@ def _read_headers(data: bytes, position: int, number: int, header: BatchHeader) 
     if number > 0x7F:
         number, position = continue_unsigned(data, position, number)
     if number & 1:
-        raise _corrupt(header, f"has a record with {-(number + 1) // 2} headers")
+        raise corrupt_batch(header, f"has a record with {-(number + 1) // 2} headers")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(number >> 1):
         key, position = _read_bytes(data, position, header)
         value, position = _read_bytes(data, position, header)
         if key is None:
-            raise _corrupt(header, "has a record header without a key")
+            raise corrupt_batch(header, "has a record header without a key")
         headers.append((key.decode("utf-8", HEADER_KEY_ERRORS), value))
     return tuple(headers), position
 
@@ -333,7 +333,7 @@ def _read_bytes(data: bytes, position: int, header: BatchHeader) -> tuple[bytes 
         number, start = continue_unsigned(data, start, number)
     if number & 1:
         if number != NULL_ZIGZAG:
-            raise _corrupt(header, f"has a field with a length of {-(number + 1) // 2}")
+            raise corrupt_batch(header, f"has a field with a length of {-(number + 1) // 2}")
         return None, start
     end = start + (number >> 1)
     return data[start:end], end
@@ -353,5 +353,6 @@ def _flags(is_transactional: bool, is_control: bool, timestamp_type: TimestampTy
     )
 
 
-def _corrupt(header: BatchHeader, what: str) -> RaykaError:
+def corrupt_batch(header: BatchHeader, what: str) -> RaykaError:
+    """The error for a batch whose contents are malformed: `what` follows its name."""
     return RaykaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at offset {header.base_offset} {what}")
