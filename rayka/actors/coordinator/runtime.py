@@ -38,12 +38,13 @@ class CoordinatorRuntime(Generic[C]):
         self._configs = CoordinatorConfigs(config)
         self._coordinators: dict[int, CoordinatorContext[C]] = {}
         self._epochs: dict[int, int] = {}
+        self._has_resigned = False
         self.outside: Outside | None = None
 
     def leads(self, partition: Partition) -> None:
-        """A partition of the topic is led here, from a new epoch on."""
+        """A partition of the topic is led here, from a new epoch on. Without effect after `resign`."""
         number = partition.topic_partition.partition
-        if self._epochs.get(number) == partition.leader_epoch:
+        if self._has_resigned or self._epochs.get(number) == partition.leader_epoch:
             return
         self.leaves(number)
         self._epochs[number] = partition.leader_epoch
@@ -62,7 +63,12 @@ class CoordinatorRuntime(Generic[C]):
             coordinator.resign()
 
     def resign(self) -> None:
-        """Stop all coordinators."""
+        """Stop all coordinators for good: the process stops, or its log directory is offline.
+
+        A new image may still come. A coordinator that it started would expire sessions, and write that behind the
+        marker of a clean shutdown.
+        """
+        self._has_resigned = True
         for number in list(self._coordinators):
             self.leaves(number)
 

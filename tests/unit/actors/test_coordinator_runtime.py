@@ -20,7 +20,7 @@ from rayka.coordinator.groups.requests import ListGroupsRequest
 from rayka.coordinator.groups.spec import GROUPS
 from rayka.coordinator.spec import CoordinatorConfigs
 from rayka.coordinator.topics import Topics
-from rayka.errors import ErrorCode
+from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.metadata.records import ConfigResource, ResourceType
 from tests.unit.actors.test_coordinator_log import open_partition
@@ -41,6 +41,7 @@ class Groups:
         )
         self.image = MetadataImage()
         self.configure(configs)
+        self.partition = partition
         self.replicas.leads(partition)
 
     def configure(self, configs: dict[ConfigResource, dict[str, str]]) -> None:
@@ -63,6 +64,23 @@ async def ready(groups: Groups) -> None:
     """Loading takes a turn of the loop or two."""
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+def test_no_coordinator_starts_in_a_process_that_stops(tmp_path: Path) -> None:
+    """The metadata may change meanwhile, and nothing may be written after the logs were closed."""
+
+    async def check() -> None:
+        groups = Groups(tmp_path, {})
+        await ready(groups)
+        groups.replicas.resign()
+        groups.partition.become_leader(groups.partition.leader_epoch + 1)
+        groups.replicas.leads(groups.partition)
+        await ready(groups)
+        answer: Any = await groups.join("a")
+        assert isinstance(answer, RaykaError)
+        assert answer.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(check())
 
 
 def test_the_assignment_interval_of_all_brokers_of_this_one_and_of_the_group(tmp_path: Path) -> None:
