@@ -1,8 +1,8 @@
-"""A pool of Ray actors maps a topic to another one exactly once, though one actor is killed with -9 in the middle.
+"""A pool of Ray actors maps one topic to another exactly once, although one actor is killed with -9 in the middle.
 
-Each actor has partitions of its own, and writes in transactions under a transactional id of its own. How far it has
-read is committed with the results. When Ray starts a killed actor again, `init_transactions` aborts what the actor
-left open and fences the dead process; then the actor goes on at the committed offsets.
+Each actor has its own partitions, and writes in transactions with its own transactional id. The offsets that it has
+read are committed together with the results. When Ray restarts a killed actor, `init_transactions` aborts the open
+transaction and fences the dead process. The actor then continues from the committed offsets.
 """
 
 from __future__ import annotations

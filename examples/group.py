@@ -1,7 +1,7 @@
 """Two members of a consumer group share a topic, on actor handles.
 
-The second member takes over half of the partitions of the first, whose callbacks say so. Each commits what it has
-read; in the end the group's lag is 0.
+The second member takes over half of the first member's partitions, as the callbacks of the first one show. Each member
+commits the records that it has read; in the end the group's lag is 0.
 """
 
 from __future__ import annotations

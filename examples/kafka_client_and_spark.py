@@ -1,8 +1,8 @@
 """A Kafka client and Spark on the same topics: a consumer group writes back what Spark read.
 
-Orders come over the wire from confluent-kafka. Spark sums them up by customer and writes the sums to a topic. Two
-members of a consumer group, Kafka clients again, share its partitions and write an invoice for each sum; Spark
-compares the invoices with the orders. Nobody has to know how the others are connected.
+confluent-kafka sends orders over the Kafka protocol. Spark sums them up by customer and writes the sums to a topic. Two
+members of a consumer group, again Kafka clients, share its partitions and write an invoice for each sum. Spark compares
+the invoices with the orders. No client needs to know how the others are connected.
 """
 
 from __future__ import annotations

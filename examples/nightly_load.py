@@ -1,7 +1,7 @@
-"""The nightly batch load: each partition of a topic, from a point in time to another, into Parquet.
+"""The nightly batch load: each partition of a topic, from one point in time to another, into Parquet.
 
-The load runs twice, as it would after a failure, and while new records arrive: a range of time is a range of offsets,
-and the same offsets are the same records.
+The load runs twice, as it would after a failure, while new records arrive. Both runs read the same records, because the
+range of time is resolved to the same offsets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write records on actor handles and read them back, without the Kafka protocol.
 
-The producer batches and compresses; `get()` waits until a record is acknowledged. The consumer, which is in no group,
-is assigned all partitions and reads them from the beginning.
+The producer batches and compresses; `get()` waits until a record is acknowledged. The consumer is not in a group: it
+assigns all partitions to itself and reads them from the beginning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A work queue: images wait in a topic, and a pool of Ray actors makes thumbnails of them.
 
-Each record is leased to one actor. One that fails for now comes back after a while; one that can never succeed goes to
-the dead-letter topic with the traceback; when an actor dies, another gets its records at once.
+Each record is leased to one actor. A record that fails for a temporary reason is delivered again later. One that can
+never succeed goes to the dead-letter topic with the traceback. When an actor dies, another one gets its records at
+once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Word counts in micro-batches, with a crash in the middle: every word counts once.
 
-The stream runs in a process of its own (`python examples/word_counts.py stream ADDRESS DIRECTORY`), which is killed
-with -9 while it works and started again. The counts are in SQLite; the id of the stream, the number of a batch and its
-offsets are stored in the same transaction as its counts, so a batch that comes again after the crash changes nothing,
-and one whose offsets are others, because its checkpoint was copied, is refused.
+The stream runs in a separate process (`python examples/word_counts.py stream ADDRESS DIRECTORY`), which is killed with
+-9 while it works, and restarted. The counts are in SQLite. The stream's id, the batch number and the batch's offsets
+are stored in the same transaction as the counts. So a batch that comes again after the crash changes nothing, and a
+batch with other offsets, because its checkpoint was copied, is refused.
 """
 
 from __future__ import annotations

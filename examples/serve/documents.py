@@ -1,7 +1,7 @@
 """Asynchronous inference with Ray Serve: an HTTP API takes documents, replicas summarize them in the background.
 
-This is the shape of the example in Ray's documentation of asynchronous inference. What differs from a program for
-Celery and Redis is the line marked below: tasks and results are in topics of rayka, on the same Ray cluster.
+The program has the structure of the example in Ray's documentation of asynchronous inference. Only the line marked
+below differs from a program for Celery and Redis: tasks and results are in topics of rayka, on the same Ray cluster.
 """
 
 from __future__ import annotations

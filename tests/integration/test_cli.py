@@ -190,7 +190,7 @@ def test_where_consuming_begins_and_ends(cli: Cli) -> None:
 
 def test_changing_commands_say_what_they_did(cli: Cli) -> None:
     assert cli.ok("topics", "create", "told", "--partitions", "2").out == b"Created topic told with 2 partitions.\n"
-    assert cli.ok("topics", "create", "told", "--if-not-exists").out == b"Topic told exists already.\n"
+    assert cli.ok("topics", "create", "told", "--if-not-exists").out == b"Topic told already exists.\n"
     assert cli.produce("told", b"a\nb\n").out == b"Wrote 2 records to told.\n"
     altered = cli.ok("topics", "alter", "told", "--partitions", "3", "--config", "retention.ms=1000")
     assert altered.out == b"Changed 1 setting and the number of partitions to 3 of topic told.\n"

@@ -104,7 +104,7 @@ def test_a_killed_gcs_server_starts_again_in_place_and_producers_do_not_notice(t
             assert writer.longest_pause < max(0.2, 2 * usual_s)
         writer.finish()
         assert broker.find("raylet/raylet") == raylet
-        assert not any("starting it again" in line for line in broker.log)
+        assert not any("restarting it" in line for line in broker.log)
         broker.kill_one("ray::PartitionActor")  # a new GCS starts actors again
         create_topic(broker.bootstrap, "later", 1)
         check([writer], read_all(broker.bootstrap, "kept", 4))
@@ -125,9 +125,9 @@ def test_killed_helpers_of_ray_leave_the_raylet_and_the_broker_alone(broker: Bro
     broker.kill_one("ray::PartitionActor")  # which needs the agents to start again
     write(broker.bootstrap, "helped", "after")
     assert broker.find("raylet/raylet") == raylet
-    assert not any("starting it again" in line for line in broker.log[printed:])
+    assert not any("restarting it" in line for line in broker.log[printed:])
 
 
 def restarts(broker: BrokerProcess) -> list[str]:
     """The lines that tell of a GCS that was started again."""
-    return [line for line in broker.log if "gcs_server died and was started again" in line]
+    return [line for line in broker.log if "gcs_server died and was restarted" in line]

@@ -103,7 +103,7 @@ class ResetOptions:
         else:
             show({group: offsets}, as_json=self.as_json)
         if not self.execute and not self.dry_run and not self.export:
-            print("rayka: nothing was changed; add --execute to do it", file=sys.stderr)
+            print("rayka: nothing was changed; add --execute to apply this", file=sys.stderr)
         return Exit.DONE
 
 

@@ -74,7 +74,7 @@ def command(target: Target, every: bool, as_json: bool) -> Exit:
     else:
         _show(image, actors, partitions, every=every)
         for path in strays:
-            print(f"{path}: not served, for the cluster does not know its topic; remove it if you don't need it")
+            print(f"{path}: not served, because the cluster does not know its topic; remove it if you don't need it")
     whole = all(one.pid for one in actors) and all(one.leader is not None for one in partitions)
     return Exit.DONE if whole else Exit.FAILED
 

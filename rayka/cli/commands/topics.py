@@ -114,7 +114,7 @@ def create(
         if result.error is ErrorCode.NONE:
             print(f"Created topic {result.name} with {plural(result.partitions, 'partition')}.")
         elif result.error is ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
-            print(f"Topic {result.name} exists already.")
+            print(f"Topic {result.name} already exists.")
         else:
             failure = failure or RaykaError(result.error, f"{result.name}: {result.message}")
     if failure is not None:

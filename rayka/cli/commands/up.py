@@ -100,7 +100,7 @@ def run_in_background(data_dir: Path, arguments: Sequence[str]) -> Exit:
     ready = process.stdout.readline().decode()
     if ready:
         print(ready, end="", flush=True)
-        print(f"The data is in {data_dir}, what the broker reports in {log}.", flush=True)
+        print(f"The data is in {data_dir}; the broker's log is {log}.", flush=True)
         return Exit.DONE
     with log.open(errors="replace") as lines:
         lines.seek(start)

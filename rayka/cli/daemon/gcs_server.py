@@ -105,7 +105,7 @@ def main(port: int) -> int:
     """Keep the GCS of this machine running until its raylet ends; SIGTERM ends this process, but not the GCS."""
     server = find(port)
     if not server.has_storage:
-        log(f"{NAME} keeps its state in memory ({STORAGE}), so it cannot be started again")
+        log(f"{NAME} keeps its state in memory ({STORAGE}), so it cannot be restarted")
         return 1
     raylet = _raylet_pidfd(port)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps those that died
@@ -118,10 +118,10 @@ def main(port: int) -> int:
                     os.kill(server.pid, signal.SIGKILL)
             return 0
         if server.restart() is None:
-            log(f"{NAME} keeps dying; it is not started again")
+            log(f"{NAME} keeps dying and is not restarted any more")
             return 1
         was_restarted = True
-        log(f"{NAME} died and was started again in place")
+        log(f"{NAME} died and was restarted in place")
 
 
 def _is_gone(pidfd: int) -> bool:

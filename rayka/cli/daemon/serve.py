@@ -184,7 +184,7 @@ class RayDaemons:
         if process is None:
             return f"{GCS_SERVER} keeps dying"
         _replace(process)
-        log(f"Ray's {GCS_SERVER} died and was started again in place")
+        log(f"Ray's {GCS_SERVER} died and was restarted in place")
         return None
 
 

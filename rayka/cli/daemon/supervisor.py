@@ -67,7 +67,7 @@ class Supervisor:
             if isinstance(verdict, GiveUp):
                 log(verdict.reason)
                 return verdict.exit_code
-            log(f"{verdict.reason}; starting it again")
+            log(f"{verdict.reason}; restarting it")
             if not self._pause(verdict.delay_s):
                 return Exit.DONE
 
@@ -120,7 +120,7 @@ class Supervisor:
             self._wait(child, left_s)
         if child.exit_code == 0 or child.ready_at is None:
             return Exit.DONE
-        log("the broker did not stop in order and was killed; its logs are recovered at the next start")
+        log("the broker did not stop cleanly and was killed; the next start recovers its logs")
         return Exit.FAILED
 
     def _pause(self, delay_s: float) -> bool:

@@ -241,7 +241,7 @@ def test_a_cluster_that_ray_start_made_keeps_its_gcs_until_its_raylet_ends(machi
     kill(guarded.raylet)
     assert guarded.process.wait(BOUND_S) == 0
     await_end(restarted.pidfd)
-    assert guarded.log.read_text().count("died and was started again in place") == 1
+    assert guarded.log.read_text().count("died and was restarted in place") == 1
 
 
 def test_a_gcs_that_nobody_restarted_is_left_when_the_raylet_ends(machine: Machine) -> None:
@@ -303,7 +303,7 @@ def test_a_gcs_that_is_back_is_rays_again_and_one_that_keeps_dying_ends_the_brok
     stop, _stopper = socket.socketpair()
     assert wait_for_end(stop, daemons) == "gcs_server keeps dying"
     assert infos[0].process.pid == server.pid
-    assert capsys.readouterr().err.count("gcs_server died and was started again in place") == 10
+    assert capsys.readouterr().err.count("gcs_server died and was restarted in place") == 10
 
 
 def test_a_raylet_of_somebody_else_is_found_by_its_socket(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_brings_the_child_back_and_is_ready_only_once(supervised: Run) -> None:
             supervised.until("serving on 127.0.0.1:4242 again")
         if life < 2:
             os.kill(child, signal.SIGKILL)
-            assert "was killed by SIGKILL" in supervised.until("starting it again")
+            assert "was killed by SIGKILL" in supervised.until("restarting it")
     supervised.process.send_signal(signal.SIGTERM)
     code, out, _ = supervised.end()
     assert (code, out) == (0, "")
@@ -134,7 +134,7 @@ def test_a_child_that_does_not_stop_is_killed(supervised: Run) -> None:
     supervised.process.send_signal(signal.SIGTERM)
     code, _, err = supervised.end()
     assert code == 1
-    assert "did not stop in order" in err
+    assert "did not stop cleanly" in err
     supervised.assert_nothing_left()
 
 
