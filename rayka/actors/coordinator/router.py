@@ -88,6 +88,10 @@ class CoordinatorRouter:
             raise RaykaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error.message) from error
 
     async def _ask(self, number: int, request: Request[R]) -> R:
+        """Raises COORDINATOR_NOT_AVAILABLE also if there is no answer in time.
+
+        Clients look for the coordinator after that; for REQUEST_TIMED_OUT of a join they have no rule, and end.
+        """
         link = self._router.link(self._leader_of(number))
         message = request if link.is_in_process else self._codec.encode(request)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -96,7 +100,8 @@ class CoordinatorRouter:
         if isinstance(answer, ChannelClosed):
             raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(answer))
         if isinstance(answer, RaykaError):
-            raise answer
+            is_late = answer.code is ErrorCode.REQUEST_TIMED_OUT
+            raise RaykaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, answer.message) if is_late else answer
         response: Any = answer if link.is_in_process else self._codec.decode(answer)
         if isinstance(response, RaykaError):
             raise response

@@ -116,10 +116,11 @@ def test_all_coordinators_or_those_of_a_node_are_asked() -> None:
         (Cluster(leaders=()), ErrorCode.NOT_COORDINATOR),
         (Cluster(leaders=(1, 2, -1)), ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (Cluster(answer=ChannelClosed("gone", True)), ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (Cluster(answer=RaykaError(ErrorCode.REQUEST_TIMED_OUT)), ErrorCode.REQUEST_TIMED_OUT),
+        (Cluster(answer=RaykaError(ErrorCode.REQUEST_TIMED_OUT)), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (Cluster(answer=RaykaError(ErrorCode.INVALID_REQUEST)), ErrorCode.INVALID_REQUEST),
         (Cluster(answer=CODEC.encode(RaykaError(ErrorCode.NOT_COORDINATOR))), ErrorCode.NOT_COORDINATOR),
     ],
-    ids=["no topic", "no leader", "leader gone", "no answer", "refused"],
+    ids=["no topic", "no leader", "leader gone", "no answer in time", "no such request", "refused"],
 )
 def test_what_keeps_a_request_from_its_coordinator_is_raised(cluster: Cluster, error: ErrorCode) -> None:
     assert refusal(cluster) is error
