@@ -163,7 +163,7 @@ class AsyncProducer(AsyncClosing):
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._sender.flush()
                 if self._transactions is not None:
-                    await self._transactions.leave()
+                    await self._transactions.leave(self._sender.flush)
         except (RaykaError, TimeoutError) as error:
             logger.warning("a producer was closed with %d bytes unsent: %r", self._accumulator.used_bytes, error)
         finally:
@@ -332,14 +332,12 @@ class AsyncProducer(AsyncClosing):
         Raises TRANSACTION_ABORTABLE if a record was not appended: then abort the transaction. Raises PRODUCER_FENCED,
         and REQUEST_TIMED_OUT if it is not known whether the transaction was committed.
         """
-        await self._sender.flush()
-        await self._its_transactions.end(True)
+        await self._its_transactions.end(True, self._sender.flush)
 
     @at_home
     async def abort_transaction(self) -> None:
         """Discard the records and offsets of the transaction. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT."""
-        await self._sender.flush()
-        await self._its_transactions.end(False)
+        await self._its_transactions.end(False, self._sender.flush)
 
     @at_home
     async def send_offsets(self, offsets: Offsets | OffsetsReader, group: str | GroupMetadata | None = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from rayka.client.group.coordinator import GroupMetadata, OffsetAndMetadata, ReadOffsets
@@ -54,9 +54,15 @@ class Transactions:
         self._broker = broker
         self._config = config
         self._fenced: RaykaError | None = None
+        self._is_ending = False
 
     def check_open(self) -> None:
-        """Raise INVALID_TXN_STATE outside of a transaction."""
+        """Raise INVALID_TXN_STATE outside of a transaction, and while it is being ended."""
+        self._require_begun()
+        if self._is_ending:
+            raise RaykaError(ErrorCode.INVALID_TXN_STATE, "The transaction is being committed or aborted")
+
+    def _require_begun(self) -> None:
         if not self.is_open:
             raise RaykaError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -96,10 +102,18 @@ class Transactions:
         await self.init()
         self.is_open, self.has_sent, self.error = True, False, None
 
-    async def end(self, is_committed: bool) -> None:
-        """Commit or abort; every record has an outcome. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT if in doubt."""
+    async def end(self, is_committed: bool, flush: Callable[[], Awaitable[None]]) -> None:
+        """Flush, and commit or abort. Raises PRODUCER_FENCED, REQUEST_TIMED_OUT if in doubt."""
         self._check_own()
-        self.check_open()
+        self._require_begun()
+        self._is_ending = True  # for what is sent from now on, by a callback, might be appended after the end
+        try:
+            await flush()
+            await self._end(is_committed)
+        finally:
+            self._is_ending = False
+
+    async def _end(self, is_committed: bool) -> None:
         if is_committed and self.error is not None:
             raise RaykaError(ErrorCode.TRANSACTION_ABORTABLE, f"The transaction must be aborted: {self.error}")
         self.is_open = False
@@ -112,10 +126,10 @@ class Transactions:
             self.producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
             raise
 
-    async def leave(self) -> None:
+    async def leave(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Abort a transaction that is still open, as nobody will end it; its readers would wait for the timeout."""
         if self.is_open and self._config.joins is None:
-            await self.end(False)
+            await self.end(False, flush)
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit offsets of a group with the transaction. Raises the error of the first that is refused."""

@@ -291,6 +291,25 @@ def test_a_record_that_was_not_sent_in_time_lets_the_transaction_only_be_aborted
     assert committed(cluster) == [b"after"]
 
 
+def test_a_callback_sends_nothing_in_a_transaction_that_is_being_committed(cluster: Cluster) -> None:
+    """It could be appended after the end, and acknowledged, and would be aborted at the transaction's timeout."""
+    refusals: list[ErrorCode] = []
+    with cluster.producer(transactional_id="t", linger_ms=60_000) as producer:
+
+        def send_more(_: object) -> None:
+            with pytest.raises(RaykaError) as ending:
+                producer.send("events", b"more")
+            refusals.append(refused(ending))
+
+        producer.begin_transaction()
+        producer.send("events", b"a").add_callback(send_more)
+        producer.commit_transaction()
+        with producer.transaction():
+            producer.send("events", b"b")
+    assert committed(cluster) == [b"a", b"b"]
+    assert refusals == [ErrorCode.INVALID_TXN_STATE]
+
+
 def test_a_producer_that_is_closed_leaves_no_transaction_open(cluster: Cluster) -> None:
     """It would hold up the readers of committed records until the transaction's timeout."""
     with cluster.producer(transactional_id="t") as producer:
