@@ -124,11 +124,10 @@ class GroupCoordinator:
     def on_new_metadata_image(self, topics: Topics) -> Result[None]:
         """Delete the offsets of deleted topics; groups change with their next heartbeats."""
         old, self.state.topics = self.state.topics, topics
-        gone = frozenset(topic.name for topic in old.by_name.values() if topic.topic_id not in topics.by_id)
+        gone = {topic.topic_id: topic.name for topic in old.by_name.values() if topic.topic_id not in topics.by_id}
         if not gone:
             return Result(None)
-        ids = old.by_id.keys() - topics.by_id.keys()
-        records = (*self.state.offsets.topic_tombstones(gone), *self.share_offsets.topics_gone(ids))
+        records = (*self.state.offsets.topic_tombstones(gone), *self.share_offsets.topics_gone(gone))
         return Result(None, records, is_atomic=False)
 
     def on_new_configs(self, configs: CoordinatorConfigs) -> None:

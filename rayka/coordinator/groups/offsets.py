@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from rayka.coordinator.codec import ZERO_UUID
@@ -120,12 +120,22 @@ class Offsets:
         for partition in sorted(self._partitions_of(group_id)):
             yield tombstone(group_id, partition)
 
-    def topic_tombstones(self, topics: frozenset[str]) -> Iterator[CoordinatorRecord]:
-        """Delete all offsets of topics that were deleted."""
+    def topic_tombstones(self, deleted: Mapping[uuid.UUID, str]) -> Iterator[CoordinatorRecord]:
+        """Delete all offsets of topics that were deleted, by their ids, with their names.
+
+        A topic may have such a name again, and members that know it already may have committed. Those offsets stay.
+        """
+        names, ids = frozenset(deleted.values()), {ZERO_UUID, *deleted}
         for group_id in {*self.committed, *self._open_transactions}:
             for partition in sorted(self._partitions_of(group_id)):
-                if partition[0] in topics:
+                if partition[0] in names and self._topic_ids(group_id, partition) <= ids:
                     yield tombstone(group_id, partition)
+
+    def _topic_ids(self, group_id: str, partition: tuple[str, int]) -> set[uuid.UUID]:
+        """The topics that the offsets of a partition were committed of, those in open transactions too."""
+        open_ones = (self.pending[one].get(group_id, {}) for one in self._open_transactions.get(group_id, ()))
+        everything = (self.committed.get(group_id, {}), *open_ones)
+        return {offsets[partition].value.topic_id for offsets in everything if partition in offsets}
 
     def expired(self, group_id: str, rules: OffsetRules, now_ms: int) -> Iterator[tuple[str, int]]:
         """The partitions whose offsets have expired (KIP-211)."""

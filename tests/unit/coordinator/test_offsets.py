@@ -72,6 +72,25 @@ def test_offsets_of_a_topic_that_was_created_again_unseen_do_not_count_for_it() 
     assert shell.committed() == 1
 
 
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_a_commit_of_a_topic_that_was_created_again_outlives_the_old_one(is_transactional: bool) -> None:
+    """Members may know the new topic before the coordinator has heard that the old one is gone."""
+    shell = Shell()
+    old, new = topic_id("t"), uuid.UUID(int=2)
+    shell.set_topics(topics("t"))
+    for partition in (0, 1):
+        shell.commit(5, partition=partition, topic_id=old)
+    request = OffsetCommitRequest("g", (CommittedOffset("t", 0, 7, topic_id=new),))
+    result = offset_commands.commit(shell.core, request, shell.now, is_transactional)
+    for record in result.records:
+        shell.core.replay(record, 100, producer_id=5 if is_transactional else -1)
+    shell.set_topics(Topics([TopicMetadata(new, "t", 4)], version=2))
+    assert [shell.committed(partition=partition) for partition in (0, 1)] == [-1 if is_transactional else 7, -1]
+    shell.core.end_transaction(5, is_committed=True)
+    assert shell.committed() == 7
+    assert list(shell.core.state.offsets.committed["g"]) == [("t", 0)]
+
+
 @pytest.mark.parametrize(("length", "error"), [(4096, E.NONE), (4097, E.OFFSET_METADATA_TOO_LARGE)])
 def test_metadata_of_commits_is_limited(length: int, error: ErrorCode) -> None:
     shell = Shell()
