@@ -43,8 +43,8 @@ def free_port() -> int:
     """A free port below the range of outgoing connections, another one each time.
 
     In that range a client that tries to reach a stopped broker may connect to itself. Processes that look for ports at
-    the same time begin at different ones. As long as this process lives, no other one gets the port from here, though
-    nobody listens on it yet, or nobody between two starts of a broker.
+    the same time begin at different ones. As long as this process lives, no other one gets the port from here, even if
+    no process listens on it yet, or for a moment between two starts of a broker.
     """
     while True:
         port = _PORTS[next(_next_port) % len(_PORTS)]
@@ -70,7 +70,7 @@ def _reserve(port: int) -> None:
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str | Callable[[], str]) -> float:
     """Wait for a condition and return the seconds it took. Raises AssertionError after `timeout_s`.
 
-    Its message says `what` was waited for; a function tells what there is instead at that time.
+    `what` names the condition in the error's message; a function returns a text about the state at that time.
     """
     started = time.monotonic()
     while not condition():
@@ -82,7 +82,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str | Call
 
 @contextlib.contextmanager
 def paused(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Stop processes with SIGSTOP; let those that still live continue afterwards, whatever happens meanwhile."""
+    """Stop processes with SIGSTOP; let those that still live continue afterwards, even after an error."""
     try:
         for process in processes:
             process.suspend()

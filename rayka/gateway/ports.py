@@ -71,7 +71,7 @@ class Partitions(Protocol):
         """Where another process of this node, which leads the partition, takes connections; None if there is none."""
 
     def are_on_this_node(self, topic_partitions: Sequence[TopicPartition]) -> bool:
-        """Whether no leader is on another node, from where records come as bytes instead of their places in files."""
+        """Whether all leaders are on this node; another node sends records as bytes instead of file locations."""
 
     def channel_of(self, topic_partition: TopicPartition) -> tuple[str, int] | None:
         """The path of the leader's local channel and the leader epoch; None unless the leader is another process of
@@ -102,7 +102,7 @@ class Partitions(Protocol):
 
 
 class ControllerPort(Protocol):
-    """The cluster's controller. A method may raise `RaykaError` (say, when the controller is away)."""
+    """The cluster's controller. A method may raise `RaykaError`, for example when the controller is unavailable."""
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool, timeout_ms: int
@@ -115,7 +115,7 @@ class ControllerPort(Protocol):
     async def create_partitions(
         self, requests: Sequence[NewPartitions], validate_only: bool, timeout_ms: int
     ) -> list[TopicResult]:
-        """Raise the number of partitions of topics."""
+        """Increase the number of partitions of topics."""
 
     async def incremental_alter_configs(
         self, alterations: Sequence[ConfigAlteration], validate_only: bool
@@ -129,7 +129,7 @@ class ControllerPort(Protocol):
         """Change the levels of features: all, or with an error none."""
 
     async def allocate_producer_id(self) -> int:
-        """A producer id that nobody has had."""
+        """A new producer id, which no producer has had."""
 
 
 class Groups(Protocol):
@@ -220,7 +220,7 @@ class Shares(Protocol):
 
 
 class Broker(Protocol):
-    """What a handler gets: this node, the current image of the cluster, and the ways to the rest."""
+    """What a handler gets: this node, the current image of the cluster, and access to the rest."""
 
     @property
     def node_id(self) -> int:

@@ -1,16 +1,15 @@
-"""The items of a queue that one program holds: fetched ahead, delivered to a holder, and done with.
+"""The items of a queue that one program holds: prefetched, delivered to a holder, or finished.
 
-A holder is a thread or an asyncio task of the program. Items are fetched ahead only while the program takes them
-quickly: the window grows when it has taken the items of a fetch within `_QUICK_MS`, and is one item again after items
-had to be given back. Nothing more is fetched ahead while `_MOST_BYTES` are here. What is fetched ahead goes back to the
-queue, for others, when the program has taken nothing for `_IDLE_MS`, or has not got to it within `_LONGEST_AHEAD_MS`:
-a lease that ends here counts as a delivery, so an item could come to its limit without ever being delivered.
+A holder is a thread or an asyncio task of the program. Items are prefetched only while the program takes them quickly.
+The window grows when the program has taken the items of a fetch within `_QUICK_MS`. It shrinks to one item after items
+had to be given back. Nothing more is prefetched while `_MOST_BYTES` are here. Prefetched items go back to the queue
+when the program has taken nothing for `_IDLE_MS`, or has not reached them within `_LONGEST_AHEAD_MS`. A lease that ends
+here would count as a delivery, so an item could reach its limit without ever being delivered.
 
-Items that follow each other in a partition are one object, here and on their way: a batch costs little more than an
-item.
+Consecutive items of a partition are one object, here and in requests: a batch costs little more than an item.
 
-A lease is counted from before its fetch was sent, so that a process that was paused does not rely on one that has
-ended meanwhile.
+A lease is counted from before its fetch was sent, so that a process that was paused does not rely on a lease that has
+ended in the meantime.
 
 Time is an argument, in milliseconds of a clock that never goes back.
 """
@@ -40,7 +39,7 @@ _ENDED = None
 
 
 class Item(NamedTuple):
-    """One item under a lease: where it is, its bytes, and how often it was delivered with this time."""
+    """One leased item: its location, its bytes, and its delivery count, this delivery included."""
 
     partition: int
     offset: int
@@ -49,7 +48,7 @@ class Item(NamedTuple):
 
 
 class ItemRun(NamedTuple):
-    """Items under leases that follow each other in a partition, and were delivered equally often."""
+    """Consecutive leased items of a partition with the same delivery count."""
 
     partition: int
     first_offset: int
@@ -68,7 +67,7 @@ class ItemRun(NamedTuple):
 
     @property
     def place(self) -> LeasedOffsets:
-        """Where the items are."""
+        """The location of the items."""
         return LeasedOffsets(self.partition, self.first_offset, self.end_offset - 1)
 
     def items(self) -> Iterator[Item]:
@@ -86,10 +85,10 @@ class ReadyRun(NamedTuple):
 
 
 class Leases:
-    """What a program holds of a queue."""
+    """The items of a queue that a program holds."""
 
     def __init__(self, lease: Lease, prefetch: int = MOST_AHEAD) -> None:
-        """At most `prefetch` items are fetched ahead."""
+        """At most `prefetch` items are prefetched."""
         self._lease = lease
         self._prefetch = prefetch
         self._ready: deque[ReadyRun] = deque()
@@ -108,7 +107,7 @@ class Leases:
 
     @property
     def count(self) -> int:
-        """Items whose leases have not ended, as far as is known here."""
+        """The number of items whose leases have not ended, as far as is known here."""
         delivered = sum(last - first + 1 for ranges in self.delivered().values() for first, last in ranges)
         return self.ready_count + delivered + sum(place.length for place, _ in self._acknowledgements)
 
@@ -135,7 +134,7 @@ class Leases:
         return max(ahead, waiting_count) - self.ready_count
 
     def add(self, runs: Sequence[ItemRun], now_ms: int, *, since_ms: int | None = None, is_dry: bool = False) -> None:
-        """Items were fetched, maybe none, from `since_ms` on. `is_dry`: there are no more now."""
+        """Add fetched items, maybe none, of a fetch that began at `since_ms`. `is_dry`: there are no more now."""
         self._is_dry = is_dry or not runs
         for run in runs:
             self._ready.append(ReadyRun(run, now_ms if since_ms is None else since_ms, now_ms))
@@ -149,7 +148,7 @@ class Leases:
         self._fetched_ms = self._taken_ms = now_ms
 
     def take(self, holder: Hashable, now_ms: int) -> Item | None:
-        """Deliver the next item; None if none is here."""
+        """Deliver the next item; None if there is none here."""
         if not self._ready:
             return None
         partition, first_offset, values, delivery_count = self._ready[0].run
@@ -161,7 +160,7 @@ class Leases:
         return Item(partition, offset, value, delivery_count)
 
     def take_many(self, holder: Hashable, count: int, now_ms: int) -> Sequence[ItemRun] | None:
-        """Deliver so many items, or none if fewer are here."""
+        """Deliver `count` items, or none if fewer are here."""
         if self.ready_count < count:
             return None
         runs = []
@@ -202,12 +201,12 @@ class Leases:
             delivered.append(place)
 
     def next_get(self, holder: Hashable) -> None:
-        """The holder asks for an item: its last ones are done, if their lease ends so."""
+        """The holder asks for an item: its last items are finished, if `lease` says so."""
         if self._lease is Lease.NEXT_GET and (delivered := self._delivered.pop(holder, None)):
             self._acknowledge(delivered, ACCEPT)
 
     def settle(self, holder: Hashable, acknowledgement: RecordAcknowledgement) -> bool:
-        """Acknowledge the oldest item that the holder has, else the oldest of those that have ended.
+        """Acknowledge the oldest item of the holder, or else the oldest one of holders that have ended.
 
         False if there is none.
         """
@@ -221,7 +220,7 @@ class Leases:
         return True
 
     def settle_item(self, holder: Hashable, item: Item, acknowledgement: RecordAcknowledgement) -> None:
-        """Acknowledge this item, if the holder has it still."""
+        """Acknowledge this item, if the holder still has it."""
         place = LeasedOffsets(item.partition, item.offset, item.offset)
         delivered = self._delivered.get(self._key(holder), deque())
         for index, each in enumerate(delivered):
@@ -233,7 +232,7 @@ class Leases:
                 return
 
     def end_holders(self, is_alive: Callable[[Hashable], bool]) -> None:
-        """A thread or task that has ended gets no more: its items are done, unless only `task_done` ends leases."""
+        """Finish the items of threads and tasks that have ended, unless only `task_done` ends leases."""
         for holder in [one for one in self._delivered if one is not _ENDED and not is_alive(one)]:
             delivered = self._delivered.pop(holder)
             if self._lease is Lease.NEXT_GET:
@@ -242,10 +241,10 @@ class Leases:
                 self._delivered[_ENDED].extend(delivered)
 
     def end(self, *, is_exit: bool = False) -> None:
-        """The program ends, or no longer uses the queue: items are done, unless only `task_done` ends leases.
+        """The program ends, or no longer uses the queue: finish its items, unless only `task_done` ends leases.
 
-        The rest goes back with the session, as if it had not been delivered. At the exit of a program it counts as
-        delivered: an item that ends every program must come to its limit.
+        Other items go back with the session, as if they had not been delivered. At the exit of a program they count as
+        delivered, so that an item that ends every program reaches its limit.
         """
         if self._lease is not Lease.TASK_DONE or is_exit:
             for delivered in self._delivered.values():
@@ -260,7 +259,7 @@ class Leases:
         return acknowledgements
 
     def send_again(self, acknowledgements: Iterable[RangeAcknowledgement]) -> None:
-        """Acknowledgements could not be sent, and are sent again, without those for which there are newer ones."""
+        """Send acknowledgements again that could not be sent, except where there are newer ones."""
         newer = [place for place, _ in self._acknowledgements]
         for place, acknowledgement in acknowledgements:
             parts = [place]
@@ -269,17 +268,17 @@ class Leases:
             self._acknowledgements += [RangeAcknowledgement(part, acknowledgement) for part in parts]
 
     def take_idle(self, now_ms: int) -> dict[int, list[tuple[int, int]]]:
-        """What is here if it is due to be given back: first and last offsets by partition."""
+        """Take the items that are due to be given back: first and last offsets by partition."""
         return self.take_ready() if self.is_idle(now_ms) else {}
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether nobody takes what is here, or only so slowly that it has been here for long."""
+        """Whether the program takes no items, or so slowly that some have been here for long."""
         if not self._ready:
             return False
         return now_ms - self._taken_ms >= _IDLE_MS or now_ms - self._ready[0].added_ms >= _LONGEST_AHEAD_MS
 
     def take_ready(self) -> dict[int, list[tuple[int, int]]]:
-        """All that is not delivered, to be given back as `take_idle`."""
+        """Take all undelivered items, to give them back; the result is that of `take_idle`."""
         ready = self._ready_places()
         self._ready.clear()
         self._taken = self.ready_count = self._ready_bytes = 0
@@ -287,7 +286,7 @@ class Leases:
         return ranges_of(ready)
 
     def delivered(self) -> dict[int, list[tuple[int, int]]]:
-        """What is delivered and not acknowledged, as `take_idle`."""
+        """The items that are delivered and not acknowledged; the result is that of `take_idle`."""
         places = [place for delivered in self._delivered.values() for place in delivered]
         for partition, offset in self._lost:
             lost = LeasedOffsets(partition, offset, offset)
@@ -295,28 +294,28 @@ class Leases:
         return ranges_of(places)
 
     def begin_renewal(self) -> list[LeasedOffsets]:
-        """The leases to renew now: of what is delivered and not acknowledged."""
+        """The leases to renew now: those of delivered items that are not acknowledged."""
         self._renewing = [
             LeasedOffsets(partition, *offsets) for partition, ranges in self.delivered().items() for offsets in ranges
         ]
         return self._renewing
 
     def lose(self, partition: int, offset: int) -> None:
-        """A lease could not be renewed since it has ended: there is nothing to renew until the item is got again.
+        """A lease could not be renewed because it has ended: do not renew it until the item is fetched again.
 
-        The answer may be late: then the item is done with, or was got again.
+        The answer may be late: by then the item may be finished, or may have been fetched again.
         """
         place = LeasedOffsets(partition, offset, offset)
         if any(one.overlaps(place) for one in self._renewing):
             self._lost.add((partition, offset))
 
     def forget_ready(self, partitions: Iterable[int] | None = None) -> None:
-        """The leases of what is not delivered have ended, in these partitions or in all."""
+        """The leases of undelivered items have ended, in these partitions or in all."""
         lost = None if partitions is None else set(partitions)
         self._keep(lambda ready: lost is not None and ready.run.partition not in lost)
 
     def forget_older(self, since_ms: int) -> None:
-        """The leases of what is not delivered and was fetched before that time may have ended."""
+        """The leases of undelivered items that were fetched before that time may have ended."""
         if self._ready and self._ready[0].since_ms < since_ms:
             self._keep(lambda ready: ready.since_ms >= since_ms)
 
@@ -339,7 +338,7 @@ class Leases:
         return places
 
     def validate_state(self) -> None:
-        """Raise AssertionError if an item is ready twice, or what is counted is not what is here."""
+        """Raise AssertionError if an item is ready twice, or the counts do not match the items."""
         delivered = [place for delivered in self._delivered.values() for place in delivered]
         ready = self._ready_places()
         assert all(place.length > 0 for place in (*ready, *delivered)), "an empty range"

@@ -1,7 +1,8 @@
-"""What a queue is in the broker: a topic, and a share group of the same name without members.
+"""A queue in the broker: a topic, and a share group of the same name without members.
 
-Each program acquires from all partitions of the topic, so none is assigned any, and nobody has to join before the first
-item. The state of the share-partitions has to be initialized once, which the coordinator does when a member joins.
+Each program acquires from all partitions of the topic. So no partitions are assigned, and no program has to join before
+the first item. The state of the share-partitions has to be initialized once, which the coordinator does when a member
+joins.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class QueueTopic:
             raise RaykaError(result.error, result.error_message or f"the queue {self.name} can't be created")
 
     async def wait_until_known(self) -> None:
-        """Return when the topic is in this process's image, which may be a little late."""
+        """Return when the topic is in this process's image, which may take a moment."""
         end = _now() + _IMAGE_LAG_S
         while (topic := self._broker.image.topics.get(self.name)) is None or (
             self._topic_id is not None and topic.topic_id.bytes != self._topic_id
@@ -103,7 +104,7 @@ class QueueTopic:
         self._topic_id = topic.topic_id.bytes
 
     def _require_queue(self) -> None:
-        """What is done with is deleted from a queue, which would take the records of a topic from its other readers."""
+        """Require a queue: finished items are deleted, which would take a topic's records from its other readers."""
         if self._broker.image.topic_configs(self.name).get("retention.ms") != "-1":
             reason = f"The topic {self.name} is not a queue: its retention.ms is not -1"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
@@ -116,7 +117,7 @@ class QueueTopic:
             await self._create(NewTopic(DEAD_LETTER_PREFIX + self.name, 1, configs=_DEAD_LETTERS))
 
     async def _initialize(self) -> None:
-        """Join the group and leave it, until its state is there."""
+        """Join the group and leave it, until its state is initialized."""
         end = _now() + _TIMEOUT_MS / 1000
         while True:
             try:
@@ -150,7 +151,7 @@ class QueueTopic:
         await groups.heartbeat(ShareGroupHeartbeatRequest(self.name, member_id, _LEAVES))
 
     async def depths(self) -> Sequence[ShareDepth]:
-        """How many items can be acquired now, in each partition."""
+        """The number of items that can be acquired now, for each partition."""
         leaders, topic_id = self._broker.share_leaders, self.topic_id
         return await asyncio.gather(*(leaders.depth(self.name, one, topic_id) for one in self.partitions()))
 
@@ -159,11 +160,11 @@ class QueueTopic:
         return ShareDepth(*map(sum, zip(*await self.depths(), strict=True)))
 
     async def count(self) -> ShareDepth:
-        """As `depth`. While a leader is away it is asked again, up to 30 seconds."""
+        """Like `depth`. While a leader is unavailable it is asked again, for up to 30 seconds."""
         return await self.until_answered(self.depth)
 
     async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What `ask` returns; it is called again while a leader is away, up to 30 seconds."""
+        """What `ask` returns; it is called again while a leader is unavailable, for up to 30 seconds."""
         end = _now() + _TIMEOUT_MS / 1000
         while True:
             try:
@@ -183,7 +184,7 @@ class QueueTopic:
             logger.info("cannot trim the queue %s: %s", self.name, error)
 
     async def delete(self) -> None:
-        """Delete the topic with all items, and the group. Nothing is left to do if somebody else has done it."""
+        """Delete the topic with all items, and the group. Does nothing if another program has deleted them."""
         if self.name in self._broker.image.topics and not self.is_known:
             return  # The name has been given to another queue since.
         await self._admin.delete_topics([self.name], raise_errors=False)

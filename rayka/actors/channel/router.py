@@ -1,8 +1,9 @@
 """Sends the requests of one process to the partition leaders: implements `gateway.ports.Partitions`.
 
-The image names the actor that leads a partition, and the epoch of its start. An actor in this process is called
-directly, one on this node over its local channel, any other by actor calls: three links with the same requests.
-Nothing is retried here: a request whose leader is away gets a retriable error, and the client tries again.
+The metadata image names the actor that leads a partition, and the epoch of the actor's start. An actor in this process
+is called directly, one on this node over its local channel, and any other one by actor calls: three links with the same
+requests. Nothing is retried here: a request whose leader is unavailable gets a retriable error, and the client tries
+again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ R = TypeVar("R")
 
 
 class Router:
-    """Sends requests to leaders. `image` gives the newest image, `node_id` is Ray's id of this node.
+    """Sends requests to leaders. `image` returns the newest image, `node_id` is Ray's id of this node.
 
     `own` are the links to actors in this process, by name. With `local` False every other actor is reached by actor
     calls, as from another node.
@@ -85,7 +86,7 @@ class Router:
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
-        """Close every link; requests under way end with an error."""
+        """Close every link; requests in progress end with an error."""
         for _, link in self._links.values():
             link.close()
         self._links.clear()
@@ -118,7 +119,7 @@ class Router:
         return actor.epoch if actor is not None else NO_LEADER_EPOCH
 
     def image_changed(self) -> None:
-        """Close links to earlier starts of actors. What waits for these ends now, and clients send it again."""
+        """Close links to earlier starts of actors. Requests waiting on these end now, and clients send them again."""
         for actor_name, (epoch, link) in list(self._links.items()):
             if epoch != self._epoch_of(actor_name):
                 link.close()
@@ -152,7 +153,7 @@ class Router:
     def _append_one(
         self, request: AppendRequest, params: AppendParams, future: asyncio.Future[list[AppendResult]]
     ) -> None:
-        """The way of most appends, with as little work as it takes."""
+        """The path of most appends, with as little work as possible."""
         topic_partition, records, _ = request
         route = self._route(topic_partition)
         if isinstance(route, ErrorCode):
@@ -167,7 +168,7 @@ class Router:
         link.append((AppendRequest(topic_partition, records, leader_epoch),), params, done)
 
     def _route(self, topic_partition: TopicPartition) -> tuple[LeaderClient, int] | ErrorCode:
-        """The link to the leader, and the leader epoch; as before while the image is the same."""
+        """The link to the leader, and the leader epoch; cached while the image is the same."""
         self._refresh_routes()
         route = self._routes.get(topic_partition)
         if route is None:
@@ -182,13 +183,13 @@ class Router:
     def _has_started_again(self, actor_name: str) -> bool:
         """Whether the link was to an earlier start of the actor; it is replaced.
 
-        Requests on it end now, so the append that notices this is refused: it must not overtake those before it.
+        Requests on it end now. The append that notices this is refused, because it must not overtake those before it.
         """
         _, known = self._links.get(actor_name, (NO_LEADER_EPOCH, None))
         return self.link(actor_name) is not known and known is not None
 
     def process_of(self, topic_partition: TopicPartition) -> str | None:
-        """Where the partition's leader takes connections, if it is another process of this node."""
+        """The path where the partition's leader takes connections, if it is another process of this node."""
         self._refresh_routes()
         if topic_partition not in self._processes:
             self._processes[topic_partition] = self._find_process(topic_partition)
@@ -219,7 +220,7 @@ class Router:
         return found[0], self._epoch_of(found[0]), found[1]
 
     def _refresh_routes(self) -> None:
-        """Forget the ways under an older image."""
+        """Drop the routes of an older image."""
         image = self._image()
         if image is not self._routed_image:
             self._routes.clear()
@@ -369,12 +370,12 @@ class Router:
 
 
 def socket_path(socket_dir: str, actor_name: str, epoch: int) -> str:
-    """Where one start of an actor listens for its local channel."""
+    """The path of the local channel of one start of an actor."""
     return os.path.join(socket_dir, f"{actor_name}.{epoch}.sock")
 
 
 def handover_path(socket_dir: str, actor_name: str, epoch: int) -> str:
-    """Where one start of an actor takes clients' connections from other processes."""
+    """The path where one start of an actor takes clients' connections from other processes."""
     return os.path.join(socket_dir, f"{actor_name}.{epoch}.fds")
 
 

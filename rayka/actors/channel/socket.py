@@ -72,7 +72,7 @@ class ChannelRequest:
 
     @property
     def key(self) -> Hashable:
-        """What a `CancelFetch` on the same connection names it by."""
+        """The key by which a `CancelFetch` on the same connection names it."""
         return self._connection, self._correlation_id
 
     def key_of(self, correlation_id: int) -> Hashable:
@@ -80,7 +80,7 @@ class ChannelRequest:
         return self._connection, correlation_id
 
     def answer(self, value: Any) -> None:
-        """Send the answer, or the RaykaError; a peer that is gone gets none."""
+        """Send the answer, or the RaykaError; nothing is sent if the peer has closed."""
         self._connection.answer(self._operation, self._correlation_id, value)
 
 
@@ -153,7 +153,7 @@ class ChannelServer:
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        """Listen, in place of a process that died. Raises CLUSTER_AUTHORIZATION_FAILED for an unsafe directory."""
+        """Listen, replacing a process that died. Raises CLUSTER_AUTHORIZATION_FAILED for an unsafe directory."""
         make_private_directory(os.path.dirname(self._path))
         for left_behind in glob.glob(f"{glob.escape(self._path.rsplit('.', 2)[0])}.*sock"):
             os.unlink(left_behind)
@@ -198,11 +198,11 @@ class _Pending(NamedTuple):
 class LocalChannel:
     """The calling end: connects when first used, and again after the peer was lost.
 
-    While there is no connection, requests wait for it in order, up to `CONNECT_TIMEOUT_S`; then they end
-    with `ChannelClosed(sent=False)`. Requests that were sent when the peer went, or that it did not
-    answer within their time, end with `sent=True`: they may have been carried out.
+    While there is no connection, requests wait for it in order, for at most `CONNECT_TIMEOUT_S`; then they end with
+    `ChannelClosed(sent=False)`. Requests that were sent when the peer died, or that it did not answer in time, end with
+    `sent=True`: they may have been carried out.
 
-    A stalled peer takes up no more memory than its share: if it has answered no append for `STALLED_S` and more than
+    A stalled peer takes no more memory than its share: if it has answered no append for `STALLED_S` and more than
     `share_bytes` of record bytes wait for it, the connection is dropped, and further appends fail at once.
     """
 
@@ -259,7 +259,7 @@ class LocalChannel:
 
     @property
     def _is_stalled(self) -> bool:
-        """Whether the peer has had appends to answer for so long, and answered none."""
+        """Whether the peer has had unanswered appends for so long, and has answered none."""
         has_appends = self._payload_bytes > 0 or self._has_dropped
         return has_appends and self._loop.time() - self._appended_s > STALLED_S
 
@@ -272,7 +272,7 @@ class LocalChannel:
             self._sweep = self._loop.call_later(_SWEEP_S, self._expire)
 
     def cancel(self, correlation_id: int) -> None:
-        """The answer to a fetch is not wanted any more: `done` will not be called, and the peer stops waiting."""
+        """The answer to a fetch is not needed any more: `done` will not be called, and the peer stops waiting."""
         if self._take(correlation_id) is not None and self._transport is not None:
             self._transport.write(encode(NUMBERS[CancelFetch], 0, encode_value(CancelFetch(correlation_id))))
 
@@ -309,7 +309,7 @@ class LocalChannel:
         pending.done(answer)
 
     def on_lost(self) -> None:
-        """Called by the connection when the peer is gone."""
+        """Called by the connection when the peer has closed."""
         self._transport = None
         self._lost_at = self._loop.time()
         self._end_all(sent=True)

@@ -1,9 +1,9 @@
 """Prefetches for a consumer: keeps fetches waiting at the partitions, and their responses ready.
 
-All partitions that want records and are not being fetched are asked for in one fetch. When it is
-answered its partitions are asked for again, so every partition always has a request waiting at its leader,
-and none waits for another one's answer. What is read ahead is bounded: two answers for each partition, and
-`fetch_max_bytes` in all those that are not paused. Partitions give out records in turn.
+One fetch asks for all partitions that want records and are not being fetched. When it is answered, its partitions are
+asked for again. So every partition always has a request waiting at its leader, and none waits for another one's answer.
+Prefetching is bounded: two answers for each partition, and `fetch_max_bytes` in all partitions that are not paused.
+Partitions take turns in returning records.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Fetcher:
     ) -> None:
         """Read these partitions from now on; those that were read before keep their positions.
 
-        A new one begins at its offset in `offsets`, or else where the settings say.
+        A new partition starts at its offset in `offsets`, or else where the settings say.
         """
         old = self.partitions
         self.partitions = {
@@ -79,7 +79,7 @@ class Fetcher:
         self.pump()
 
     def pump(self) -> None:
-        """Ask for whatever is wanted and not on its way."""
+        """Send a fetch for all partitions that want records and have no request in flight."""
         if self._is_closed:
             return
         self.check_topic_ids()
@@ -94,7 +94,7 @@ class Fetcher:
             self._files.close()  # the program may take its time, and the disk needs the blocks of deleted segments
 
     def take(self, limit: int) -> dict[TopicPartition, ConsumerRecords]:
-        """At most `limit` records that are there. Raises a partition's error if there are none before it."""
+        """Return at most `limit` prefetched records. Raises a partition's error if there are none before it."""
         taken: dict[TopicPartition, ConsumerRecords] = {}
         for state in self._readable():
             if state.error is None:
@@ -111,7 +111,7 @@ class Fetcher:
         return taken
 
     def take_batches(self) -> dict[TopicPartition, list[RecordBatches]]:
-        """All record batches that are there. Raises a partition's error if there are none."""
+        """Return all prefetched record batches. Raises a partition's error if there are none."""
         taken: dict[TopicPartition, list[RecordBatches]] = {}
         for state in self._readable():
             if state.completed_fetches:
@@ -136,7 +136,7 @@ class Fetcher:
         self._changed.set()
 
     def resume(self, state: AssignedPartition) -> None:
-        """Hand out a partition's records again."""
+        """Return a partition's records again."""
         state.is_paused = False
         if state.completed_fetches or state.error is not None:
             self._is_ready(state)
@@ -165,7 +165,7 @@ class Fetcher:
                 self._topic_recreated(state, old)
 
     def _topic_recreated(self, state: AssignedPartition, old: uuid.UUID) -> None:
-        """An offset of the old topic means nothing in the new one: go by `auto_offset_reset`."""
+        """An offset of the old topic is not valid in the new one: apply `auto_offset_reset`."""
         name = state.topic_partition.topic
         message = f"topic {name} was deleted and created again (topic id {old}, now {state.topic_id})"
         logger.warning("%s; auto_offset_reset is %s", message, self._config.auto_offset_reset)
@@ -180,7 +180,7 @@ class Fetcher:
         return [state for state in self._ready if not state.is_paused]
 
     def _buffered_bytes(self) -> int:
-        """Without what is kept of paused partitions, which must not keep the others from being read."""
+        """The prefetched bytes without those of paused partitions, which must not keep the others from being read."""
         return sum(state.buffered_bytes for state in self._ready if not state.is_paused)
 
     def _is_ready(self, state: AssignedPartition) -> None:
@@ -198,7 +198,7 @@ class Fetcher:
         raise error
 
     def _find(self, states: list[AssignedPartition]) -> None:
-        """Look up where partitions without a position begin."""
+        """Look up the start of partitions without a position."""
         asked = []
         for state in states:
             spec = _RESET.get(self._config.auto_offset_reset) if state.reset is None else state.reset
@@ -348,7 +348,7 @@ class Fetcher:
             state.seek_by(None)
 
     def _back_off(self, state: AssignedPartition) -> None:
-        """Leave a partition alone for a moment."""
+        """Do not fetch a partition for a moment."""
         state.backing_off = True
         self._loop.call_later(self._config.retry_backoff_ms / 1000, self._backed_off, state, state.round)
 
