@@ -121,8 +121,9 @@ class Routes:
     def _renew(self, image: MetadataImage, topic: TopicImage, old: TopicRoute | None) -> TopicRoute:
         queues = [self._accumulator.queue(TopicPartition(topic.name, index)) for index in range(len(topic.partitions))]
         if old is not None and old.topic_id != topic.topic_id:
+            old = None  # another topic of the same name, with partitions of its own
             for queue in queues:
-                queue.known_until_s = 0.0  # the leaders of a new topic of the same name know no producer
+                queue.known_until_s = 0.0  # its leaders know no producer
         sticky = StickyPartition(max(self._config.batch_size, 1)) if old is None else old.sticky
         config = self._broker.config.log_config(image.topic_configs(topic.name))
         route = self.known[topic.name] = TopicRoute(image, topic, queues, sticky, config.max_message_bytes)

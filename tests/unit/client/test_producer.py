@@ -405,6 +405,15 @@ def test_a_topic_that_is_deleted_and_created_again(cluster: Cluster) -> None:
             admin.delete_topic("events")
 
 
+def test_a_topic_that_is_created_again_with_fewer_partitions(cluster: Cluster) -> None:
+    admin = cluster.admin()
+    with cluster.producer() as producer:
+        for partitions in (50, 1):
+            admin.create_topic("events", partitions=partitions)
+            assert {producer.send("events", b"value").get(30).partition for _ in range(3)} <= {*range(partitions)}
+            admin.delete_topic("events")
+
+
 def test_get_times_out(cluster: Cluster) -> None:
     producer = cluster.producer(linger_ms=10_000)
     with pytest.raises(RaykaError, match="REQUEST_TIMED_OUT"):
