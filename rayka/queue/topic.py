@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from rayka.client.admin.admin import AsyncAdmin
+from rayka.client.loop import in_time
 from rayka.coordinator.groups.share.requests import ShareGroupHeartbeatRequest
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.ports import Broker
@@ -145,10 +146,12 @@ class QueueTopic:
         groups, member_id = ShareGroups(self._broker), str(uuid.uuid4())
         await self._broker.groups.coordinator_of(self.name)
         joins = ShareGroupHeartbeatRequest(self.name, member_id, _JOINS, subscribed_topic_names=(self.name,))
-        answer = await groups.heartbeat(joins)
+        coordinator = f"the coordinator of the queue {self.name}"
+        answer = await in_time(groups.heartbeat(joins), _TIMEOUT_MS / 1000, coordinator)
         if answer.error is not ErrorCode.NONE:
             raise RaykaError(answer.error, answer.error_message or answer.error.name)
-        await groups.heartbeat(ShareGroupHeartbeatRequest(self.name, member_id, _LEAVES))
+        leaves = ShareGroupHeartbeatRequest(self.name, member_id, _LEAVES)
+        await in_time(groups.heartbeat(leaves), _TIMEOUT_MS / 1000, coordinator)
 
     async def depths(self) -> Sequence[ShareDepth]:
         """The number of items that can be acquired now, for each partition."""
