@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack, overload
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from rayka.client.admin.admin import Admin, AsyncAdmin
 from rayka.client.consumer.blocking import Consumer
@@ -107,7 +107,7 @@ class Cluster:
         """
         if group_id is None:
             _require_none(topics)
-            return Consumer(self.async_consumer(**config), self._connection.loop)
+            return self._forgettable(self.async_consumer(**config))
         return self._member(GroupConsumer(self._group_consumer(group_id, topics, config), self._connection.loop))
 
     def share_consumer(
@@ -263,6 +263,12 @@ class Cluster:
     ) -> AsyncShareConsumer:
         """It lives in the loop of the connection."""
         return AsyncShareConsumer(self._connection.broker, group_id, topics, **config)
+
+    def _forgettable(self, core: AsyncConsumer) -> Consumer:
+        """Its fetches end when the program has forgotten it, though it did not close it."""
+        consumer = Consumer(core, self._connection.loop)
+        finalize(consumer, self._connection.loop.call_soon, core.end_fetches).atexit = False
+        return consumer
 
     def _member(self, member: M) -> M:
         """It is closed with the cluster, in the thread that closes that."""

@@ -61,6 +61,7 @@ class AsyncConsumer(AsyncClosing):
         self._broker = broker
         self._fetcher = Fetcher(broker, self.config, self.home)
         self._fetcher.on_recreated = self._drop_pending
+        self.end_fetches = self._fetcher.close
         self._is_closed = self._is_woken = False
         self.pending = PendingRecords()
         self._filled_s = 0.0
@@ -239,7 +240,6 @@ class AsyncConsumer(AsyncClosing):
         self._is_closed = True
         self.pending.clear()
         self._fetcher.close()
-        self._fetcher.wake()
 
     @at_home
     async def fill(self) -> bool:

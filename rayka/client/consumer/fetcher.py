@@ -143,13 +143,14 @@ class Fetcher:
         self.pump()
 
     def close(self) -> None:
-        """End all fetches."""
+        """End all fetches, and the `wait` that is going on."""
         self._is_closed = True
         for fetch in self._fetches:
             fetch.cancel()
         for search in self._searches:
             search.cancel()
         self._files.close()
+        self.wake()
 
     def check_topic_ids(self) -> None:
         """Notice topics that were deleted and created again since their positions were found."""

@@ -238,7 +238,6 @@ class AsyncGroupConsumer(CommittingConsumer):
         await self._member.close()
         self.pending.clear()
         self._fetcher.close()
-        self._fetcher.wake()
 
     def filling(self) -> PendingRecords:
         """For `next_event`: what iteration has left, or more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -692,6 +693,18 @@ def test_closing_ends_the_fetches(cluster: Cluster, faults: FaultyPartitions) ->
     assert not faults.last_fetch.done()
     consumer.close()
     assert faults.last_fetch.cancelled()
+
+
+def test_a_consumer_that_the_program_forgot_fetches_no_more(cluster: Cluster, faults: FaultyPartitions) -> None:
+    """As in a notebook, in which a cell that makes a consumer runs again and again."""
+    fill(cluster, 1)
+    forgotten = reader(cluster, fetch_max_wait_ms=60_000)
+    take(forgotten, 1)
+    del forgotten
+    gc.collect()
+    fetch = faults.last_fetch
+    assert fetch is not None
+    wait_until(fetch.cancelled, 30, "the fetch that waits is cancelled")
 
 
 def test_what_is_read_ahead_is_bounded(cluster: Cluster, faults: FaultyPartitions) -> None:
