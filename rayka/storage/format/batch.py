@@ -23,6 +23,7 @@ from crc32c import crc32c
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.compression import Codec
+from rayka.storage.format.crc_update import updated_crc
 from rayka.types import NO_PRODUCER_ID, NO_SEQUENCE, TimestampType
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
@@ -210,26 +211,26 @@ def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leade
 
 def stamp_log_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
     """Make `now_ms` the timestamp of every record (`message.timestamp.type=LogAppendTime`), with a new CRC."""
-    header = read_header(buffer, position)
+    header, before = read_header(buffer, position), _crc_of_header(buffer, position)
     _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_OFFSET, header.attributes | LOG_APPEND_TIME_FLAG)
     _BASE_OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_OFFSET, now_ms)
-    seal(buffer, position, position + header.size_in_bytes)
+    _seal_again(buffer, position, header, before)
 
 
 def stamp_producer(
     buffer: bytearray | memoryview, position: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> None:
     """Give a built batch to another producer epoch, as an idempotent producer does when it starts over."""
-    header = read_header(buffer, position)
+    header, before = read_header(buffer, position), _crc_of_header(buffer, position)
     _PRODUCER.pack_into(buffer, position + _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
-    seal(buffer, position, position + header.size_in_bytes)
+    _seal_again(buffer, position, header, before)
 
 
 def stamp_transactional(buffer: bytearray | memoryview) -> None:
     """Make a built batch part of its producer's transaction."""
-    header = read_header(buffer)
+    header, before = read_header(buffer), _crc_of_header(buffer, 0)
     _ATTRIBUTES.pack_into(buffer, ATTRIBUTES_OFFSET, header.attributes | TRANSACTIONAL_FLAG)
-    seal(buffer, 0, header.size_in_bytes)
+    _seal_again(buffer, 0, header, before)
 
 
 _KEEP_GIL, _MAY_RELEASE_GIL = 0, -1
@@ -240,6 +241,26 @@ _BRIEF_BYTES = 4 << 20
 def seal(buffer: bytearray | memoryview, position: int, end: int) -> None:
     """Write the CRC of the batch that lies from `position` to `end`."""
     _CRC.pack_into(buffer, position + CRC_OFFSET, _crc(buffer, position, end))
+
+
+_UPDATED_BYTES = 128 << 10
+"""The CRC of fewer bytes is computed in less time than it is updated."""
+
+
+def _seal_again(buffer: bytearray | memoryview, position: int, header: BatchHeader, before: int) -> None:
+    """Write the CRC of a batch that had a right one when its header was `header`, and the CRC of that `before`."""
+    size = header.size_in_bytes
+    if size < _UPDATED_BYTES:
+        seal(buffer, position, position + size)
+    else:
+        after = _crc_of_header(buffer, position)
+        _CRC.pack_into(
+            buffer, position + CRC_OFFSET, updated_crc(header.crc, before, after, size - RECORD_BATCH_OVERHEAD)
+        )
+
+
+def _crc_of_header(buffer: Buffer, position: int) -> int:
+    return _crc(buffer, position, position + RECORD_BATCH_OVERHEAD)
 
 
 def _crc(buffer: Buffer, position: int, end: int) -> int:

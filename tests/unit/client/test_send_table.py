@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import random
 from typing import Any
@@ -72,6 +73,14 @@ def test_rows_are_the_records_that_single_sends_make(cluster: Cluster, compressi
     for partition in range(PARTITIONS):
         times = [record.timestamp for record in records if record.partition == partition]
         assert times == sorted(times)
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}, {"transactional_id": "writer"}], ids=str)
+def test_the_leader_accepts_the_crc_of_every_kind_of_producer(cluster: Cluster, settings: dict[str, object]) -> None:
+    with cluster.producer(**settings) as producer:
+        with producer.transaction() if "transactional_id" in settings else contextlib.nullcontext():
+            sent = producer.send_table("events", table(1_000))
+        assert sum(future.result(60).record_count for future in sent) == 1_000
 
 
 def test_rows_without_a_key_go_a_batch_at_a_time(cluster: Cluster) -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+
 import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import (
@@ -18,9 +24,11 @@ from rayka.storage.format.batch import (
     stamp,
     stamp_log_append_time,
     stamp_producer,
+    stamp_transactional,
     validate,
 )
 from rayka.storage.format.compression import Codec
+from rayka.storage.format.crc_update import updated_crc
 from rayka.storage.format.records import Record, build_batch, read_records
 from rayka.types import TimestampType
 from tests.support.logs import valid_prefix
@@ -187,6 +195,35 @@ def test_a_batch_can_go_to_another_producer_epoch() -> None:
     header = read_header(built)
     validate(built, 0, header)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 5, 6)
+
+
+@pytest.mark.parametrize("size", [100, 130_989, 131_072, 1_000_003])
+def test_a_changed_header_gets_the_right_crc(size: int) -> None:
+    built = bytearray(b"before") + build_batch([Record(0, 0, b"key", os.urandom(size))]) + b"behind"
+    view = memoryview(built)[6:-6]
+    for change in (
+        lambda: stamp_producer(built, 6, 2**40, 5, 6),
+        lambda: stamp_producer(built, 6, 7, 8, 2**31 - 1),
+        lambda: stamp_transactional(view),
+        lambda: stamp_log_append_time(built, 6, 1_800_000_000_000),
+    ):
+        change()
+        validate(built, 6, read_header(built, 6))
+
+
+def test_a_changed_header_does_not_hide_damaged_records() -> None:
+    built = build_batch([Record(0, 0, b"key", bytes(1_000_000))])
+    built[500_000] ^= 1
+    stamp_producer(built, 0, 4, 5, 6)
+    assert not is_intact(built, 0, read_header(built))
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60), st.integers(0, 70_000))
+def test_a_crc_is_updated_as_if_all_bytes_were_read(before: bytes, after: bytes, following: int) -> None:
+    after = after[: len(before)].ljust(len(before))
+    rest = random.Random(following).randbytes(following)
+    updated = updated_crc(crc32c(before + rest), crc32c(before), crc32c(after), following)
+    assert updated == crc32c(after + rest)
 
 
 def test_attributes_lie_where_the_crc_begins() -> None:
