@@ -14,6 +14,7 @@ import glob
 import itertools
 import logging
 import os
+import socket
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -41,6 +42,10 @@ DEFAULT_TIMEOUT_S = 30.0
 SHARE_BYTES = 64 << 20
 """Record bytes that may wait for a peer that does not answer: an eighth of what a node has by default."""
 STALLED_S = 1.0
+_SEND_BUFFER_BYTES = 1 << 20
+"""So that a whole batch of the usual maximum size is sent with one call, and most often received with one. Linux takes
+twice as much for its own overhead, and not more than `net.core.wmem_max` allows.
+"""
 
 Done = Callable[[Any], None]
 
@@ -342,6 +347,7 @@ class LocalChannel:
             transport, _ = await self._loop.create_unix_connection(lambda: _ClientConnection(self), self._path)
         except OSError:
             return False
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._transport = transport
         for frame, payload in self._queued:
             self._write(frame, payload)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
+import termios
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,12 @@ def ask(channel: LocalChannel, message: Any, payload: tuple[memoryview, ...] = (
     return future
 
 
+def _unread(connection: socket.socket) -> int:
+    """The bytes that have arrived."""
+    (count,) = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, bytes(4)))
+    return int(count)
+
+
 BAD_CONTROLS = {
     "no msgpack": b"\xc1",
     "too few fields": encode_value((1,)),
@@ -226,6 +234,30 @@ def test_a_request_that_can_not_be_encoded_fails_alone(tmp_path: Path) -> None:
         channel.close()
 
     run(tmp_path, lambda request: request.answer(LogDirDescription(0, "/d")), check)
+
+
+def test_the_system_takes_a_whole_batch_at_once(tmp_path: Path) -> None:
+    """As much of it as `net.core.wmem_max` allows: a leader that is busy has it all when it reads the next time."""
+    size, most = 1_000_000, int(Path("/proc/sys/net/core/wmem_max").read_text())
+
+    async def wait_for_bytes(leader: socket.socket) -> None:
+        while _unread(leader) < min(size, most):
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        path = str(tmp_path / "leader.1.sock")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            channel = LocalChannel(path)
+            frame = AppendFrame(PARAMS, (AppendedRecords(PARTITION, 1, size),))
+            answer = ask(channel, frame, (memoryview(bytearray(size)),))
+            with (await asyncio.to_thread(listener.accept))[0] as leader:
+                await asyncio.wait_for(wait_for_bytes(leader), 60)
+            channel.close()
+            assert isinstance(await answer, ChannelClosed)
+
+    uvloop.run(main())
 
 
 def test_a_stalled_leader_takes_up_only_its_share_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
