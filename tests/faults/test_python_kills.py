@@ -21,6 +21,7 @@ from tests.support.scale import rounds
 CHUNK = 50
 PACE_S = 0.005
 AHEAD = 5
+SHARED_VALUE_BYTES = 3000
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,11 @@ def send_table(producer: Any, topic: str, values: list[bytes]) -> list[Any]:
     return producer.send_table(topic, {"value": values})
 
 
+def send_shared(producer: Any, topic: str, values: list[bytes]) -> list[Any]:
+    """Batches that are large enough for shared memory."""
+    return producer.send_many(topic, [value.ljust(SHARED_VALUE_BYTES, b".") for value in values])
+
+
 def iterate(consumer: Any) -> list[bytes]:
     return [record.value for record in itertools.islice(consumer, CHUNK)]
 
@@ -65,6 +71,10 @@ def poll(consumer: Any) -> list[bytes]:
 
 def poll_table(consumer: Any) -> list[bytes]:
     return consumer.poll_table(timeout_ms=100)["value"].to_pylist()
+
+
+def poll_shared(consumer: Any) -> list[bytes]:
+    return [value.rstrip(b".") for value in poll(consumer)]
 
 
 class Program(threading.Thread, ABC):
@@ -159,6 +169,7 @@ CALLS = {
     "each": (send, iterate),
     "many": (send_many, poll),
     "table": (send_table, poll_table),
+    "shared": (send_shared, poll_shared),
 }
 
 

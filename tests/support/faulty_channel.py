@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rayka.actors.channel.socket import ChannelRequest, ChannelServer
+from rayka.actors.channel.server import ChannelRequest, ChannelServer
 from rayka.types import AppendRequest
 from tests.support.client_connection import LocalConnection
 

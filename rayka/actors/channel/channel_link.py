@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Sequence
 from typing import cast
 
 from rayka.actors.channel.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, Done, FetchDone
-from rayka.actors.channel.requests import AppendedRecords, AppendFrame, FetchParams, LeaderRequest
+from rayka.actors.channel.memory_file import MOST_REQUEST_BYTES, MemoryFile, own_memory_file
+from rayka.actors.channel.requests import (
+    AppendedRecords,
+    AppendFrame,
+    AppendShared,
+    FetchParams,
+    LeaderRequest,
+    SharedRecords,
+    ShareMemory,
+)
 from rayka.actors.channel.socket import LocalChannel
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 from rayka.types import AppendParams, AppendRequest
+
+logger = logging.getLogger(__name__)
 
 
 class ChannelLeaderClient:
@@ -18,11 +31,32 @@ class ChannelLeaderClient:
 
     def __init__(self, path: str) -> None:
         self._channel = LocalChannel(path)
+        self._asked = self._shared = -1  # the number of connections that had ended by then
 
     def append(self, requests: Sequence[AppendRequest], params: AppendParams, done: AppendDone) -> None:
-        """As `LeaderClient.append`; the record bytes follow the frame, uncopied."""
-        frame, payload = append_frame(requests, params)
-        self._channel.request(frame, done, payload=payload, timeout_s=params.timeout_ms / 1000 + GRACE_S)
+        """As `LeaderClient.append`; the record bytes stay in shared memory or follow the frame, uncopied."""
+        timeout_s = params.timeout_ms / 1000 + GRACE_S
+        memory = own_memory_file()
+        shared = None if memory is None else shared_frame(requests, params, memory)
+        if memory is not None and shared is not None and self._has_shared(memory):
+            self._channel.request(shared, done, shared=[each.records for each in requests], timeout_s=timeout_s)
+        else:
+            frame, payload = append_frame(requests, params)
+            self._channel.request(frame, done, payload=payload, timeout_s=timeout_s)
+
+    def _has_shared(self, memory: MemoryFile) -> bool:
+        """Whether the leader has mapped the memory, on this connection; ask it to, once for each."""
+        losses = self._channel.losses
+        if self._asked != losses:
+            self._asked = losses
+            self._channel.request(ShareMemory(memory.descriptor), self._memory_shared)
+        return self._shared == losses
+
+    def _memory_shared(self, answer: object) -> None:
+        if answer is True:
+            self._shared = self._channel.losses
+        else:
+            logger.info("batches go through the socket: %s", answer)
 
     def fetch(self, params: FetchParams, done: FetchDone) -> Hashable:
         """As `LeaderClient.fetch`; the results say where the records are."""
@@ -39,6 +73,20 @@ class ChannelLeaderClient:
     def close(self) -> None:
         """As `LeaderClient.close`."""
         self._channel.close()
+
+
+def shared_frame(requests: Sequence[AppendRequest], params: AppendParams, memory: MemoryFile) -> AppendShared | None:
+    """An append of batches that all lie in the memory file; None if one does not, or they are too many."""
+    if sum(len(request.records) for request in requests) > MOST_REQUEST_BYTES:
+        return None
+    partitions = []
+    for topic_partition, records, epoch in requests:
+        position = memory.position_of(records[RECORD_BATCH_OVERHEAD:])
+        if position is None:
+            return None
+        header = bytes(records[:RECORD_BATCH_OVERHEAD])
+        partitions.append(SharedRecords(topic_partition, epoch, header, position, len(records)))
+    return AppendShared(params, tuple(partitions))
 
 
 def append_frame(requests: Sequence[AppendRequest], params: AppendParams) -> tuple[AppendFrame, list[memoryview]]:

@@ -48,6 +48,29 @@ class AppendFrame(NamedTuple):
     partitions: tuple[AppendedRecords, ...]
 
 
+class ShareMemory(NamedTuple):
+    """Map the memory file that the sender has under this descriptor. Answered when `AppendShared` may name it."""
+
+    descriptor: int
+
+
+class SharedRecords(NamedTuple):
+    """One batch of `size` bytes: its header, and where in the sender's memory file the rest of it is."""
+
+    topic_partition: TopicPartition
+    leader_epoch: int
+    header: bytes
+    position: int
+    size: int
+
+
+class AppendShared(NamedTuple):
+    """As `AppendFrame`, with the records in memory that the sender has shared."""
+
+    params: AppendParams
+    partitions: tuple[SharedRecords, ...]
+
+
 class FetchParams(NamedTuple):
     """What a leader is to read: wait up to `max_wait_s` seconds until there are `min_bytes`."""
 
@@ -243,6 +266,8 @@ OPERATIONS: Final = (
     Operation(14, MeasureShareDepth, ShareDepth),
     Operation(15, DescribeShareRecords, DescribedShareRecords),
     Operation(16, CheckRecords, int),
+    Operation(17, ShareMemory, bool),
+    Operation(18, AppendShared, tuple[AppendResult, ...]),
 )
 NUMBERS: Final = {operation.request: operation.number for operation in OPERATIONS}
 

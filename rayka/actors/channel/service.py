@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rayka.actors.background import BackgroundTasks
+from rayka.actors.channel.memory_file import MOST_REQUEST_BYTES, PeerMemory
 from rayka.actors.channel.requests import (
     AppendFrame,
+    AppendShared,
     CancelFetch,
     CheckRecords,
     Coordinate,
@@ -23,8 +25,10 @@ from rayka.actors.channel.requests import (
     ListOffsets,
     MeasureShareDepth,
     ReturnShareRecords,
+    SharedRecords,
     ShareFetch,
     ShareFetched,
+    ShareMemory,
     WriteTxnMarkers,
     decode_request,
     encode_failure,
@@ -34,6 +38,7 @@ from rayka.actors.replica.server import ReplicaServer
 from rayka.errors import ErrorCode, RaykaError
 from rayka.gateway.server.busy_poll import BusyPoll
 from rayka.share.requests import ShareFetchResult
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
 from rayka.storage.segments.reader import SegmentReader
 from rayka.types import AppendRequest, FetchResult, FileSlice
 
@@ -63,6 +68,13 @@ class ReceivedRequest(Protocol):
     inline: bool
 
     @property
+    def memory(self) -> PeerMemory:
+        """What the peer has shared. Raises INVALID_REQUEST if that is nothing."""
+
+    def map_memory(self, descriptor: int) -> None:
+        """Map the peer's memory file. Raises INVALID_REQUEST."""
+
+    @property
     def key(self) -> Hashable:
         """What a later `CancelFetch` of the same peer names it by."""
 
@@ -83,6 +95,15 @@ class CallRequest:
         self.message = decode_request(number, memoryview(control))
         self.payload = memoryview(bytearray(payload))
         self.answered: asyncio.Future[tuple[bool, bytes]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def memory(self) -> PeerMemory:
+        """A caller on another node shares none."""
+        raise RaykaError(ErrorCode.INVALID_REQUEST, "A caller by actor call shares no memory")
+
+    def map_memory(self, descriptor: int) -> None:
+        """As `memory`."""
+        raise RaykaError(ErrorCode.INVALID_REQUEST, "A caller by actor call shares no memory")
 
     @property
     def key(self) -> Hashable:
@@ -109,8 +130,11 @@ class FrameService:
         self._reader = SegmentReader()
         self._background = BackgroundTasks("records for other nodes")
         self._fetches: dict[Hashable, Hashable] = {}
+        self._copied = memoryview(bytearray())
         self._dispatch: dict[type, Callable[[ReceivedRequest], None]] = {
             AppendFrame: self._append,
+            AppendShared: self._append_shared,
+            ShareMemory: self._map_memory,
             FetchParams: self._fetch,
             CancelFetch: self._cancel_fetch,
             ShareFetch: self._share_fetch,
@@ -132,6 +156,37 @@ class FrameService:
             start += size
         self._busy_poll.request_came(start)
         self._server.append(requests, params, partial(self._answer_append, request))
+
+    def _map_memory(self, request: ReceivedRequest) -> None:
+        request.map_memory(request.message.descriptor)
+        request.answer(True)
+
+    def _append_shared(self, request: ReceivedRequest) -> None:
+        """As `_append`, of batches that are copied before anything is checked."""
+        params, partitions = request.message
+        room = self._room(partitions)
+        requests = []
+        start = 0
+        for topic_partition, leader_epoch, header, position, size in partitions:
+            records = room[start : start + size]
+            records[:RECORD_BATCH_OVERHEAD] = header
+            request.memory.read(records[RECORD_BATCH_OVERHEAD:], position)
+            requests.append(AppendRequest(topic_partition, records, leader_epoch))
+            start += size
+        self._busy_poll.request_came(start)
+        self._server.append(requests, params, partial(self._answer_append, request))
+
+    def _room(self, partitions: Sequence[SharedRecords]) -> memoryview:
+        """Memory for a copy of these batches, which the next such request uses again."""
+        for each in partitions:
+            if len(each.header) != RECORD_BATCH_OVERHEAD or each.size < RECORD_BATCH_OVERHEAD:
+                raise RaykaError(ErrorCode.INVALID_REQUEST, f"the batch for {each.topic_partition} has no header")
+        size = sum(each.size for each in partitions)
+        if size > MOST_REQUEST_BYTES:
+            raise RaykaError(ErrorCode.INVALID_REQUEST, f"{size} bytes in shared memory are too many for one request")
+        if len(self._copied) < size:
+            self._copied = memoryview(bytearray(size))
+        return self._copied
 
     def _answer_append(self, request: ReceivedRequest, value: Any) -> None:
         request.answer(value)

@@ -9,14 +9,12 @@ learns, at once, that the other process died.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import glob
 import itertools
 import logging
 import os
 import socket
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from rayka.actors.channel.frames import MAX_FRAME_BYTES, FrameBuffer, encode
 from rayka.actors.channel.requests import (
@@ -24,12 +22,9 @@ from rayka.actors.channel.requests import (
     CancelFetch,
     decode_answer,
     decode_failure,
-    decode_request,
-    encode_failure,
     encode_value,
 )
 from rayka.errors import ErrorCode, RaykaError
-from rayka.gateway.server.private_directory import make_private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -58,125 +53,6 @@ class ChannelClosed(ConnectionError):
         self.sent = sent
 
 
-class ChannelRequest:
-    """One request as the serving side sees it; `payload` is valid until the handler returns."""
-
-    __slots__ = ("_connection", "_correlation_id", "_operation", "message", "payload")
-
-    # The peer is on this node and reads files itself.
-    inline = False
-
-    def __init__(
-        self, connection: _ServerConnection, operation: int, correlation_id: int, message: Any, payload: memoryview
-    ) -> None:
-        self._connection = connection
-        self._operation = operation
-        self._correlation_id = correlation_id
-        self.message = message
-        self.payload = payload
-
-    @property
-    def key(self) -> Hashable:
-        """The key by which a `CancelFetch` on the same connection names it."""
-        return self._connection, self._correlation_id
-
-    def key_of(self, correlation_id: int) -> Hashable:
-        """The key of another request on the same connection."""
-        return self._connection, correlation_id
-
-    def answer(self, value: Any) -> None:
-        """Send the answer, or the RaykaError; nothing is sent if the peer has closed."""
-        self._connection.answer(self._operation, self._correlation_id, value)
-
-
-class _ServerConnection(asyncio.BufferedProtocol):
-    def __init__(self, serve: Callable[[ChannelRequest], None], connections: set[_ServerConnection]) -> None:
-        self._serve = serve
-        self._connections = connections
-        self._frames = FrameBuffer()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._connections.discard(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.writable()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        try:
-            self._frames.received(nbytes, self._on_frame)
-        except ValueError as error:
-            logger.error("closing a local channel: %s", error)
-            self.close()
-
-    def _on_frame(
-        self, operation: int, correlation_id: int, failed: bool, control: memoryview, payload: memoryview
-    ) -> None:
-        """Serve a request. The channel is shared, so a bad request fails alone."""
-        try:
-            message = decode_request(operation, control)
-            self._serve(ChannelRequest(self, operation, correlation_id, message, payload))
-        except RaykaError as error:
-            logger.error("refused a request on the local channel: %s", error)
-            self.answer(operation, correlation_id, error)
-        except Exception as error:
-            logger.exception("operation %d of the local channel failed", operation)
-            reason = f"{type(error).__name__}: {error}"
-            self.answer(operation, correlation_id, RaykaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
-
-    def answer(self, operation: int, correlation_id: int, value: Any) -> None:
-        failed = isinstance(value, RaykaError)
-        control = encode_failure(value) if failed else encode_value(value)
-        if self._transport is not None:
-            self._transport.write(encode(operation, correlation_id, control, failed=failed))
-
-    def pause_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-
-class ChannelServer:
-    """Listens at `path` and calls `serve(request)` for each frame, in the event loop."""
-
-    def __init__(self, path: str, serve: Callable[[ChannelRequest], None]) -> None:
-        self._path = path
-        self._serve = serve
-        self._connections: set[_ServerConnection] = set()
-        self._server: asyncio.AbstractServer | None = None
-
-    async def start(self) -> None:
-        """Listen, replacing a process that died. Raises CLUSTER_AUTHORIZATION_FAILED for an unsafe directory."""
-        make_private_directory(os.path.dirname(self._path))
-        for left_behind in glob.glob(f"{glob.escape(self._path.rsplit('.', 2)[0])}.*sock"):
-            os.unlink(left_behind)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
-            lambda: _ServerConnection(self._serve, self._connections), self._path
-        )
-
-    async def stop(self) -> None:
-        """Stop listening and close every connection."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._connections):
-            connection.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
-
-
 class _ClientConnection(asyncio.BufferedProtocol):
     def __init__(self, channel: LocalChannel) -> None:
         self._channel = channel
@@ -193,11 +69,12 @@ class _ClientConnection(asyncio.BufferedProtocol):
 
 
 class _Pending(NamedTuple):
-    """A request that has no answer yet."""
+    """A request that has no answer yet. `shared` stays where it is in memory until then."""
 
     done: Done
     deadline_s: float
     payload_size: int
+    shared: Sequence[memoryview]
 
 
 class LocalChannel:
@@ -215,6 +92,8 @@ class LocalChannel:
         self._path = path
         self._share_bytes = share_bytes
         self._loop = asyncio.get_running_loop()
+        self.losses = 0
+        """How many connections have ended."""
         self._transport: asyncio.WriteTransport | None = None
         self._pending: dict[int, _Pending] = {}
         self._payload_bytes = 0
@@ -227,25 +106,32 @@ class LocalChannel:
         self._correlation_ids = itertools.count(1)
 
     def request(
-        self, message: Any, done: Done, *, payload: Sequence[memoryview] = (), timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        message: Any,
+        done: Done,
+        *,
+        payload: Sequence[memoryview] = (),
+        shared: Sequence[memoryview] = (),
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> int:
         """Send a request now, or as soon as there is a connection.
 
-        `done` gets the answer, a `RaykaError`, or `ChannelClosed`; never before this returns. The returned
-        correlation id is for `cancel`.
+        The peer reads `shared` where it is. `done` gets the answer, a `RaykaError`, or `ChannelClosed`; never before
+        this returns. The returned correlation id is for `cancel`.
         """
         correlation_id = next(self._correlation_ids) & 0xFFFFFFFF
-        size = sum(map(len, payload))
+        payload_size = sum(map(len, payload))
+        size = payload_size + sum(map(len, shared))
         fault = self._fault(size)
         if fault is not None:
             self._loop.call_soon(done, fault)
             return correlation_id
         try:
-            frame = encode(NUMBERS[type(message)], correlation_id, encode_value(message), size)
+            frame = encode(NUMBERS[type(message)], correlation_id, encode_value(message), payload_size)
         except RaykaError as error:
             self._loop.call_soon(done, error)
             return correlation_id
-        self._await_answer(correlation_id, _Pending(done, self._loop.time() + timeout_s, size))
+        self._await_answer(correlation_id, _Pending(done, self._loop.time() + timeout_s, size, shared))
         if self._transport is not None:
             self._write(frame, payload)
         else:
@@ -296,6 +182,7 @@ class LocalChannel:
         if self._transport is not None:
             self._transport.close()
         self._transport = None
+        self.losses += 1
         self._end_all(sent=is_connected)
 
     def on_answer(
@@ -316,6 +203,7 @@ class LocalChannel:
     def on_lost(self) -> None:
         """Called by the connection when the peer has closed."""
         self._transport = None
+        self.losses += 1
         self._lost_at = self._loop.time()
         self._end_all(sent=True)
 

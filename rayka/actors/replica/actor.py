@@ -21,8 +21,8 @@ import ray.exceptions
 from rayka.actors.background import FAILURES_BEFORE_EXIT, BackgroundTasks, exit_if_failed
 from rayka.actors.channel.requests import PublishRange, encode_failure
 from rayka.actors.channel.router import handover_path, socket_path
+from rayka.actors.channel.server import ChannelServer
 from rayka.actors.channel.service import CallRequest, FrameService
-from rayka.actors.channel.socket import ChannelServer
 from rayka.actors.cleaner.log_cleaner import LogCleaner
 from rayka.actors.controller.client import execute_until_heard
 from rayka.actors.controller.watch import ImageWatch, find_controller

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from rayka.actors.channel.memory_file import take_memory
 from rayka.client.group.coordinator import GroupMetadata
 from rayka.client.loop import AsyncClosing, at_home
 from rayka.client.producer.accumulator import Accumulator
@@ -238,7 +239,7 @@ class AsyncProducer(AsyncClosing):
         route = self._existing_route(topic)
         if partition is not None:
             route.choose(None, 0, partition, None)
-        encoder = RowEncoder(route, self.config, self._partitioner)
+        encoder = RowEncoder(route, self.config, self._partitioner, take_memory)
         rows = ListRows(values, keys, None if headers is None else [*map(headers_of, headers)], timestamps_ms)
         for part in rows.read(self.config, self._broker.now_ms(), encoder.chunk_bytes(keys is None)):
             yield from self._of_encoded(topic, encoder.encode(part, partition))
@@ -262,7 +263,7 @@ class AsyncProducer(AsyncClosing):
         from rayka.client.producer.tables import arrow_table, require_known_columns, rows_of_table
 
         route = self._existing_route(topic)
-        encoder = RowEncoder(route, self.config, self._partitioner)
+        encoder = RowEncoder(route, self.config, self._partitioner, take_memory)
         given = require_known_columns(arrow_table(table))
         for rows, partitions in rows_of_table(given, route, self.config, self._broker.now_ms()):
             yield from self._of_encoded(topic, encoder.encode(rows, partitions))

@@ -6,7 +6,7 @@ batch's worth of bytes. Importing this module imports numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,14 @@ class EncodedBatch(NamedTuple):
 class RowEncoder:
     """Turns rows into the batches of a topic, of at most a megabyte or what the topic allows, in their order."""
 
-    def __init__(self, route: Route, config: ProducerConfig, partitioner: Partitioner | None) -> None:
+    def __init__(
+        self,
+        route: Route,
+        config: ProducerConfig,
+        partitioner: Partitioner | None,
+        take_memory: Callable[[int], memoryview | None] = lambda _: None,
+    ) -> None:
+        self._take_memory = take_memory
         self._route = route
         self._config = config
         self._partitioner = partitioner
@@ -74,7 +81,13 @@ class RowEncoder:
 
     def _write(self, partition: int, rows: Rows) -> Iterator[EncodedBatch]:
         config = self._config
-        written = write_rows(rows, max_batch_size=self._limit, codec=config.codec, level=config.compression_level)
+        written = write_rows(
+            rows,
+            max_batch_size=self._limit,
+            codec=config.codec,
+            level=config.compression_level,
+            take_memory=self._take_memory,
+        )
         return (EncodedBatch(partition, buffer, count) for buffer, count in written)
 
     def _choose(self, rows: Rows, chosen: Longs) -> None:

@@ -6,7 +6,7 @@ put in another order by their positions, without copying their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -135,17 +135,27 @@ def rows_of(
 
 
 def write_rows(
-    rows: Rows, *, max_batch_size: int, codec: Codec = Codec.NONE, level: int | None = None, base_offset: int = 0
+    rows: Rows,
+    *,
+    max_batch_size: int,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    base_offset: int = 0,
+    take_memory: Callable[[int], memoryview | None] = lambda _: None,
 ) -> Iterator[WrittenBatch]:
     """The records in batches of at most `max_batch_size` bytes before compression.
 
-    A record that is larger than a batch may be gets a batch of its own. Uncompressed batches share memory.
+    A record that is larger than a batch may be gets a batch of its own. Uncompressed batches share memory, which
+    is from `take_memory`, if that has some.
     """
     size, count = rows.max_bytes(), len(rows.timestamps)
     max_batches = min(count, 2 * size // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
-    out = np.empty(size + max_batches * RECORD_BATCH_OVERHEAD, np.uint8)
+    room = size + max_batches * RECORD_BATCH_OVERHEAD
+    written = take_memory(room)
+    if written is None:
+        written = memoryview(np.empty(room, np.uint8))  # type: ignore[arg-type]
+    out = np.frombuffer(written, np.uint8)
     batches = np.empty((max_batches, 5), np.int64)
-    written = memoryview(out)  # type: ignore[arg-type]
     for start, end, first_row, record_count, max_timestamp in batches[
         : encode(*rows, max_batch_size, out, batches)
     ].tolist():

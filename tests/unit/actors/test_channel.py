@@ -22,6 +22,7 @@ from rayka.actors.channel.requests import (
     OPERATIONS,
     AppendedRecords,
     AppendFrame,
+    AppendShared,
     CheckRecords,
     Coordinate,
     DeleteRecords,
@@ -35,15 +36,18 @@ from rayka.actors.channel.requests import (
     ListOffsets,
     MeasureShareDepth,
     ReturnShareRecords,
+    SharedRecords,
     ShareFetch,
     ShareFetched,
+    ShareMemory,
     WriteTxnMarkers,
     decode_answer,
     decode_request,
     encode_value,
 )
+from rayka.actors.channel.server import ChannelRequest, ChannelServer
 from rayka.actors.channel.service import FrameService
-from rayka.actors.channel.socket import ChannelClosed, ChannelRequest, ChannelServer, LocalChannel
+from rayka.actors.channel.socket import ChannelClosed, LocalChannel
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import AcknowledgementBatch
 from rayka.share.acquire import AcquiredRecords
@@ -88,6 +92,8 @@ EXAMPLES: list[tuple[Any, Any]] = [
         ),
     ),
     (ListOffsets((OffsetQuery(PARTITION, -2),), IsolationLevel.READ_UNCOMMITTED), (OffsetAnswer(0, 5, 1, 2),)),
+    (ShareMemory(7), True),
+    (AppendShared(PARAMS, (SharedRecords(PARTITION, 5, bytes(61), 1 << 20, 1000),)), (AppendResult(0, 7),)),
     (FindEpochEnds((EpochQuery(PARTITION, 3),)), (EpochEndOffset(0, 3, 100),)),
     (DeleteRecords(((PARTITION, -1),)), (DeleteRecordsResult(0, 5),)),
     (DescribeLogDir(), LogDirDescription(0, "/d", (ReplicaDescription(PARTITION, 5),), 10, 9, ("/d/t.stray",))),

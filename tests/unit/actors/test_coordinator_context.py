@@ -16,8 +16,9 @@ import uvloop
 from rayka.actors.channel.frames import encode
 from rayka.actors.channel.messages import MessageCodec
 from rayka.actors.channel.requests import NUMBERS, Coordinate, encode_value
+from rayka.actors.channel.server import ChannelServer
 from rayka.actors.channel.service import FrameService
-from rayka.actors.channel.socket import ChannelServer, LocalChannel
+from rayka.actors.channel.socket import LocalChannel
 from rayka.actors.coordinator.log import CoordinatorLog
 from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.config import BrokerConfig, LogConfig
