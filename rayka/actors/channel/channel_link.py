@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import cast
 
-from rayka.actors.channel.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, Done, FetchDone
+from rayka.actors.channel.link import CALL_TIMEOUT_S, GRACE_S, AppendDone, Done, Failed, FetchDone
 from rayka.actors.channel.memory_file import MOST_REQUEST_BYTES, MemoryFile, own_memory_file
 from rayka.actors.channel.requests import (
     AppendedRecords,
@@ -17,9 +18,10 @@ from rayka.actors.channel.requests import (
     SharedRecords,
     ShareMemory,
 )
-from rayka.actors.channel.socket import LocalChannel
+from rayka.actors.channel.socket import ChannelClosed, LocalChannel
+from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
-from rayka.types import AppendParams, AppendRequest
+from rayka.types import AppendParams, AppendRequest, AppendResult
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,8 @@ class ChannelLeaderClient:
         memory = own_memory_file()
         shared = None if memory is None else shared_frame(requests, params, memory)
         if memory is not None and shared is not None and self._has_shared(memory):
-            self._channel.request(shared, done, shared=[each.records for each in requests], timeout_s=timeout_s)
+            checked = partial(self._shared_appended, done)
+            self._channel.request(shared, checked, shared=[each.records for each in requests], timeout_s=timeout_s)
         else:
             frame, payload = append_frame(requests, params)
             self._channel.request(frame, done, payload=payload, timeout_s=timeout_s)
@@ -52,9 +55,18 @@ class ChannelLeaderClient:
             self._channel.request(ShareMemory(memory.descriptor), self._memory_shared)
         return self._shared == losses
 
+    def _shared_appended(self, done: AppendDone, answer: Sequence[AppendResult] | Failed) -> None:
+        """What the leader could not read goes through the socket from now on: it may have mapped other memory."""
+        results = () if isinstance(answer, Exception) else answer
+        if isinstance(answer, RaykaError) or any(each.error == ErrorCode.CORRUPT_MESSAGE for each in results):
+            self._shared = -1
+        done(answer)
+
     def _memory_shared(self, answer: object) -> None:
         if answer is True:
             self._shared = self._channel.losses
+        elif isinstance(answer, ChannelClosed) and not answer.sent:
+            self._asked = -1
         else:
             logger.info("batches go through the socket: %s", answer)
 

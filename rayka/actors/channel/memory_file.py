@@ -16,14 +16,15 @@ socket. The file is gone when the client and the leaders have closed it.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import fcntl
-import functools
 import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable
 
 from rayka.errors import ErrorCode, RaykaError
 
@@ -36,6 +37,24 @@ _SMALLEST_BYTES = 128 << 10
 _MOST_BYTES = 64 << 20
 """The largest file of a peer that a leader maps."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class _Block(weakref.ref["ctypes.Array[ctypes.c_char]"]):
+    """Tells when nobody has the `count` units from `start` on any more. Ctrl-C may come between any two lines here."""
+
+    __slots__ = ("count", "start")
+    start: int
+    count: int
+
+    def __new__(
+        cls, block: ctypes.Array[ctypes.c_char], free: Callable[[_Block], None], start: int, count: int
+    ) -> _Block:
+        self = super().__new__(cls, block, free)
+        self.start, self.count = start, count
+        return self
+
+    def __init__(self, *_: object) -> None:
+        """Does nothing: that of `weakref.ref` takes no further arguments."""
 
 
 class MemoryFile:
@@ -53,7 +72,9 @@ class MemoryFile:
             raise
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
         self._units = bytearray(size // _UNIT_BYTES)
-        self._taken: dict[int, weakref.ref[object]] = {}
+        self._taken: dict[int, _Block] = {}
+        self._free: collections.deque[_Block] = collections.deque()
+        """Blocks that nobody has any more. Compiled code notes them, which Ctrl-C can't interrupt."""
         self._kinds: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
         self._lock = threading.Lock()
 
@@ -63,19 +84,22 @@ class MemoryFile:
             return None
         count = -(-size // _UNIT_BYTES)
         with self._lock:
+            self._take_back()
             start = self._units.find(bytes(count))
             if start < 0:
                 return None
             kind = self._kinds.setdefault(count, ctypes.c_char * (count * _UNIT_BYTES))
             block = kind.from_buffer(self._mapping, start * _UNIT_BYTES)
-            self._taken[start] = weakref.ref(block, functools.partial(self._free, start, count))
+            self._taken[start] = _Block(block, self._free.append, start, count)
             self._units[start : start + count] = b"\1" * count
         return memoryview(block).cast("B")[:size]
 
-    def _free(self, start: int, count: int, _: object) -> None:
-        """Nobody has these units any more. Python may call this within `take`, so it must not wait for the lock."""
-        del self._taken[start]
-        self._units[start : start + count] = bytes(count)
+    def _take_back(self) -> None:
+        while self._free:
+            block = self._free[0]
+            self._units[block.start : block.start + block.count] = bytes(block.count)
+            self._taken.pop(block.start, None)
+            self._free.popleft()
 
     def position_of(self, view: memoryview) -> int | None:
         """Where in the file these bytes are; None if they are elsewhere."""

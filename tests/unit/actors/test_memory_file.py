@@ -303,6 +303,26 @@ def test_a_client_can_not_shrink_its_memory(memory: MemoryFile) -> None:
         os.ftruncate(memory.descriptor, 0)
 
 
+def test_batches_go_through_the_socket_where_the_leader_has_mapped_other_memory(
+    tmp_path: Path, memory: MemoryFile
+) -> None:
+    """As in a container whose process ids are not the leader's, or when the number stands for another file by now."""
+    other = MemoryFile()
+    memory.descriptor = other.descriptor
+
+    async def check(leader: Leader) -> None:
+        client = ChannelLeaderClient(leader.path)
+        await append(client, put(memory, large()))  # which asks the leader to map the memory
+        (result,) = await append(client, put(memory, large(1)))
+        assert result.error == ErrorCode.CORRUPT_MESSAGE
+        (result,) = await append(client, put(memory, large(1)))
+        assert result.error == ErrorCode.NONE
+        assert leader.seen[-2:] == [AppendShared, AppendFrame]
+        client.close()
+
+    run(tmp_path, check)
+
+
 def test_after_a_lost_connection_memory_is_shared_again(tmp_path: Path, memory: MemoryFile) -> None:
     async def check(leader: Leader) -> None:
         client = ChannelLeaderClient(leader.path)
