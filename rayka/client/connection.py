@@ -123,7 +123,22 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
             ray.init(address=where, log_to_driver=False, logging_level=logging.WARNING)
         except ConnectionError as error:
             raise _no_ray(where, error) from None
-    return _connection(NamedController(namespace), namespace, None, started)
+    return _connection(_find_controller(namespace), namespace, None, started)
+
+
+def _find_controller(namespace: str) -> NamedController:
+    """Look for some seconds: Ray says that nobody has the name also when its GCS could not be asked.
+
+    Raises BROKER_NOT_AVAILABLE.
+    """
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return NamedController(namespace)
+        except RaykaError:
+            if time.monotonic() >= deadline_s:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def require_ray() -> None:

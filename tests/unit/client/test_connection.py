@@ -88,3 +88,30 @@ def test_clients_get_the_brokers_that_serve_or_all_while_none_does(fenced, expec
     }
     view = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
     assert ClusterConnection(view, None, None, False, None).bootstrap_servers == expected
+
+
+def test_a_client_looks_again_for_a_controller_that_ray_did_not_find_at_first(monkeypatch):
+    answers = [ValueError("Failed to look up actor"), ValueError("Failed to look up actor"), "controller"]
+
+    def get_actor(name, namespace):
+        answer = answers.pop(0)
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(connection, "_connection", lambda controller, *_: controller)
+    assert connection.connect().upper() == "CONTROLLER", "the handle's own methods"
+
+
+def test_a_client_is_told_that_no_broker_runs_in_its_ray(monkeypatch):
+    def get_actor(name, namespace):
+        raise ValueError("Failed to look up actor")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(connection, "_PATIENCE_S", 0.3)
+    with pytest.raises(RaykaError, match="no rayka broker runs in namespace 'rayka'") as refused:
+        rayka.connect()
+    assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
