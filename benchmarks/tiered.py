@@ -49,7 +49,14 @@ def _produce(bootstrap: str, topic: str, records: int) -> None:
 
 def _consume(bootstrap: str, topic: str, records: int) -> float:
     """MB/s of values from the first record to the last."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "queued.min.messages": 1_000_000})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 1 << 20,  # or else the client rests for a second when it has 64 MB
+        }
+    )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     started, count = time.monotonic(), 0
     while count < records:
