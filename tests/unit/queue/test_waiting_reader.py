@@ -128,35 +128,34 @@ def test_an_item_whose_lease_was_lost_comes_again_and_others_stay_done(
     wait_until(lambda: waiting.queue.lag() == 0, ENOUGH_S, "both are done")
 
 
+@pytest.fixture
+def leader(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """What listens in the place of the queue's leader."""
+    path = f"\0leader-{os.urandom(8).hex()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        monkeypatch.setattr(waiting.queue._here.broker.partitions, "channel_of", lambda _: (path, 0))
+        yield server
+
+
 def test_a_leader_that_closes_the_connection_is_asked_through_the_event_loop(
-    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+    waiting: Waiting, leader: socket.socket
 ) -> None:
-    path = f"\0leader-{os.urandom(8).hex()}"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen()
-        monkeypatch.setattr(waiting.queue._here.broker.partitions, "channel_of", lambda _: (path, 0))
-        item = waiting.wait()
-        server.accept()[0].close()
-        waiting.queue.put("here")
-        assert got(item)[0] == "here"
+    item = waiting.wait()
+    leader.accept()[0].close()
+    waiting.queue.put("here")
+    assert got(item)[0] == "here"
 
 
-def test_a_thread_that_ends_with_its_wait_leaves_no_connection(
-    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = f"\0leader-{os.urandom(8).hex()}"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen()
-        monkeypatch.setattr(waiting.queue._here.broker.partitions, "channel_of", lambda _: (path, 0))
-        item = waiting.wait()
-        leader = server.accept()[0]
-        with leader:
-            leader.settimeout(ENOUGH_S)
-            _, correlation_id, operation, *_ = HEADER.unpack_from(leader.recv(65_536))
-            waiting.stopped.set()
-            nothing = encode_value(ShareFetched(0, (ShareFetchResult(),)))
-            leader.sendall(encode(operation, correlation_id, nothing))
-            assert item.result(ENOUGH_S) is None
-            assert leader.recv(1) == b"", "the connection is open"
+def test_a_thread_that_ends_with_its_wait_leaves_no_connection(waiting: Waiting, leader: socket.socket) -> None:
+    item = waiting.wait()
+    connection = leader.accept()[0]
+    with connection:
+        connection.settimeout(ENOUGH_S)
+        _, correlation_id, operation, *_ = HEADER.unpack_from(connection.recv(65_536))
+        waiting.stopped.set()
+        nothing = encode_value(ShareFetched(0, (ShareFetchResult(),)))
+        connection.sendall(encode(operation, correlation_id, nothing))
+        assert item.result(ENOUGH_S) is None
+        assert connection.recv(1) == b"", "the connection is open"
