@@ -21,8 +21,9 @@ from rayka.storage.directory.log_directory import CLEAN_SHUTDOWN_FILE, CLEANED_O
 from rayka.storage.directory.meta_properties import MetaProperties
 from rayka.storage.directory.names import parse_directory_name
 from rayka.storage.files import RealFiles
+from rayka.storage.log.deletion import SegmentDeletion
 from rayka.storage.log.log import Log
-from rayka.storage.log.replacement import CleanedSegment
+from rayka.storage.log.replacement import CleanedSegment, Replacement
 from rayka.types import TopicPartition
 from tests.support.compaction import compact
 from tests.support.faulty_files import CrashingFiles, FaultyFiles
@@ -272,11 +273,8 @@ def test_records_in_the_place_of_lost_ones_are_not_taken_for_compacted(tmp_path:
         kill(directory, log)
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_a_directory_goes_offline_when_a_compacted_segment_does_not_get_its_name(tmp_path: Path, number: int) -> None:
-    files = UnnamingFiles(number)
-    directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
-    log = open_log(directory)
+def replace_first_segment(directory: LogDirectory, log: Log) -> tuple[Replacement, SegmentDeletion]:
+    """Put a cleaned segment in the place of a closed one; the files still have to get their names."""
     append(log, b"a")
     log.roll(NOW_MS)
     log.flush()
@@ -287,6 +285,15 @@ def test_a_directory_goes_offline_when_a_compacted_segment_does_not_get_its_name
     assert replacement is not None
     assert directory.prepare_replacement(log, replacement)
     deletion = log.replace_segments(replacement, NOW_MS)
+    return replacement, deletion
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_directory_goes_offline_when_a_compacted_segment_does_not_get_its_name(tmp_path: Path, number: int) -> None:
+    files = UnnamingFiles(number)
+    directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
+    log = open_log(directory)
+    replacement, deletion = replace_first_segment(directory, log)
     with pytest.raises(RaykaError):
         directory.finish_replacement(log, replacement, deletion)
     log.end_replacement(replacement)
@@ -317,16 +324,7 @@ def test_the_old_files_go_though_descriptors_were_lacking_when_a_compacted_segme
     directory = LogDirectory.open(str(tmp_path), files, now_ms=NOW_MS)
     log = open_log(directory)
     directory.opened()
-    append(log, b"a")
-    log.roll(NOW_MS)
-    log.flush()
-    source = log.segments[0].path.removesuffix(".log")
-    for suffix in (".log", ".index", ".timeindex"):
-        shutil.copy(source + suffix, source + suffix + ".cleaned")
-    replacement = log.begin_replacement(CleanedSegment(0, (0,), log.segments[0].size))
-    assert replacement is not None
-    assert directory.prepare_replacement(log, replacement)
-    deletion = log.replace_segments(replacement, NOW_MS)
+    replacement, deletion = replace_first_segment(directory, log)
     files.lacks_descriptors = True
     with pytest.raises(RaykaError):
         directory.finish_replacement(log, replacement, deletion)
