@@ -127,7 +127,7 @@ def connect(address: str | None = None, *, namespace: str = DEFAULT_NAMESPACE) -
 
 
 def _find_controller(namespace: str) -> NamedController:
-    """Look for some seconds: Ray was seen not to find, for a moment, the controller of a broker that served.
+    """Look for some seconds: Ray was seen not to find the controller of a broker that served.
 
     Raises BROKER_NOT_AVAILABLE.
     """
