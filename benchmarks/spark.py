@@ -172,15 +172,17 @@ def rayka_data(bootstrap: str, records: int, rounds: int, rates: Rates) -> None:
         measured(f"{name}, map_batches", lambda source=source: mapped(source()), records, again, rates)  # type: ignore[misc]
 
 
-def spark_jars() -> list[Path]:
-    """The jars of Spark's Kafka source; the first time Maven brings them from Maven Central."""
-    complete = SPARK_JARS / ".complete"
+def spark_jars(version: str = "3.5.7") -> list[Path]:
+    """The jars of Spark's Kafka source for this Spark; the first time Maven brings them from Maven Central."""
+    folder = SPARK_JARS.with_name(f"spark-kafka-{version}")
+    complete = folder / ".complete"
     if not complete.exists():
         pom = Path(__file__).with_name("spark-kafka-pom.xml")
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={SPARK_JARS}"]
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", f"-Dspark.version={version}"]
+        goal += ["-Dscala.version=2.12" if version.startswith("3.") else "-Dscala.version=2.13"]
         subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True)
         complete.touch()
-    return sorted(SPARK_JARS.glob("*.jar"))
+    return sorted(folder.glob("*.jar"))
 
 
 def run_child(task: str, bootstrap: str, records: int, rounds: int, cores: int, partitions: int) -> Rates:

@@ -1,17 +1,18 @@
 """A nightly job in Spark, from the program's first line to its answers: `python -m benchmarks.spark_cold`.
 
 The job reads a topic (records of 100 B, lz4) in a new process and asks for the count, the sum of lengths, the largest
-key and the largest timestamp: once cold, then again. It runs in turns with Spark's own Kafka source on Apache Kafka,
-with `rayka.spark` on RayDP, and with `format("rayka")` on PySpark 4, whose environment `--spark4` names; each has 2
-cores, and its broker runs already, filled. The archive of `python -m rayka.spark.archive` is made before. Times begin
-when the process is started; the load of the machine stands beside them. `--page` writes the medians into
-docs/spark.md; the runs are in benchmarks/results/spark_cold.
+key and the largest timestamp: once cold, then again. It runs in turns with `rayka.spark` on RayDP and PySpark 3.5, with
+`format("rayka")` on PySpark 4, whose environment `--spark4` names, and with Spark's own Kafka source on Apache Kafka in
+both versions of PySpark; each has 2 cores, and its broker runs already, filled. The archive of `python -m
+rayka.spark.archive` is made before. Times begin when the process is started; the load of the machine stands beside
+them. `--page` writes the medians into docs/spark.md; the runs are in benchmarks/results/spark_cold.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -30,6 +31,7 @@ QUERY = ("count(*)", "sum(length(value))", "max(key)", "max(timestamp)")
 COLUMNS = ("key", "value", "timestamp")
 MEMORY = "2g"
 LATER = 2
+SOURCE_JARS = "SPARK_KAFKA_SOURCE_JARS"
 Result = dict[str, Any]
 
 
@@ -47,9 +49,7 @@ def local_spark(cores: int, **settings: str) -> Any:
 
 def kafka_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
     """Spark's own Kafka source."""
-    from benchmarks.spark import spark_jars
-
-    spark = local_spark(cores, **{"spark.jars": ",".join(map(str, spark_jars()))})
+    spark = local_spark(cores, **{"spark.jars": os.environ[SOURCE_JARS]})
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC}
     return spark, lambda: spark.read.format("kafka").options(**options).load()
 
@@ -70,7 +70,10 @@ def raydp_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
     return spark, lambda: rayka.spark.read_topic(spark, TOPIC, columns=COLUMNS)
 
 
-JOBS = {"kafka": kafka_job, "raydp": raydp_job, "spark4": spark4_job}
+JOBS = {"kafka": kafka_job, "raydp": raydp_job, "kafka4": kafka_job, "spark4": spark4_job}
+PEERS = {"raydp": "kafka", "spark4": "kafka4"}
+"""The same work with Spark's own Kafka source, on the same version of Spark."""
+ON_SPARK_4 = {"kafka4", "spark4"}
 
 
 def run_job(name: str, bootstrap: str, cores: int, started: float) -> Result:
@@ -126,7 +129,7 @@ def filled_brokers(names: set[str], records: int, partitions: int) -> Iterator[d
     with contextlib.ExitStack() as stack:
         found: dict[str, tuple[str, dict[str, str]]] = {}
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-cold-")))
-        for kind, jobs in ((Kafka, {"kafka"}), (Rayka, {"raydp", "spark4"})):
+        for kind, jobs in ((Kafka, {"kafka", "kafka4"}), (Rayka, {"raydp", "spark4"})):
             if not jobs & names:
                 continue
             broker: Any = kind(directory / kind.name)
@@ -140,10 +143,20 @@ def filled_brokers(names: set[str], records: int, partitions: int) -> Iterator[d
         yield found
 
 
+@functools.cache
+def source_jars(python: str) -> str:
+    """The jars of Spark's Kafka source for the PySpark of this environment, as `spark.jars` names them."""
+    from benchmarks.spark import spark_jars
+
+    version = subprocess.check_output([python, "-c", "import pyspark; print(pyspark.__version__)"], text=True)
+    return ",".join(map(str, spark_jars(version.strip())))
+
+
 STAGES = ("session", "first query", "whole", "later")
 TITLES = {
     "kafka": "Spark's Kafka source on Apache Kafka",
     "raydp": "`rayka.spark` on RayDP",
+    "kafka4": "Spark's Kafka source on Apache Kafka",
     "spark4": '`format("rayka")`',
 }
 PAGE = Path(__file__).parents[1] / "docs" / "spark.md"
@@ -159,19 +172,20 @@ def medians(runs: list[Result]) -> dict[str, float]:
 
 
 def table(results: dict[str, list[Result]], context: dict[str, str]) -> str:
-    """The medians of each job, with their ratios to those of the first job, in Markdown."""
+    """The medians of each job, with their ratios to those of its peer, in Markdown."""
     runs = [run for runs in results.values() for run in runs]
     loads = [run["load before"] for run in runs]
     rounds = min(len(runs) for runs in results.values())
     lines = [
-        f"Medians of {rounds} turns in seconds, and the ratio to Spark's Kafka source ({context['date']}, commit"
-        f" {context['commit']}, {context['machine']}, load {min(loads):.1f} to {max(loads):.1f}):",
+        f"Medians of {rounds} turns in seconds, and the ratio to Spark's Kafka source on the same PySpark"
+        f" ({context['date']}, commit {context['commit']}, {context['machine']}, load {min(loads):.1f} to"
+        f" {max(loads):.1f}):",
         "",
         f"| | {' | '.join(STAGES)} |",
         "|" + " --- |" * (1 + len(STAGES)),
     ]
-    peer = medians(next(iter(results.values())))
     for name, found in results.items():
+        peer = medians(results.get(PEERS.get(name, name), found))
         cells = [f"{value:.1f} ({value / peer[stage]:.2f})" for stage, value in medians(found).items()]
         lines.append(f"| {TITLES[name]}, PySpark {found[0]['version']} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -235,7 +249,9 @@ def compare(chosen: argparse.Namespace) -> None:
 def one_turn(name: str, chosen: argparse.Namespace, broker: tuple[str, dict[str, str]]) -> Result:
     """Run one job, and show its times."""
     bootstrap, environment = broker
-    python = chosen.spark4 if name == "spark4" else sys.executable
+    python = chosen.spark4 if name in ON_SPARK_4 else sys.executable
+    if name not in PEERS:
+        environment = {**environment, SOURCE_JARS: source_jars(python)}
     result = in_process(name, python, bootstrap, chosen.cores, environment)
     assert result["records"] == chosen.records, result
     print(name, json.dumps(result), file=sys.stderr, flush=True)
