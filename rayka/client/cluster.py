@@ -146,8 +146,8 @@ class Cluster:
         makes one instance and calls it. A record is accepted when `fn` returns. It is released with `delay_ms` after an
         error of the `retriable` types or a retriable `RaykaError`. It is rejected after any other error; the traceback
         goes to the group's dead-letter topic, if it has one. Locks are renewed while a record is processed. When an
-        actor dies, its records go back to the group at once and a new actor takes its place. `ray_actor_options` are
-        Ray's options, such as `num_cpus`.
+        actor dies, the record that it was processing goes back to the group at once, and a new actor takes its place.
+        `ray_actor_options` are Ray's options, such as `num_cpus`.
 
         If the topic does not exist, the pool waits for it. Raises INVALID_REQUEST if `fn` can't be called, or for fewer
         than one actor.

@@ -1,10 +1,11 @@
 """A pool of Ray actors that processes the records of a share group.
 
 The program that starts the pool is the member of the group. It leases records, hands them to the actors, renews the
-leases of records that are being processed, and acknowledges the results. When an actor dies, its records go back to the
-group at once and a new actor takes its place. When the program dies, they go back when their locks expire.
+leases of records that are being processed, and acknowledges the results. When an actor dies, the record that it was
+processing goes back to the group at once, those that waited behind it go to other actors, and a new actor takes its
+place. When the program dies, its records go back when their locks expire.
 
-Memory is bounded: the pool leases no more records than the actors have room for.
+Memory is bounded: the pool leases no more records than the actors process soon.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ray.exceptions import RayError
 
 from rayka.client.loop import Closing, LoopThread, Shell, blocking
-from rayka.client.share.call_size import CallSize
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
+from rayka.client.share.record_socket import ProcessedRecord
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
+from rayka.client.share.records_ahead import RecordsAhead
 from rayka.client.share.worker import Worker
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.record_state import AcknowledgeType
 
 logger = logging.getLogger(__name__)
 
-_CALLS_PER_ACTOR: Final = 2
-"""One that runs, and one that waits, so that the actor need not wait for the pool."""
 _WAIT_MS: Final = 500
 _FIRST_PAUSE_S: Final = 0.2
+"""How long a place in the pool stays empty before a new actor is started there. To start takes a second or two of a
+processor, which the other actors need for the records of the one that died.
+"""
 _MOST_STARTS: Final = 3
 """So many actors in a row that can't start end the pool."""
 _LEAST_RENEWAL_S: Final = 0.1
@@ -74,8 +77,7 @@ class AsyncProcessingPool:
         self._loop = asyncio.get_running_loop()
         self._workers: list[Worker] = []
         self._waiting: deque[ShareRecord] = deque()
-        self._running: dict[asyncio.Task[Any] | None, list[ShareRecord]] = {}
-        self._call_size = CallSize()
+        self._ahead = RecordsAhead()
         self._acknowledgements: list[tuple[ShareRecord, RecordAcknowledgement]] = []
         self._committing: list[tuple[ShareRecord, RecordAcknowledgement]] = []
         self._has_acknowledgements = asyncio.Event()
@@ -113,12 +115,13 @@ class AsyncProcessingPool:
         """How many actors can process records now."""
         return len(self._workers)
 
-    async def _start_worker(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+    async def _start_worker(self, pause_s: float = 0.0) -> None:
         for attempt in range(_MOST_STARTS):
+            await asyncio.sleep(pause_s)
+            pause_s = 2 * pause_s or _FIRST_PAUSE_S
             worker = self._spawn()
             try:
-                await worker.ready()
+                await worker.ready(self._processed, self._lost)
             except RayError as error:
                 logger.warning("an actor of the pool did not start: %s", error)
                 if attempt == _MOST_STARTS - 1:
@@ -128,55 +131,52 @@ class AsyncProcessingPool:
                 raise
             else:
                 self._workers.append(worker)
+                worker.serve()
                 self._hand_out()
                 return
-            await asyncio.sleep(pause_s)
-            pause_s *= 2
 
     def _hand_out(self) -> None:
-        """Give records that wait to the actors that have the least to do."""
-        while self._waiting and self._free_calls() > 0:
-            worker = min(self._workers, key=lambda one: one.calls)
-            records = self._take_share()
-            worker.calls += 1
-            self._running[self._start(self._process(worker, records))] = records
-        if self._room() > len(self._waiting):
+        """Give records that wait to the actors that have the fewest, several at once if these are quickly processed."""
+        most = 1 + self._ahead.records
+        while self._waiting and self._workers:
+            worker = min(self._workers, key=lambda one: len(one.records))
+            if 2 * len(worker.records) > most:
+                break
+            worker.give(self._take_share(most - len(worker.records)))
+        if self._room() > 0:
             self._has_room.set()
 
-    def _free_calls(self) -> int:
-        return sum(_CALLS_PER_ACTOR - worker.calls for worker in self._workers)
-
-    def _room(self) -> int:
-        return self._free_calls() * self._call_size.records
-
-    def _take_share(self) -> list[ShareRecord]:
-        """The records of a call: an actor's share of those that wait. One that came back may end its actor, and goes
-        alone, so that it takes no others with it.
+    def _take_share(self, most: int) -> list[ShareRecord]:
+        """An actor's share of those that wait. One that came back may end its actor, and goes alone, so that it takes
+        no others with it.
         """
-        count = min(self._call_size.records, math.ceil(len(self._waiting) / len(self._workers)))
+        count = min(most, math.ceil(len(self._waiting) / len(self._workers)))
         records = [self._waiting.popleft()]
         while len(records) < count and records[-1].delivery_count == self._waiting[0].delivery_count == 1:
             records.append(self._waiting.popleft())
         return records
 
-    async def _process(self, worker: Worker, records: list[ShareRecord]) -> None:
-        acknowledgements: Sequence[RecordAcknowledgement] = [_RELEASED] * len(records)
-        try:
-            acknowledgements, seconds = await worker.process(records)
-            self._call_size.processed(records, seconds)
-        except RayError as error:
-            self._died(worker, error)
-        worker.calls -= 1
-        del self._running[asyncio.current_task()]
-        self._acknowledgements.extend(zip(records, acknowledgements, strict=True))
+    def _processed(self, worker: Worker, processed: Sequence[ProcessedRecord]) -> None:
+        for acknowledgement, seconds in processed:
+            record = worker.records.popleft()
+            self._ahead.processed(record, seconds)
+            self._acknowledgements.append((record, acknowledgement))
         self._has_acknowledgements.set()
         self._hand_out()
 
-    def _died(self, worker: Worker, error: RayError) -> None:
-        if worker in self._workers:
-            logger.warning("an actor of the pool died, another takes its place: %s", error)
-            self._workers.remove(worker)
-            self._start(self._start_worker())
+    def _lost(self, worker: Worker, begun: int) -> None:
+        """An actor died. What it may have begun goes back to the group; what only waited for it goes to others."""
+        if worker not in self._workers:
+            return
+        self._workers.remove(worker)
+        records = list(worker.records)
+        worker.records.clear()
+        self._acknowledgements.extend((record, _RELEASED) for record in records[:begun])
+        self._has_acknowledgements.set()
+        if not self._is_closed:
+            self._waiting.extendleft(reversed(records[begun:]))
+            self._start(self._start_worker(_FIRST_PAUSE_S))
+            self._hand_out()
 
     # Leases.
 
@@ -184,7 +184,7 @@ class AsyncProcessingPool:
         """Lease as many records as there is room for."""
         while True:
             self._has_room.clear()
-            room = self._room() - len(self._waiting)
+            room = self._room()
             if room <= 0:
                 await self._has_room.wait()
                 continue
@@ -198,10 +198,22 @@ class AsyncProcessingPool:
             self._has_acknowledgements.set()
             self._hand_out()
 
+    def _room(self) -> int:
+        """How many records to lease: what actors lack, and as many as they need soon, so that these are there then."""
+        if self._waiting:
+            return 0
+        ahead = self._ahead.records
+        return sum(max(0, 1 + 2 * ahead - len(worker.records)) for worker in self._workers)
+
+    @property
+    def _running(self) -> Iterator[ShareRecord]:
+        """What actors have."""
+        return itertools.chain.from_iterable(worker.records for worker in self._workers)
+
     @property
     def _is_busy(self) -> bool:
         """Whether there are records whose acknowledgement is not durable yet."""
-        return bool(self._waiting or self._running or self._acknowledgements or self._committing)
+        return bool(self._waiting or any(self._running) or self._acknowledgements or self._committing)
 
     def _check_idle(self) -> None:
         if not (self._is_busy or self._is_idle.is_set()):
@@ -237,8 +249,7 @@ class AsyncProcessingPool:
         """Renew all leases three times before they end."""
         while True:
             await asyncio.sleep(max(_LEAST_RENEWAL_S, self._consumer.lock_duration_ms / 3000))
-            running = itertools.chain.from_iterable(self._running.values())
-            records = [*self._waiting, *running, *(record for record, _ in self._acknowledgements)]
+            records = [*self._waiting, *self._running, *(record for record, _ in self._acknowledgements)]
             errors = await self._consumer.renew_all(records)
             for record in records:
                 if errors.get(record.topic_partition) is not None and self._consumer.holds(record):
@@ -275,7 +286,7 @@ class AsyncProcessingPool:
             if self._failure is None and self._is_busy:
                 await asyncio.wait_for(self._is_idle.wait(), timeout_ms / 1000)
         except TimeoutError:
-            count = sum(map(len, self._running.values()))
+            count = len(list(self._running))
             logger.warning("gave back %d records that were still being processed", count)
         finally:
             await self._end()
@@ -283,11 +294,12 @@ class AsyncProcessingPool:
             raise self._failure
 
     async def _end(self) -> None:
+        workers, self._workers = self._workers, []
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for worker in self._workers:
+        for worker in workers:
             worker.kill()
         await self._consumer.close()
 

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+import math
+import os
+import socket
+import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import ray
 
 from rayka.client.share.processing import Retriable, is_retriable
+from rayka.client.share.record_socket import ProcessedRecord, RecordConnection, listen, serve
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord, rejection_headers
 from rayka.errors import ErrorCode, RaykaError
 from rayka.share.acknowledge import GROUP_BACKOFF
 from rayka.share.record_state import AcknowledgeType
 
+logger = logging.getLogger(__name__)
+
 Process: TypeAlias = Callable[[ShareRecord], object]
-
-
-class ProcessedRecords(NamedTuple):
-    """The acknowledgements of the records of a call, in their order, and how long the processing took."""
-
-    acknowledgements: Sequence[RecordAcknowledgement]
-    seconds: float
 
 
 class RecordActor:
@@ -33,15 +35,26 @@ class RecordActor:
         self._process: Process = fn() if isinstance(fn, type) else fn
         self._retriable = retriable
         self._delay_ms = GROUP_BACKOFF if delay_ms is None else delay_ms
+        self._listener: socket.socket | None = None
 
-    def ready(self) -> None:
-        """Answered once the constructor has run."""
+    def listen(self, path: str) -> bool:
+        """Listen for the pool; False on another machine. Answered once the constructor has run."""
+        self._listener = listen(path)
+        return self._listener is not None
 
-    def process(self, records: Sequence[ShareRecord]) -> ProcessedRecords:
-        """The acknowledgements of the records."""
+    def serve(self) -> None:
+        """Process the records that come from the pool, until it is gone."""
+        assert self._listener is not None
+        serve(self._listener, self._processed)
+
+    def process(self, records: Sequence[ShareRecord]) -> list[ProcessedRecord]:
+        """The same for a pool on another machine."""
+        return [self._processed(record) for record in records]
+
+    def _processed(self, record: ShareRecord) -> ProcessedRecord:
         began = time.perf_counter()
-        acknowledgements = [self._acknowledgement(record) for record in records]
-        return ProcessedRecords(acknowledgements, time.perf_counter() - began)
+        acknowledgement = self._acknowledgement(record)
+        return ProcessedRecord(acknowledgement, time.perf_counter() - began)
 
     def _acknowledgement(self, record: ShareRecord) -> RecordAcknowledgement:
         try:
@@ -53,25 +66,86 @@ class RecordActor:
         return RecordAcknowledgement(AcknowledgeType.ACCEPT)
 
 
+OnProcessed: TypeAlias = Callable[["Worker", Sequence[ProcessedRecord]], None]
+OnLost: TypeAlias = Callable[["Worker", int], None]
+"""Takes how many of the worker's first records it may have begun."""
+
+
 class Worker:
-    """A `RecordActor` as the pool sees it. `calls` counts those that are in progress."""
+    """A `RecordActor` as the pool sees it. `records` are those that it has and has not processed, in order."""
 
     def __init__(self, actor: Any) -> None:
+        self.records: deque[ShareRecord] = deque()
         self._actor = actor
-        self.calls = 0
+        self._connection: RecordConnection | None = None
+        self._is_over = False
+        self._on_processed: OnProcessed
+        self._on_lost: OnLost
 
-    async def ready(self) -> None:
+    async def ready(self, on_processed: OnProcessed, on_lost: OnLost) -> None:
         """Return when the actor can process records. Raises `ray.exceptions.RayError`."""
-        await asyncio.wrap_future(self._actor.ready.remote().future())
+        self._on_processed, self._on_lost = on_processed, on_lost
+        with tempfile.TemporaryDirectory(prefix="rayka-") as directory:  # only this user may enter it
+            path = os.path.join(directory, "records")
+            if await _answer(self._actor.listen.remote(path)):
+                self._connection = await RecordConnection.connected(path, self._processed, self._disconnected)
 
-    async def process(self, records: Sequence[ShareRecord]) -> ProcessedRecords:
-        """As `RecordActor.process`. Raises `ray.exceptions.RayError` when the actor dies."""
-        found: ProcessedRecords = await asyncio.wrap_future(self._actor.process.remote(records).future())
-        return found
+    def serve(self) -> None:
+        """Begin to call back."""
+        if self._connection is not None:
+            _answer(self._actor.serve.remote()).add_done_callback(self._served)
+
+    def give(self, records: Sequence[ShareRecord]) -> None:
+        """Let the actor process the records after those that it has."""
+        is_free = not self.records
+        self.records.extend(records)
+        if self._connection is not None:
+            self._connection.send(records)
+            return
+        # Two calls: while the results of one are on their way, the actor has the other.
+        count = math.ceil(len(records) / 2) if is_free else len(records)
+        for part in filter(None, (records[:count], records[count:])):
+            _answer(self._actor.process.remote(part)).add_done_callback(self._returned)
 
     def kill(self) -> None:
-        """End the actor, and what it is at."""
+        """End the actor, and what it is at. There are no more calls back."""
+        self._is_over = True
+        if self._connection is not None:
+            self._connection.close()
         ray.kill(self._actor)
+
+    def _processed(self, processed: Sequence[ProcessedRecord]) -> None:
+        self._on_processed(self, processed)
+
+    def _disconnected(self) -> None:
+        self._on_lost(self, 1)
+
+    def _served(self, served: asyncio.Future[None]) -> None:
+        """Ray noticed that the actor died. The connection has not ended if a child of the actor has it too."""
+        if not served.cancelled():
+            self._failed(served.exception())
+
+    def _returned(self, returned: asyncio.Future[list[ProcessedRecord]]) -> None:
+        if returned.cancelled():
+            return
+        if (error := returned.exception()) is not None:
+            self._failed(error)
+        elif not self._is_over:
+            self._on_processed(self, returned.result())
+
+    def _failed(self, error: BaseException | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        logger.warning("an actor of the pool died, another takes its place: %s", error)
+        if self._connection is not None:
+            self._connection.close()
+        self._on_lost(self, len(self.records))
+
+
+def _answer(ref: Any) -> asyncio.Future[Any]:
+    """The answer to a call of an actor, for the loop that runs."""
+    return asyncio.wrap_future(ref.future())
 
 
 def spawner(

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import pytest
 
 from rayka.client.cluster import Cluster
-from rayka.client.share.call_size import CallSize
 from rayka.client.share.consumer import AsyncShareConsumer, CommitResults
 from rayka.client.share.pool import AsyncProcessingPool
+from rayka.client.share.record_socket import ProcessedRecord
 from rayka.client.share.records import RecordAcknowledgement, ShareRecord
-from rayka.client.share.worker import ProcessedRecords, Worker
+from rayka.client.share.records_ahead import RecordsAhead
+from rayka.client.share.worker import OnLost, OnProcessed, Worker
 from rayka.share.record_state import AcknowledgeType
 from tests.unit.client.test_share_consumer import broker_config as broker_config
 from tests.unit.client.test_share_consumer import cluster, configure, write
@@ -45,18 +46,37 @@ class SlowConsumer(AsyncShareConsumer):
 
 
 class Accepting(Worker):
-    """Accepts every record, once `gate` is open."""
+    """Accepts every record, once `gate` is open. It has been given `given`, a list for each time."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.gate = asyncio.Event()
+        self.given: list[list[ShareRecord]] = []
+        self.processing: set[asyncio.Task[None]] = set()
 
-    async def ready(self) -> None:
+    async def ready(self, on_processed: OnProcessed, on_lost: OnLost) -> None:
         """At once."""
+        self._on_processed, self._on_lost = on_processed, on_lost
 
-    async def process(self, records: Sequence[ShareRecord]) -> ProcessedRecords:
+    def serve(self) -> None:
+        """It does."""
+
+    def give(self, records: Sequence[ShareRecord]) -> None:
+        self.given.append(list(records))
+        self.records.extend(records)
+        self.processing.add(asyncio.ensure_future(self._process(len(records))))
+
+    async def _process(self, count: int) -> None:
         await self.gate.wait()
-        return ProcessedRecords([RecordAcknowledgement(AcknowledgeType.ACCEPT)] * len(records), seconds=0.0)
+        for _ in range(min(count, len(self.records))):
+            self._on_processed(self, [ProcessedRecord(self.acknowledgement(self.records[0]), seconds=0.0)])
+
+    def acknowledgement(self, record: ShareRecord) -> RecordAcknowledgement:
+        return RecordAcknowledgement(AcknowledgeType.ACCEPT)
+
+    def die(self, begun: int = 1) -> None:
+        """As if its process were killed."""
+        self._on_lost(self, begun)
 
     def kill(self) -> None:
         """Nothing is left."""
@@ -100,20 +120,20 @@ async def lose_lease(cluster: Cluster, consumer: AsyncShareConsumer, offset: int
     await leaders.give_back("workers", consumer._member.member_id, partition, topic_id, [(offset, offset)])
 
 
-@pytest.mark.parametrize(("count", "accepted", "lost"), [(1, 1, 0), (2, 1, 1)])
+@pytest.mark.parametrize(("count", "accepted", "lost"), [(1, 1, 0), (3, 2, 1)])
 def test_a_lease_that_was_lost_ends_no_pool_and_takes_no_other_acknowledgement(
     cluster: Cluster, count: int, accepted: int, lost: int
 ) -> None:
-    """With one record the pool itself gets it again, and processes it twice at the same time."""
+    """With one record the pool itself gets it again, and processes it twice; with three it has no room for it."""
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
     write(cluster, count)
 
     async def process() -> tuple[int, int]:
         consumer, worker = member(cluster, AsyncShareConsumer), Accepting()
         pool = AsyncProcessingPool(consumer, lambda: worker, 1)
-        await until(lambda: worker.calls == count)
+        await until(lambda: len(worker.records) + len(pool._waiting) == count)
         await lose_lease(cluster, consumer, 0)
-        await until(lambda: worker.calls == 2)
+        await until(lambda: len(worker.records) == 2)
         pool._feeder.cancel()
         worker.gate.set()
         await pool.join(idle_ms=0, timeout_ms=30_000)
@@ -124,46 +144,69 @@ def test_a_lease_that_was_lost_ends_no_pool_and_takes_no_other_acknowledgement(
 
 
 class Releasing(Accepting):
-    """Releases each record once, without taking any time; `calls_made` are the delivery counts of each call."""
+    """Releases each record once, without taking any time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls_made: list[list[int]] = []
+        self.gate.set()
 
-    async def process(self, records: Sequence[ShareRecord]) -> ProcessedRecords:
-        self.calls_made.append([record.delivery_count for record in records])
-        release, accept = (
-            RecordAcknowledgement(AcknowledgeType.RELEASE, 0),
-            RecordAcknowledgement(AcknowledgeType.ACCEPT),
-        )
-        return ProcessedRecords([release if one.delivery_count == 1 else accept for one in records], seconds=0.0)
+    def acknowledgement(self, record: ShareRecord) -> RecordAcknowledgement:
+        if record.delivery_count == 1:
+            return RecordAcknowledgement(AcknowledgeType.RELEASE, 0)
+        return RecordAcknowledgement(AcknowledgeType.ACCEPT)
 
 
-def test_quick_records_come_several_to_a_call_and_those_that_came_back_alone(cluster: Cluster) -> None:
+def test_quick_records_are_given_together_and_those_that_came_back_alone(cluster: Cluster) -> None:
     configure(cluster, **{"share.record.lock.duration.ms": "30000"})
     write(cluster, 50)
 
-    async def process() -> list[list[int]]:
+    async def process() -> list[list[ShareRecord]]:
         worker = Releasing()
         pool = AsyncProcessingPool(member(cluster, AsyncShareConsumer), lambda: worker, 1)
         await until(lambda: pool.counts.accepted == 50)
         await pool.close()
-        return worker.calls_made
+        return worker.given
 
-    calls = cluster._connection.loop.run(process())
-    assert len(calls[0]) == 1, "it is not known yet how long a record takes"
-    assert max(map(len, calls)) > 10
-    assert all(len(one) == 1 for one in calls if 2 in one)
+    given = cluster._connection.loop.run(process())
+    assert len(given[0]) <= 2, "it is not known yet how long a record takes"
+    assert max(map(len, given)) > 5
+    assert all(len(one) == 1 for one in given if any(record.delivery_count == 2 for record in one))
+
+
+@pytest.mark.parametrize(("begun", "released"), [(1, 1), (2, 2)])
+def test_what_an_actor_had_begun_when_it_died_is_released_and_the_rest_goes_to_another(
+    cluster: Cluster, begun: int, released: int
+) -> None:
+    configure(cluster, **{"share.record.lock.duration.ms": "30000"})
+    write(cluster, 2)
+    workers = [Accepting(), Accepting()]
+    spawned = iter(workers)
+
+    async def process() -> tuple[int, int, int]:
+        pool = AsyncProcessingPool(member(cluster, AsyncShareConsumer), lambda: next(spawned), 1)
+        await until(lambda: len(workers[0].records) == 2)
+        workers[0].die(begun)
+        workers[0].die(begun)  # Ray noticed it too
+        await until(lambda: len(workers[1].records) == 2)
+        workers[1].gate.set()
+        await pool.join(idle_ms=0, timeout_ms=30_000)
+        await pool.close()
+        return pool.counts.accepted, pool.counts.released, pool.counts.lost
+
+    assert cluster._connection.loop.run(process()) == (2, released, 0)
+    deliveries = {record.offset: record.delivery_count for each in workers[1].given for record in each}
+    assert deliveries == {offset: 1 + (offset < begun) for offset in range(2)}
 
 
 @pytest.mark.parametrize(
-    ("record_s", "size", "records"), [(0.01, 10, 5), (0.01, 100_000, 2), (0.0, 10, 16), (3.0, 10, 1), (0.0, 1 << 20, 1)]
+    ("record_s", "size", "records"),
+    [(0.011, 10, 1), (0.004, 10, 5), (0.004, 100_000, 2), (0.0, 10, 16), (0.5, 10, 1), (3.0, 10, 0), (0.0, 1 << 20, 1)],
 )
-def test_a_call_has_as_many_records_as_are_quickly_processed(record_s: float, size: int, records: int) -> None:
-    call_size = CallSize()
+def test_as_many_records_wait_at_an_actor_as_are_quickly_processed(record_s: float, size: int, records: int) -> None:
+    ahead = RecordsAhead()
     for _ in range(3):
-        call_size.processed([ShareRecord("tasks", 0, 0, 0, None, b"x" * size, (), 1)] * 4, 4 * record_s)
-    assert call_size.records == records
+        ahead.processed(ShareRecord("tasks", 0, 0, 0, None, b"x" * size, (), 1), record_s)
+    assert ahead.records == records
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -1,0 +1,120 @@
+"""The socket by which a pool gives records to an actor on its node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from rayka.client.share.record_socket import ProcessedRecord, RecordConnection, listen, serve
+from rayka.client.share.records import RecordAcknowledgement, ShareRecord
+from rayka.share.record_state import AcknowledgeType
+
+RECORDS = [
+    ShareRecord("tasks", 3, 1 << 40, 5, b"key", b"x" * 300_000, [("header", None), ("no UTF-8: \udcff", b"1")], 1),
+    ShareRecord("tasks", 3, 7, -1, None, None, [], 2),
+]
+REJECTED = RecordAcknowledgement(AcknowledgeType.REJECT, headers=(("__dlq.errors.message", b"\xff"),))
+
+
+class Actor:
+    """The actor's end, in a thread. It stops before the record at `stop_at`."""
+
+    def __init__(self, path: str, stop_at: int | None = None) -> None:
+        found = listen(path)
+        assert found is not None
+        self.listener: socket.socket = found
+        self.processed: list[ShareRecord] = []
+        self.stop_at = stop_at
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(SystemExit):
+            serve(self.listener, self._process)
+
+    def _process(self, record: ShareRecord) -> ProcessedRecord:
+        if len(self.processed) == self.stop_at:
+            raise SystemExit
+        self.processed.append(record)
+        return ProcessedRecord(REJECTED, 0.5)
+
+
+class Pool:
+    """The pool's end."""
+
+    def __init__(self) -> None:
+        self.processed: list[ProcessedRecord] = []
+        self.lost_after: int | None = None
+        self.event = asyncio.Event()
+
+    def on_processed(self, processed: Sequence[ProcessedRecord]) -> None:
+        self.processed.extend(processed)
+        self.event.set()
+
+    def on_lost(self) -> None:
+        self.lost_after = len(self.processed)
+        self.event.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                await self.event.wait()
+                self.event.clear()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "records")
+
+
+def test_each_record_is_answered_in_order_until_the_pool_closes(path: str) -> None:
+    actor = Actor(path)
+
+    async def process() -> Pool:
+        pool = Pool()
+        connection = await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+        assert connection is not None
+        connection.send(RECORDS)
+        connection.send(RECORDS[:1])
+        await pool.until(lambda: len(pool.processed) == 3)
+        connection.close()
+        return pool
+
+    pool = uvloop.run(process())
+    actor.thread.join(30)
+    assert not actor.thread.is_alive()
+    assert actor.processed == [*RECORDS, RECORDS[0]]
+    assert pool.processed == [ProcessedRecord(REJECTED, 0.5)] * 3
+    assert pool.lost_after is None
+
+
+def test_what_an_actor_sent_before_it_died_arrives_before_its_loss(path: str) -> None:
+    actor = Actor(path, stop_at=1)
+
+    async def process() -> Pool:
+        pool = Pool()
+        connection = await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+        assert connection is not None
+        connection.send(RECORDS)
+        await pool.until(lambda: pool.lost_after is not None)
+        return pool
+
+    assert uvloop.run(process()).lost_after == 1
+    actor.thread.join(30)
+
+
+def test_on_another_machine_there_is_no_socket(path: str) -> None:
+    assert listen(f"{path}/missing/records") is None
+
+    async def connected() -> RecordConnection | None:
+        pool = Pool()
+        return await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+
+    assert uvloop.run(connected()) is None
