@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import tempfile
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from ray.exceptions import RayError
 
+from benchmarks.pool import Bench
 from rayka.client.cluster import Cluster
 from rayka.client.share.records import ShareRecord
 from rayka.errors import RaykaError
@@ -111,6 +113,18 @@ def test_each_record_is_acknowledged_once_while_actors_are_killed(
     ended = Counter(offset for _, what, offset in journal.lines() if what == "ended")
     assert ended.keys() == set(range(TASKS))
     assert left_over(cluster, name) == []
+
+
+@pytest.mark.alone
+def test_a_hundred_short_tasks_take_little_longer_than_the_best_schedule_though_actors_are_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    bench = Bench(cluster, str(tmp_path))
+    bench.run()
+    ratios = [bench.run(bench.victims())["ratio"] for _ in range(3)]
+    bench.close()
+    assert bench.left_over() == 0
+    assert statistics.median(ratios) <= 1.3, ratios
 
 
 def test_records_come_back_or_become_dead_letters_by_their_error(cluster: Cluster) -> None:
