@@ -2,7 +2,7 @@
 
 A request that goes through an event loop needs two thread switches, which take most of the time of a single record.
 So the thread that asks reads the answer itself. At first it polls for it without sleeping, as the leader polls for the
-next request.
+next request (`gateway/server/busy_poll.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from rayka.actors.channel.requests import NUMBERS, decode_answer, decode_failure
 from rayka.actors.channel.socket import ChannelClosed
 from rayka.errors import RaykaError
 
-SPIN_S = 60e-6
-"""How long an answer is waited for without sleeping, as long as answers come in that time."""
+SPIN_S = 200e-6
+"""How long an answer is waited for without sleeping, as long as answers come in that time.
+
+It is more than an answer takes when both sides have slept, or else a thread that has slept once would always sleep.
+"""
 _RECEIVE_BYTES = 65_536
 
 
@@ -76,6 +79,8 @@ class BlockingChannel:
                 remaining_s = began_s + timeout_s - now_s
                 if remaining_s <= 0 or not self._poll.poll(remaining_s * 1000):
                     return None
+            else:
+                os.sched_yield()  # the leader may be on this core
             answer = self.receive_now()
         self._came_soon = time.monotonic() - began_s < self._spin_s
         return answer

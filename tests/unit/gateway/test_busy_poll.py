@@ -59,3 +59,16 @@ def test_no_busy_poll_for_rare_or_large_requests_or_on_one_core() -> None:
     assert not poll_after_two_requests(WINDOW_S * 5)[0].is_awake
     assert not poll_after_two_requests(WINDOW_S / 2, size=SMALL_BYTES + 1)[0].is_awake
     assert not poll_after_two_requests(WINDOW_S / 2, cores=1)[0].is_awake
+
+
+def test_it_gives_way_in_each_turn_until_it_may_sleep() -> None:
+    turns, given = Turns(), []
+    poll = BusyPoll(turns.call_soon, 2, lambda: turns.now, lambda: given.append(turns.now))
+    serve(poll)
+    serve(poll)
+    for _ in range(3):
+        turns.turn()
+    assert len(given) == 3
+    turns.now += WINDOW_S * 2
+    turns.turn()
+    assert len(given) == 3
