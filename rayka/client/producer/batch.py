@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rayka.actors.channel.memory_file import take_memory
 from rayka.client.compiled import Compiled
 from rayka.client.producer.future import BatchCompletion, BatchMetadata, ProduceFuture, RecordMetadata
 from rayka.client.settings import ProducerConfig
 from rayka.errors import ErrorCode, RaykaError
 from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD, stamp_producer
 from rayka.storage.format.builder import append_records, max_record_size
+from rayka.storage.format.compression import Codec
 from rayka.storage.format.records import seal_batch
 from rayka.types import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
 
@@ -201,7 +203,10 @@ class ProducerBatch(BatchCompletion):
 
     def _encode(self) -> memoryview:
         if self.record_count > _FEW_RECORDS and _compiled.function is not None:
-            encoded: memoryview | None = _compiled.function(self.values, self.keys, self.headers, self.timestamps_ns)
+            take = take_memory if self.codec is Codec.NONE else None
+            encoded: memoryview | None = _compiled.function(
+                self.values, self.keys, self.headers, self.timestamps_ns, take
+            )
             if encoded is not None:
                 return encoded
         _compiled.count(self.record_count)

@@ -27,6 +27,9 @@ _NS = 1_000_000
 _encode_briefly = cast(CompiledFunction, encode).run_briefly
 _MAX_LONG = 2**63 - 1
 
+TakeMemory = Callable[[int], memoryview | None]
+"""Gives memory of a size to write a batch to, or None."""
+
 
 class WrittenBatch(NamedTuple):
     """A record batch and the number of its records."""
@@ -141,7 +144,7 @@ def write_rows(
     codec: Codec = Codec.NONE,
     level: int | None = None,
     base_offset: int = 0,
-    take_memory: Callable[[int], memoryview | None] = lambda _: None,
+    take_memory: TakeMemory | None = None,
 ) -> Iterator[WrittenBatch]:
     """The records in batches of at most `max_batch_size` bytes before compression.
 
@@ -150,10 +153,7 @@ def write_rows(
     """
     size, count = rows.max_bytes(), len(rows.timestamps)
     max_batches = min(count, 2 * size // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
-    room = size + max_batches * RECORD_BATCH_OVERHEAD
-    written = take_memory(room)
-    if written is None:
-        written = memoryview(np.empty(room, np.uint8))  # type: ignore[arg-type]
+    written = _room(size + max_batches * RECORD_BATCH_OVERHEAD, take_memory)
     out = np.frombuffer(written, np.uint8)
     batches = np.empty((max_batches, 5), np.int64)
     for start, end, first_row, record_count, max_timestamp in batches[
@@ -176,10 +176,11 @@ def encode_lists(
     keys: Sequence[bytes | None],
     headers: Sequence[Sequence[tuple[str, bytes | None]]],
     timestamps_ns: Sequence[int],
+    take_memory: TakeMemory | None = None,
 ) -> memoryview | None:
     """As `builder.append_records`: the records of one batch behind 61 bytes for its header.
 
-    None for a timestamp that is too large for this.
+    They are in memory from `take_memory`, if that has some. None for a timestamp that is too large for this.
     """
     count = len(values)
     try:
@@ -189,11 +190,15 @@ def encode_lists(
     all_keys = [*keys, *[None] * (count - len(keys))] if keys else None
     all_headers = [*headers, *[()] * (count - len(headers))] if headers else None
     rows = rows_of(values, all_keys, all_headers, timestamps)
-    out = np.empty(rows.max_bytes() + RECORD_BATCH_OVERHEAD, np.uint8)
+    written = _room(rows.max_bytes() + RECORD_BATCH_OVERHEAD, take_memory)
     batches = np.empty((1, 5), np.int64)
-    _encode_briefly(*rows, _MAX_LONG, out, batches)
-    written = memoryview(out)  # type: ignore[arg-type]
+    _encode_briefly(*rows, _MAX_LONG, np.frombuffer(written, np.uint8), batches)
     return written[: int(batches[0, 1])]
+
+
+def _room(size: int, take_memory: TakeMemory | None) -> memoryview:
+    taken = None if take_memory is None else take_memory(size)
+    return memoryview(np.empty(size, np.uint8)) if taken is None else taken  # type: ignore[arg-type]
 
 
 def _slice(fields: Fields, start: int, end: int) -> Fields:

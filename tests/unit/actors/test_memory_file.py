@@ -24,6 +24,9 @@ from rayka.actors.channel.requests import AppendFrame, AppendShared, SharedRecor
 from rayka.actors.channel.server import ChannelRequest, ChannelServer
 from rayka.actors.channel.service import FrameService
 from rayka.actors.channel.socket import ChannelClosed, LocalChannel
+from rayka.client.producer import batch as producer_batch
+from rayka.client.producer.batch import ProducerBatch
+from rayka.client.settings import ProducerConfig, configure
 from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.storage.files import RealFiles
@@ -205,6 +208,26 @@ def test_more_than_a_request_may_share_goes_through_the_socket(tmp_path: Path, m
     run(tmp_path, check)
 
 
+def filled(**config: Any) -> ProducerBatch:
+    """A batch of single records, encoded as a producer with these settings does it."""
+    filling = ProducerBatch(NAME, configure(ProducerConfig, config), MIB)
+    for number in range(300):
+        filling.add(None, b"%06d" % number * 150, number, (), 1_000)
+    filling.build(-1, -1, -1)
+    return filling
+
+
+def test_large_batches_of_single_records_lie_in_the_memory(memory: MemoryFile) -> None:
+    producer_batch._compiled.load()
+    plain, compressed = filled().buffer, filled(compression_type="zstd").buffer
+    assert isinstance(plain, memoryview)
+    assert memory.position_of(plain) is not None
+    ((_, header),) = iter_headers(plain)
+    assert is_intact(plain, 0, header)
+    assert header.record_count == 300
+    assert memory.position_of(memoryview(compressed or b"")) is None
+
+
 class DisturbedFiles(RealFiles):
     """Calls `disturb` before each write: what was checked by then can change."""
 
@@ -236,7 +259,7 @@ def test_what_a_client_changes_after_the_check_does_not_get_into_the_log(tmp_pat
 
 BAD_RECORDS = {
     "before the file": (-1, 200_000, 61),
-    "behind the file": (32 * MIB - 100, 200_000, 61),
+    "behind the file": (memory_file.FILE_BYTES - 100, 200_000, 61),
     "far away": (2**62, 200_000, 61),
     "no bytes": (0, 0, 61),
     "fewer bytes than none": (0, -1, 61),
