@@ -2,15 +2,17 @@
 
 The job reads a topic (records of 100 B, lz4) in a new process and asks for the count, the sum of lengths, the largest
 key and the largest timestamp: once cold, then again. It runs in turns with `rayka.spark` on RayDP and PySpark 3.5, with
-`format("rayka")` on PySpark 4, whose environment `--spark4` names, and with Spark's own Kafka source on Apache Kafka in
-both versions of PySpark; each has 2 cores, and its broker runs already, filled. The archive of `python -m
-rayka.spark.archive` is made before. Times begin when the process is started; the load of the machine stands beside
-them. `--page` writes the medians into docs/spark.md; the runs are in benchmarks/results/spark_cold.
+`format("rayka")` on PySpark 4, whose environment `--spark4` names, without and with the setting that docs/spark.md
+recommends, and with Spark's own Kafka source on Apache Kafka in both versions of PySpark; each has 2 cores, and its
+broker runs already, filled. The archive of `python -m rayka.spark.archive` is made before. Times begin when the
+process is started; the load of the machine stands beside them. `--page` writes the medians into docs/spark.md; the runs
+are in benchmarks/results/spark_cold.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import functools
 import itertools
@@ -54,12 +56,17 @@ def kafka_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
     return spark, lambda: spark.read.format("kafka").options(**options).load()
 
 
-def spark4_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
+def spark4_job(bootstrap: str, cores: int, **settings: str) -> tuple[Any, Callable[[], Any]]:
     """`format("rayka")`, which needs PySpark 4."""
-    spark = local_spark(cores)
+    spark = local_spark(cores, **settings)
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC}
     schema = "key binary, value binary, timestamp timestamp"
     return spark, lambda: spark.read.format("rayka").schema(schema).options(**options).load()
+
+
+def spark4_daemon_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
+    """`format("rayka")` with the daemon of rayka, from which Spark's Python workers are forked."""
+    return spark4_job(bootstrap, cores, **{"spark.python.daemon.module": "rayka.spark.worker.daemon"})
 
 
 def raydp_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
@@ -70,10 +77,16 @@ def raydp_job(bootstrap: str, cores: int) -> tuple[Any, Callable[[], Any]]:
     return spark, lambda: rayka.spark.read_topic(spark, TOPIC, columns=COLUMNS)
 
 
-JOBS = {"kafka": kafka_job, "raydp": raydp_job, "kafka4": kafka_job, "spark4": spark4_job}
-PEERS = {"raydp": "kafka", "spark4": "kafka4"}
+JOBS = {
+    "kafka": kafka_job,
+    "raydp": raydp_job,
+    "kafka4": kafka_job,
+    "spark4": spark4_job,
+    "spark4-daemon": spark4_daemon_job,
+}
+PEERS = {"raydp": "kafka", "spark4": "kafka4", "spark4-daemon": "kafka4"}
 """The same work with Spark's own Kafka source, on the same version of Spark."""
-ON_SPARK_4 = {"kafka4", "spark4"}
+ON_SPARK_4 = {"kafka4", "spark4", "spark4-daemon"}
 
 
 def run_job(name: str, bootstrap: str, cores: int, started: float) -> Result:
@@ -108,13 +121,14 @@ def in_process(name: str, python: str, bootstrap: str, cores: int, environment: 
     root = Path(__file__).parents[1]
     command = [python, "-m", "benchmarks.spark_cold", "--job", name, "--bootstrap", bootstrap, "--cores", str(cores)]
     command += ["--started", repr(time.time())]
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         cwd=root,
-        env={**os.environ, "PYSPARK_PYTHON": python, **environment},
+        env={**inherited, "PYSPARK_PYTHON": python, **environment},
     )
     return {**json.loads(done.stdout[done.stdout.rindex("{") :]), "load before": load}
 
@@ -129,7 +143,7 @@ def filled_brokers(names: set[str], records: int, partitions: int) -> Iterator[d
     with contextlib.ExitStack() as stack:
         found: dict[str, tuple[str, dict[str, str]]] = {}
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-cold-")))
-        for kind, jobs in ((Kafka, {"kafka", "kafka4"}), (Rayka, {"raydp", "spark4"})):
+        for kind, jobs in ((Kafka, {"kafka", "kafka4"}), (Rayka, {"raydp", "spark4", "spark4-daemon"})):
             if not jobs & names:
                 continue
             broker: Any = kind(directory / kind.name)
@@ -158,6 +172,7 @@ TITLES = {
     "raydp": "`rayka.spark` on RayDP",
     "kafka4": "Spark's Kafka source on Apache Kafka",
     "spark4": '`format("rayka")`',
+    "spark4-daemon": '`format("rayka")` with its daemon of workers',
 }
 PAGE = Path(__file__).parents[1] / "docs" / "spark.md"
 BEGIN, END = "<!-- written by python -m benchmarks.spark_cold --page -->\n", "<!-- end -->\n"
@@ -220,6 +235,7 @@ def main() -> None:
 
 def compare(chosen: argparse.Namespace) -> None:
     """Run the jobs in turns; what is imported here is not imported by the jobs."""
+    import rayka
     from benchmarks.report import RESULTS, commit, machine
     from rayka.spark.archive import archive_path, make_archive
 
@@ -229,6 +245,7 @@ def compare(chosen: argparse.Namespace) -> None:
     results: dict[str, list[Result]] = {name: [] for name in chosen.only}
     if "raydp" in chosen.only and not archive_path().exists():
         make_archive()
+    compileall.compile_dir(Path(rayka.__file__).parent, quiet=1)  # as pip does at an installation
     began = time.monotonic()
     with filled_brokers(set(chosen.only), chosen.records, chosen.partitions) as brokers:
         turns_began = time.monotonic()

@@ -47,9 +47,16 @@ _DAEMON = "spark.python.daemon.module"
 _WITH_TABLES = {TABLES: "true", _DAEMON: "rayka.spark.worker.ray_daemon"}
 _WITHOUT_TABLES = {TABLES: "false", _DAEMON: "rayka.spark.worker.daemon"}
 _EXECUTOR_CPUS = "spark.ray.raydp_spark_executor.actor.resource.cpu"
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 _COLLECTOR = "-XX:+UseParallelGC"
 """Rows die young: this collector keeps to a small part of the heap, where G1 spreads over all of it first."""
+_COMPILER = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""The driver only plans. Java's optimizing compiler would take a processor from the executors while they start: let it
+wait for code that runs ten times as often as by default."""
 _running: list[tuple[SparkSession, Driver]] = []
 """The session of this program."""
 
@@ -77,7 +84,7 @@ def session(
         take_token()  # Java starts with the environment of this moment
     sizes = {"instances": executors, "cores": executor_cores, "memory": executor_memory}
     given = {f"spark.executor.{name}": str(size) for name, size in sizes.items()}
-    driver = Driver(_with_java_options(texts({**_DEFAULTS, NAMESPACE: namespace, **(configs or {}), **given})))
+    driver = Driver(java_settings(texts({**_DEFAULTS, NAMESPACE: namespace, **(configs or {}), **given})))
     ray_cluster = RayCluster.here(namespace)
     require_java_on_ray(find_controller(namespace))
     has_tables = driver.settings.get(TABLES, _has_tables(ray_cluster)) == "true"
@@ -152,11 +159,12 @@ def texts(settings: Mapping[str, str | int | float]) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
 
 
-def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
-    for name in ("spark.driver.extraJavaOptions", _EXECUTOR_OPTIONS):
+def java_settings(settings: dict[str, str]) -> dict[str, str]:
+    """The settings with flags for Java before those that they have: the last of two that differ counts."""
+    for name, own in ((_DRIVER_OPTIONS, _COMPILER), (_EXECUTOR_OPTIONS, "")):
         given = settings.get(name, "")
         archive = "" if re.search(r"SharedArchiveFile|DumpLoadedClassList", given) else archive_options()
-        settings[name] = f"{java_options()} {archive} {given}".strip()
+        settings[name] = " ".join(filter(None, (java_options(), archive, own, given)))
     if not re.search(r"-XX:\+Use\w+GC", settings[_EXECUTOR_OPTIONS]):
         settings[_EXECUTOR_OPTIONS] += f" {_COLLECTOR}"
     return settings

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import gc
 
-import pyspark.daemon
-
-from rayka.spark.worker.splits import load_decoder
+from rayka.spark.worker.installed import prefer_installed
 
 
 def run() -> None:
     """Load the decoder and run the daemon. Workers collect garbage after each task, but not what they share."""
+    prefer_installed()
+    import pyspark.daemon
+
+    from rayka.spark.worker.splits import load_decoder
+
     load_decoder()
     gc.freeze()
     pyspark.daemon.manager()  # type: ignore[no-untyped-call]

@@ -6,7 +6,6 @@ or it fetches record batches from the broker's port and decodes them, for which 
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from rayka.ranges.batches import OnDataLoss
 from rayka.ranges.plan import OffsetRange
-from rayka.spark.source.fetcher import RangeFetcher
+from rayka.spark.source.fetcher import RangeFetcher, freeze_imports
 from rayka.spark.source.options import FetchSettings
 from rayka.storage.columns.read import read_columns
 from rayka.storage.format.records import Record, build_batch
@@ -94,14 +93,9 @@ def _repeated(number: int, rows: int) -> pa.Array:
 
 
 def connect(ray_cluster: RayCluster) -> None:
-    """Connect this worker to Ray.
-
-    Spark collects garbage after each task; once all is imported and connected it need not look at that again, which
-    would take a tenth of a second of each task.
-    """
+    """Connect this worker to Ray."""
     ray_cluster.connection()
-    if not gc.get_freeze_count():
-        gc.freeze()
+    freeze_imports()
 
 
 def load_decoder() -> None:
