@@ -10,15 +10,15 @@ _AHEAD_S: Final = 0.02
 """The way from an actor to the pool and back takes a millisecond or two, several when processors are busy."""
 _AHEAD_BYTES: Final = 256 << 10
 _MOST_RECORDS: Final = 16
-_LONG_S: Final = 1.0
-"""Behind a record that takes so long no other waits, since another actor may be free earlier."""
+_LONG_S: Final = 0.2
+"""Behind a record that takes so long no other waits: the way takes a hundredth of it, and another actor may be free."""
 
 
 class RecordsAhead:
-    """One until it is known how long records take; then as many as are quickly processed, and are not large."""
+    """None until it is known how long records take; then as many as are quickly processed, and are not large."""
 
     def __init__(self) -> None:
-        self.records = 1
+        self.records = 0
         self._record_s = 0.0
         self._record_bytes = 0.0
 
