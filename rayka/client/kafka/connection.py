@@ -47,7 +47,7 @@ def _import_kio() -> None:
 _import_kio()
 
 
-class _ResponseReader(FrameReader):
+class ResponseReader(FrameReader):
     """A reader without the gateway's bound on array elements: the response of a large cluster has more."""
 
     __slots__ = ()
@@ -55,6 +55,14 @@ class _ResponseReader(FrameReader):
     def __init__(self, buffer: Frame, position: int) -> None:
         super().__init__(buffer, position)
         self._elements_left = len(buffer)
+
+    def records(self, flexible: bool) -> Frame | None:
+        """Nullable record batches, where they lie in the frame."""
+        size = self.blob_size(flexible)
+        if size < 0:
+            return None
+        begin = self.take(size)
+        return self.buffer[begin : begin + size]
 
 
 class BrokerConnection:
@@ -91,7 +99,7 @@ class BrokerConnection:
             body.append(0)
         cls: Any = type(request)
         entity_writer(cls)(body, request)
-        reader = _ResponseReader(self._exchange(int(request.__api_key__), int(request.__version__), bytes(body)), 4)
+        reader = ResponseReader(self._exchange(int(request.__api_key__), int(request.__version__), bytes(body)), 4)
         if request.__flexible__:
             reader.skip_tags()
         try:

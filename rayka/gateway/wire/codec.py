@@ -186,7 +186,7 @@ def _value_reader(shape: _Shape, flexible: bool, nullable: bool) -> ReadField:
     if kind == "string":
         return _string_reader(flexible, nullable)
     if kind in ("bytes", "records"):
-        return _blob_reader(flexible, nullable)
+        return _blob_reader(flexible, nullable, FrameReader.blob if kind == "bytes" else _read_records)
     if kind == "uuid":
         return FrameReader.topic_id
     if kind == "datetime_i64":
@@ -216,9 +216,13 @@ def _read_time(reader: FrameReader) -> datetime.datetime:
     return EPOCH + MILLISECOND * max(-_LAST_TIME_MS, min(ms, _LAST_TIME_MS))
 
 
-def _blob_reader(flexible: bool, nullable: bool) -> ReadField:
-    def read_blob(reader: FrameReader) -> bytes | None:
-        value = reader.blob(flexible)
+def _read_records(reader: FrameReader, flexible: bool) -> Any:
+    return reader.records(flexible)
+
+
+def _blob_reader(flexible: bool, nullable: bool, read: Callable[[FrameReader, bool], Any]) -> ReadField:
+    def read_blob(reader: FrameReader) -> Any:
+        value = read(reader, flexible)
         if value is None and not nullable:
             raise MalformedFrame(f"null bytes before {reader.position}")
         return value

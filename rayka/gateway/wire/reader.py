@@ -139,6 +139,10 @@ class FrameReader:
         begin = self.take(size)
         return bytes(self.buffer[begin : begin + size])
 
+    def records(self, flexible: bool) -> Frame | None:
+        """Nullable record batches, copied."""
+        return self.blob(flexible)
+
     def array_size(self, flexible: bool, element_size: int = 1) -> int:
         """The number of elements that follow, -1 for null. `element_size` is the least an element takes."""
         size = self.uvarint() - 1 if flexible else self.int32()
