@@ -111,15 +111,15 @@ class RecordConnection(asyncio.BufferedProtocol):
         return connection
 
     def send(self, records: Sequence[ShareRecord]) -> None:
-        """Give records to the actor."""
-        assert self._transport is not None
-        self._transport.write(encode(0, 0, _ENCODER.encode(list(map(_sent, records)))))
+        """Give records to the actor. They do not reach it if the connection has ended."""
+        if self._transport is not None:
+            self._transport.write(encode(0, 0, _ENCODER.encode(list(map(_sent, records)))))
 
     def close(self) -> None:
         """End the connection; there are no more calls back."""
-        assert self._transport is not None
         self._on_processed, self._on_lost = lambda processed: None, lambda: None
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of the protocol."""
@@ -143,4 +143,5 @@ class RecordConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Part of the protocol."""
+        self._transport = None
         self._on_lost()

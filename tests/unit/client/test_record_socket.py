@@ -104,6 +104,8 @@ def test_what_an_actor_sent_before_it_died_arrives_before_its_loss(path: str) ->
         assert connection is not None
         connection.send(RECORDS)
         await pool.until(lambda: pool.lost_after is not None)
+        connection.send(RECORDS)
+        connection.close()
         return pool
 
     assert uvloop.run(process()).lost_after == 1
