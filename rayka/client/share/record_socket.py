@@ -8,6 +8,7 @@ sent, and knows which record it had begun: the first one without an acknowledgem
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
@@ -97,17 +98,20 @@ class RecordConnection(asyncio.BufferedProtocol):
         self._frames = FrameBuffer()
         self._processed: list[ProcessedRecord] = []
         self._transport: asyncio.WriteTransport | None = None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
     @classmethod
     async def connected(
         cls, path: str, on_processed: Callable[[Sequence[ProcessedRecord]], None], on_lost: Callable[[], None]
     ) -> RecordConnection | None:
         """A connection; None if nobody listens there on this machine."""
-        loop = asyncio.get_running_loop()
+        connection = cls(on_processed, on_lost)
         try:
-            _, connection = await loop.create_unix_connection(lambda: cls(on_processed, on_lost), path)
+            connection._socket.connect(path)  # does not wait: it fails if nobody listens
         except OSError:
+            connection._socket.close()
             return None
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=connection._socket)
         return connection
 
     def send(self, records: Sequence[ShareRecord]) -> None:
@@ -142,6 +146,15 @@ class RecordConnection(asyncio.BufferedProtocol):
         self._processed.append(_PROCESSED.decode(control))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Part of the protocol."""
+        """Part of the protocol. A write that failed ends the connection before all is read that the actor sent."""
         self._transport = None
-        self._on_lost()
+        try:
+            if isinstance(error, OSError):
+                self._read_rest()
+        finally:
+            self._on_lost()
+
+    def _read_rest(self) -> None:
+        with contextlib.suppress(OSError):
+            while count := self._socket.recv_into(self._frames.writable()):
+                self.buffer_updated(count)

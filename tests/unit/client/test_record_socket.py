@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -110,6 +111,27 @@ def test_what_an_actor_sent_before_it_died_arrives_before_its_loss(path: str) ->
 
     assert uvloop.run(process()).lost_after == 1
     actor.thread.join(30)
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_what_an_actor_sent_before_it_died_arrives_though_the_pool_writes_first(
+    path: str, run: Callable[[Coroutine[Any, Any, Pool]], Pool]
+) -> None:
+    """The write fails, and that ends the connection before the loop has read from it."""
+    actor = Actor(path, stop_at=1)
+
+    async def process() -> Pool:
+        pool = Pool()
+        connection = await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+        assert connection is not None
+        connection.send(RECORDS[1:] * 2)
+        await asyncio.sleep(0)
+        actor.thread.join(30)  # the loop stands still until the actor is dead
+        connection.send(RECORDS)
+        await pool.until(lambda: pool.lost_after is not None)
+        return pool
+
+    assert run(process()).lost_after == 1
 
 
 def test_on_another_machine_there_is_no_socket(path: str) -> None:
