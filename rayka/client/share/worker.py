@@ -78,6 +78,7 @@ class Worker:
         self.records: deque[ShareRecord] = deque()
         self._actor = actor
         self._connection: RecordConnection | None = None
+        self._calls: deque[asyncio.Future[list[ProcessedRecord]]] = deque()
         self._is_over = False
         self._on_processed: OnProcessed
         self._on_lost: OnLost
@@ -105,7 +106,8 @@ class Worker:
         # Two calls: while the results of one are on their way, the actor has the other.
         count = math.ceil(len(records) / 2) if is_free else len(records)
         for part in filter(None, (records[:count], records[count:])):
-            _answer(self._actor.process.remote(part)).add_done_callback(self._returned)
+            self._calls.append(_answer(self._actor.process.remote(part)))
+            self._calls[-1].add_done_callback(self._returned)
 
     def kill(self) -> None:
         """End the actor, and what it is at. There are no more calls back."""
@@ -126,12 +128,11 @@ class Worker:
             self._failed(served.exception())
 
     def _returned(self, returned: asyncio.Future[list[ProcessedRecord]]) -> None:
-        if returned.cancelled():
-            return
-        if (error := returned.exception()) is not None:
+        """Take results in the order of the calls: Ray fetches a large one later than a small one behind it."""
+        if not returned.cancelled() and (error := returned.exception()) is not None:
             self._failed(error)
-        elif not self._is_over:
-            self._on_processed(self, returned.result())
+        while not self._is_over and self._calls and _has_result(self._calls[0]):
+            self._on_processed(self, self._calls.popleft().result())
 
     def _failed(self, error: BaseException | None) -> None:
         if self._is_over:
@@ -141,6 +142,10 @@ class Worker:
         if self._connection is not None:
             self._connection.close()
         self._on_lost(self, len(self.records))
+
+
+def _has_result(call: asyncio.Future[Any]) -> bool:
+    return call.done() and not call.cancelled() and call.exception() is None
 
 
 def _answer(ref: Any) -> asyncio.Future[Any]:
