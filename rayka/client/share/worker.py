@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import math
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import ray
@@ -37,9 +39,9 @@ class RecordActor:
         self._delay_ms = GROUP_BACKOFF if delay_ms is None else delay_ms
         self._listener: socket.socket | None = None
 
-    def listen(self, path: str) -> bool:
-        """Listen for the pool; False on another machine. Answered once the constructor has run."""
-        self._listener = listen(path)
+    def listen(self, path: str | None) -> bool:
+        """Listen for the pool; False without a path or on another machine. Answered once the constructor has run."""
+        self._listener = None if path is None else listen(path)
         return self._listener is not None
 
     def serve(self) -> None:
@@ -86,9 +88,9 @@ class Worker:
     async def ready(self, on_processed: OnProcessed, on_lost: OnLost) -> None:
         """Return when the actor can process records. Raises `ray.exceptions.RayError`."""
         self._on_processed, self._on_lost = on_processed, on_lost
-        with tempfile.TemporaryDirectory(prefix="rayka-") as directory:  # only this user may enter it
-            path = os.path.join(directory, "records")
-            if await _answer(self._actor.listen.remote(path)):
+        with _private_directory() as directory:
+            path = None if directory is None else os.path.join(directory, "records")
+            if await _answer(self._actor.listen.remote(path)) and path is not None:
                 self._connection = await RecordConnection.connected(path, self._processed, self._disconnected)
 
     def serve(self) -> None:
@@ -142,6 +144,14 @@ class Worker:
         if self._connection is not None:
             self._connection.close()
         self._on_lost(self, len(self.records))
+
+
+def _private_directory() -> AbstractContextManager[str | None]:
+    """A directory that only this user may enter; None where none can be made, as on a full disk."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="rayka-", ignore_cleanup_errors=True)
+    except OSError:
+        return contextlib.nullcontext()
 
 
 def _has_result(call: asyncio.Future[Any]) -> bool:

@@ -133,3 +133,11 @@ def test_a_call_that_fails_releases_what_has_no_result(failed_first: bool) -> No
     asyncio.run(process())
     assert sorted(pool.kinds) + pool.released == [0, 1, 2, 3, 4]
     assert pool.released == ([0, 1, 2, 3, 4] if failed_first else [3, 4])
+
+
+def test_without_a_directory_for_a_socket_an_actor_gets_its_records_by_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    handle = Handle()
+    asyncio.run(given(handle, Pool()))
