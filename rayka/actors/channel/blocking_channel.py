@@ -18,6 +18,7 @@ from rayka.actors.channel.frames import HEADER, HEADER_SIZE, encode
 from rayka.actors.channel.requests import NUMBERS, decode_answer, decode_failure, encode_value
 from rayka.actors.channel.socket import ChannelClosed
 from rayka.errors import RaykaError
+from rayka.gateway.server.cores import usable_cores
 
 SPIN_S = 200e-6
 """How long an answer is waited for without sleeping, as long as answers come in that time.
@@ -39,7 +40,7 @@ class BlockingChannel:
         self._received = b""
         self._correlation_id = 0
         self.is_closed = False
-        self._spin_s = SPIN_S if len(os.sched_getaffinity(0)) > 1 else 0.0
+        self._spin_s = SPIN_S if usable_cores() > 1 else 0.0
         self._came_soon = True
         try:
             self._socket.setblocking(False)

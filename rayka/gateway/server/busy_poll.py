@@ -13,9 +13,10 @@ other one is idle.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
+
+from rayka.gateway.server.cores import usable_cores
 
 WINDOW_S = 250e-6
 """How long after an answer the next request is waited for without sleeping.
@@ -43,7 +44,7 @@ class BusyPoll:
         self._call_soon = call_soon
         self._give_way = give_way
         self._clock = clock
-        self._is_useful = (len(os.sched_getaffinity(0)) if cores is None else cores) > 1
+        self._is_useful = (usable_cores() if cores is None else cores) > 1
         self._answered_s = -WINDOW_S
         self._came_soon = False
         self.is_awake = False
