@@ -104,14 +104,17 @@ class RecordConnection(asyncio.BufferedProtocol):
     async def connected(
         cls, path: str, on_processed: Callable[[Sequence[ProcessedRecord]], None], on_lost: Callable[[], None]
     ) -> RecordConnection | None:
-        """A connection; None if nobody listens there on this machine."""
-        connection = cls(on_processed, on_lost)
+        """A connection; None if nobody listens there on this machine, or no socket can be made."""
         try:
-            connection._socket.connect(path)  # does not wait: it fails if nobody listens
+            with contextlib.ExitStack() as undo:
+                connection = cls(on_processed, on_lost)
+                undo.callback(connection._socket.close)
+                connection._socket.connect(path)  # does not wait: it fails if nobody listens
+                loop = asyncio.get_running_loop()
+                await loop.create_unix_connection(lambda: connection, sock=connection._socket)
+                undo.pop_all()
         except OSError:
-            connection._socket.close()
             return None
-        await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=connection._socket)
         return connection
 
     def send(self, records: Sequence[ShareRecord]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -140,5 +142,18 @@ def test_on_another_machine_there_is_no_socket(path: str) -> None:
     async def connected() -> RecordConnection | None:
         pool = Pool()
         return await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
+
+    assert uvloop.run(connected()) is None
+
+
+def test_without_free_file_descriptors_there_is_no_connection(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def connected() -> RecordConnection | None:
+        pool = Pool()
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "socket", refused)
+            return await RecordConnection.connected(path, pool.on_processed, pool.on_lost)
 
     assert uvloop.run(connected()) is None
