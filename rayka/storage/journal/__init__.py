@@ -1,0 +1,1 @@
+"""Put journals: files through which programs hand small records to the leader on their node."""

@@ -1,0 +1,100 @@
+"""The file of a put journal: one program writes records into it, and the partition's leader appends them to its log.
+
+Theory of operation. A program that puts many small records one by one pays for a request and an answer for each. With
+a journal it pays for one write(2): the leader makes an empty file in the partition's directory, and the program writes
+frames of records into it. The leader appends them in the order of the file, many in one batch, as an idempotent
+producer whose sequence numbers are the numbers of the records. So the log says after a crash which of them it has.
+
+What is written survives the death of the program and of the leader, as what is in the log does: it is in the page cache
+of the same file system. A power cut may take both; so topics that flush before they acknowledge have no journals.
+
+- The file has a header of one page, and then `CAPACITY` bytes of frames. Positions count all bytes ever written; where
+  they lie in the file is that modulo `CAPACITY`.
+- A frame lies in one piece. Where the next one has no room before the end, the position goes on to the next multiple of
+  `CAPACITY`, when the leader has read all that was written. So nothing is written over that is not in the log.
+- A frame that the program did not finish, or of which a power cut took a part, fails its CRC, and one of an earlier
+  round has an earlier number. The leader reads up to there.
+- `WRITTEN` is the program's. All other words are the leader's.
+- The program writes a frame, then `WRITTEN`, and then reads `STATE` and `WATCHED`. The leader writes these, and then
+  looks for frames once more. So no frame is left behind: either the leader sees it, or the program sees the new word.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+SUFFIX: Final = ".journal"
+MAGIC: Final = b"rayka journal 1\n"
+HEADER_BYTES: Final = 4096
+CAPACITY: Final = 4 << 20
+FILE_BYTES: Final = HEADER_BYTES + CAPACITY
+MOST_RECORD_BYTES: Final = 64 << 10
+"""Larger records gain nothing by a journal."""
+MOST_FRAME_BYTES: Final = 256 << 10
+MOST_FRAME_RECORDS: Final = 4096
+SEQUENCE_MASK: Final = 0x7FFF_FFFF
+"""Sequence numbers go on at 0 after the largest int32, as those of every producer."""
+
+IDENTITY: Final = struct.Struct("<16sq16s")
+"""Magic, producer id, topic id."""
+WORD: Final = 8
+WRITTEN: Final = 64
+"""The position after the last frame."""
+DRAINED: Final = 128
+"""The position up to which the log has everything; the next word is the number of the next record."""
+WATCHED: Final = 192
+"""1 while the leader looks for frames by itself."""
+STATE: Final = 256
+"""A `JournalState`; the next word is the error code that closed the journal."""
+
+FRAME: Final = struct.Struct("<IIqI")
+"""CRC-32C of what follows it, size of the records, number of the first record, count of the records."""
+_CRC_BYTES: Final = 4
+_LENGTH = struct.Struct("<I")
+
+
+class JournalState(enum.IntEnum):
+    """`CLOSED`: what is behind `DRAINED` will not be in the log."""
+
+    OPEN = 0
+    CLOSING = 1
+    CLOSED = 2
+
+
+def record_frame(first: int, record: bytes) -> bytes:
+    """The frame of one record, number `first`."""
+    rest = FRAME.pack(0, len(record), first, 1)[_CRC_BYTES:] + record
+    return _LENGTH.pack(crc32c(rest)) + rest
+
+
+def frames_of(first: int, records: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The frames of several records, each with the number of its records; before the records are their lengths."""
+    start, size = 0, 0
+    for end, record in enumerate(records):
+        needed = len(record) + _LENGTH.size
+        if end > start and (size + needed > MOST_FRAME_BYTES or end - start == MOST_FRAME_RECORDS):
+            yield end - start, _frame(first + start, records[start:end])
+            start, size = end, 0
+        size += needed
+    if start < len(records):
+        yield len(records) - start, _frame(first + start, records[start:])
+
+
+def _frame(first: int, records: Sequence[bytes]) -> bytes:
+    if len(records) == 1:
+        return record_frame(first, records[0])
+    lengths = struct.pack(f"<{len(records)}I", *map(len, records))
+    body = b"".join([lengths, *records])
+    rest = FRAME.pack(0, len(body), first, len(records))[_CRC_BYTES:] + body
+    return _LENGTH.pack(crc32c(rest)) + rest
+
+
+def start_of(position: int, size: int) -> int:
+    """Where a frame of this size goes whose predecessor ends at `position`."""
+    room = CAPACITY - position % CAPACITY
+    return position if size <= room else position + room

@@ -1,0 +1,171 @@
+"""The leader's side of a put journal.
+
+Invariants: records are read in the order of their numbers, each once. `drained` moves on only when the log has them.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Final, NamedTuple, Protocol, cast
+
+import numpy as np
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.columns.compiled import CompiledFunction
+from rayka.storage.columns.encode import Fields
+from rayka.storage.journal.layout import (
+    CAPACITY,
+    DRAINED,
+    FILE_BYTES,
+    HEADER_BYTES,
+    IDENTITY,
+    MAGIC,
+    MOST_FRAME_RECORDS,
+    SEQUENCE_MASK,
+    STATE,
+    WATCHED,
+    WORD,
+    WRITTEN,
+    JournalState,
+    start_of,
+)
+from rayka.storage.journal.scan import scan_frames
+
+MOST_BYTES: Final = 512 << 10
+"""So much is read at once. A frame is smaller, so there is always one in it."""
+MOST_RECORDS: Final = 4 * MOST_FRAME_RECORDS
+_SMALLEST_RECORD: Final = 4
+_scan_briefly = cast(CompiledFunction, scan_frames).run_briefly
+_WORD = struct.Struct("<q")
+_TWO_WORDS = struct.Struct("<qq")
+
+
+class JournalFiles(Protocol):
+    """What is used of `rayka.storage.files`. All methods raise OSError."""
+
+    def read(self, descriptor: int, size: int, position: int, /) -> bytes: ...
+
+    def write(self, descriptor: int, data: bytes, position: int, /) -> int: ...
+
+    def truncate(self, descriptor: int, size: int) -> None: ...
+
+
+class JournalRecords(NamedTuple):
+    """Records that the log does not have yet: their values, the number of the first, and the position after them."""
+
+    values: Fields
+    first_number: int
+    end: int
+
+    @property
+    def record_count(self) -> int:
+        """The number of records."""
+        return len(self.values.positions)
+
+    @property
+    def base_sequence(self) -> int:
+        """The sequence number of the first one."""
+        return self.first_number & SEQUENCE_MASK
+
+    def without_first(self, count: int) -> JournalRecords:
+        """The records behind the first ones."""
+        data, positions, lengths = self.values
+        return JournalRecords(Fields(data, positions[count:], lengths[count:]), self.first_number + count, self.end)
+
+
+class Journal:
+    """One journal, as the leader has it open."""
+
+    def __init__(self, files: JournalFiles, descriptor: int, producer_id: int, topic_id: uuid.UUID) -> None:
+        self.descriptor = descriptor
+        self.producer_id = producer_id
+        self.topic_id = topic_id
+        self.is_behind = False
+        """Whether a power cut took records from the log, so that the next one does not follow in its sequence."""
+        self._files = files
+        self._drained = 0
+        self._number = 0  # of the record at `_drained`
+        self._next_number = 0
+
+    @classmethod
+    def create(cls, files: JournalFiles, descriptor: int, producer_id: int, topic_id: uuid.UUID) -> Journal:
+        """Make an empty file a journal. Raises OSError."""
+        files.truncate(descriptor, FILE_BYTES)
+        files.write(descriptor, IDENTITY.pack(MAGIC, producer_id, topic_id.bytes), 0)
+        return cls(files, descriptor, producer_id, topic_id)
+
+    @classmethod
+    def open(cls, files: JournalFiles, descriptor: int) -> Journal | None:
+        """A journal that an earlier process had open; None if the file is none. Raises OSError."""
+        header = files.read(descriptor, HEADER_BYTES, 0)
+        if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
+            return None
+        _, producer_id, topic_id = IDENTITY.unpack_from(header)
+        journal = cls(files, descriptor, producer_id, uuid.UUID(bytes=topic_id))
+        journal._drained, journal._number = _TWO_WORDS.unpack_from(header, DRAINED)
+        journal._next_number = journal._number
+        return journal
+
+    def follow_log(self, last_sequence: int | None) -> None:
+        """Go on after the last record that the log has of this producer; None if it knows nothing of it.
+
+        The leader may have died between the append and the word that says so; then the log is ahead of the file.
+        """
+        if last_sequence is None:
+            return
+        ahead = (last_sequence + 1 - self._number) & SEQUENCE_MASK
+        self.is_behind = ahead > CAPACITY
+        self._next_number = self._number + (0 if self.is_behind else ahead)
+
+    def has_more(self) -> bool:
+        """Whether there are frames that were not read. Raises OSError."""
+        return self._written() > self._drained
+
+    def read(self) -> JournalRecords | None:
+        """The next records; None if there are none. Raises OSError, and CORRUPT_MESSAGE for a damaged frame."""
+        while (written := self._written()) > self._drained:
+            start = self._drained
+            frames = self._frames_at(start, written) or self._frames_at(start_of(start, CAPACITY), written)
+            if frames is None:
+                reason = f"a put journal has a damaged frame at position {start} of {written}"
+                raise RaykaError(ErrorCode.CORRUPT_MESSAGE, reason)
+            known = self._next_number - self._number
+            if known < frames.record_count:
+                return frames.without_first(known) if known > 0 else frames
+            self._mark(frames.end, self._number + frames.record_count)
+        return None
+
+    def _frames_at(self, position: int, written: int) -> JournalRecords | None:
+        place = position % CAPACITY
+        size = min(MOST_BYTES, CAPACITY - place, written - position)
+        if size <= 0:
+            return None
+        data = np.frombuffer(self._files.read(self.descriptor, size, HEADER_BYTES + place), np.uint8)
+        room = min(MOST_RECORDS, len(data) // _SMALLEST_RECORD + 1)
+        positions, lengths = np.empty(room, np.int64), np.empty(room, np.int64)
+        size, count = _scan_briefly(data, self._number, positions, lengths)
+        if not count:
+            return None
+        return JournalRecords(Fields(data, positions[:count], lengths[:count]), self._number, position + size)
+
+    def drained(self, records: JournalRecords) -> None:
+        """The log has these. Raises OSError."""
+        self._next_number = records.first_number + records.record_count
+        self._mark(records.end, self._next_number)
+
+    def _mark(self, position: int, number: int) -> None:
+        self._drained, self._number = position, number
+        self._files.write(self.descriptor, _TWO_WORDS.pack(position, number), DRAINED)
+
+    def watch(self, is_watched: bool) -> None:
+        """Say whether the program need not ask for its records to be read. Raises OSError."""
+        self._files.write(self.descriptor, _WORD.pack(is_watched), WATCHED)
+
+    def set_state(self, state: JournalState, error: int = 0) -> None:
+        """Tell the program. Raises OSError."""
+        self._files.write(self.descriptor, _TWO_WORDS.pack(state, error), STATE)
+
+    def _written(self) -> int:
+        data = self._files.read(self.descriptor, WORD, WRITTEN)
+        return int(_WORD.unpack(data)[0]) if len(data) == WORD else 0

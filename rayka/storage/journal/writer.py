@@ -1,0 +1,94 @@
+"""The program's side of a put journal.
+
+Invariants: a frame is written whole before `WRITTEN` covers it, and nothing is written over that the leader has not
+read. A write that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from rayka.storage.journal.layout import (
+    CAPACITY,
+    DRAINED,
+    HEADER_BYTES,
+    STATE,
+    WATCHED,
+    WORD,
+    WRITTEN,
+    JournalState,
+    frames_of,
+    record_frame,
+    start_of,
+)
+
+_WRITTEN, _DRAINED, _WATCHED, _STATE, _ERROR = (
+    WRITTEN // WORD,
+    DRAINED // WORD,
+    WATCHED // WORD,
+    STATE // WORD,
+    STATE // WORD + 1,
+)
+
+
+class JournalWriter:
+    """Writes frames; for one thread at a time.
+
+    `write(data, position)` writes to the file, as `os.pwrite` does; `words` is its first page as int64 numbers, in
+    memory that the leader's writes to the file change.
+    """
+
+    def __init__(self, write: Callable[[bytes, int], int], words: memoryview) -> None:
+        self._write = write
+        self._words = words
+        self._position = 0
+        self._next_number = 0
+
+    def write(self, records: Sequence[bytes]) -> int:
+        """Write as many of the records as there is room for; their number. Raises OSError."""
+        if len(records) == 1:
+            return int(self._append(record_frame(self._next_number, records[0]), 1))
+        written = 0
+        for count, frame in frames_of(self._next_number, records):
+            if not self._append(frame, count):
+                break
+            written += count
+        return written
+
+    def _append(self, frame: bytes, count: int) -> bool:
+        size, before = len(frame), self._position
+        start = start_of(before, size)
+        if start % CAPACITY == 0 and self._words[_DRAINED] < before:
+            return False
+        if self._write(frame, HEADER_BYTES + start % CAPACITY) != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._next_number += count
+        self._position = start + size
+        self._words[_WRITTEN] = start + size
+        return True
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the log has all records that were written."""
+        return self._words[_DRAINED] >= self._position
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the leader looks for frames by itself."""
+        return self._words[_WATCHED] != 0
+
+    @property
+    def state(self) -> JournalState:
+        """The leader's word."""
+        return JournalState(self._words[_STATE])
+
+    @property
+    def error(self) -> int:
+        """The error code with which the leader has closed the journal; 0 if it gave none."""
+        return self._words[_ERROR]
+
+    def missing(self, count: int) -> int:
+        """How many of the last `count` records that were written the log does not have."""
+        return max(0, min(count, self._next_number - self._words[_DRAINED + 1]))

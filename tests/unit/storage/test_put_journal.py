@@ -1,0 +1,285 @@
+"""Put journals: what a program writes, its leader reads once and in order, whoever dies."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayka.errors import ErrorCode, RaykaError
+from rayka.storage.columns.rows import fields_of
+from rayka.storage.files import RealFiles
+from rayka.storage.journal.layout import (
+    CAPACITY,
+    HEADER_BYTES,
+    MOST_FRAME_BYTES,
+    MOST_FRAME_RECORDS,
+    SEQUENCE_MASK,
+    WRITTEN,
+    JournalState,
+    frames_of,
+)
+from rayka.storage.journal.reader import Journal, JournalRecords
+from rayka.storage.journal.writer import JournalWriter
+
+TOPIC_ID = uuid.UUID(int=7)
+PRODUCER_ID = 4711
+LARGE = 200 << 10
+
+
+class JournalFile:
+    """A journal's file, its writer, and the log to which its leader appends."""
+
+    def __init__(self, path: Path) -> None:
+        self.files = RealFiles()
+        self.descriptor = self.files.open(str(path), create=True)
+        self.leader = Journal.create(self.files, self.descriptor, PRODUCER_ID, TOPIC_ID)
+        self.mapping = mmap.mmap(self.descriptor, HEADER_BYTES)
+        self.writer = JournalWriter(self.write, memoryview(self.mapping).cast("q"))
+        self.put: list[bytes] = []
+        self.log: list[bytes] = []
+        self.bytes_written = 0
+
+    def write(self, data: bytes, position: int) -> int:
+        self.bytes_written += len(data)
+        return os.pwrite(self.descriptor, data, position)
+
+    def write_records(self, records: list[bytes]) -> int:
+        count = self.writer.write(records)
+        self.put += records[:count]
+        return count
+
+    def append_next(self) -> JournalRecords | None:
+        """What the leader does up to its append; `drained` comes afterwards."""
+        records = self.leader.read()
+        if records is not None:
+            assert records.first_number == len(self.log)
+            self.log += values_of(records)
+        return records
+
+    def drain(self) -> None:
+        while (records := self.append_next()) is not None:
+            self.leader.drained(records)
+
+    def restart_leader(self) -> None:
+        leader = Journal.open(self.files, self.descriptor)
+        assert leader is not None
+        leader.follow_log((len(self.log) - 1) & SEQUENCE_MASK if self.log else None)
+        self.leader = leader
+
+    def close(self) -> None:
+        self.files.close(self.descriptor)
+
+
+def values_of(records: JournalRecords) -> list[bytes]:
+    data, positions, lengths = records.values
+    return [data[start : start + length].tobytes() for start, length in zip(positions, lengths, strict=True)]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[JournalFile]:
+    file = JournalFile(tmp_path / "1.journal")
+    yield file
+    file.close()
+
+
+def test_the_leader_reads_what_was_written(journal: JournalFile) -> None:
+    journal.write_records([b"one"])
+    journal.write_records([b"two", b"", b"four"])
+    journal.drain()
+    assert journal.log == [b"one", b"two", b"", b"four"]
+    assert journal.writer.is_drained
+
+
+def test_many_records_are_read_together(journal: JournalFile) -> None:
+    for number in range(1000):
+        journal.write_records([b"%d" % number])
+    records = journal.leader.read()
+    assert records is not None
+    assert records.record_count == 1000
+
+
+def test_frames_hold_a_bounded_number_of_records_and_bytes() -> None:
+    many = list(frames_of(0, [b"x"] * (2 * MOST_FRAME_RECORDS + 1)))
+    assert [count for count, _ in many] == [MOST_FRAME_RECORDS, MOST_FRAME_RECORDS, 1]
+    large = list(frames_of(0, [b"x" * (MOST_FRAME_BYTES // 3)] * 5))
+    assert [count for count, _ in large] == [2, 2, 1]
+
+
+def test_a_full_journal_takes_no_more_until_the_leader_has_read_everything(journal: JournalFile) -> None:
+    written = 0
+    while journal.write_records([b"x" * LARGE]):
+        written += 1
+    assert written == CAPACITY // (LARGE + 20)
+    first = journal.append_next()
+    assert first is not None
+    journal.leader.drained(first)
+    assert journal.write_records([b"y" * LARGE]) == 0
+    journal.drain()
+    assert journal.write_records([b"y" * LARGE]) == 1
+    journal.drain()
+    assert journal.log == journal.put
+
+
+def test_a_list_that_does_not_fit_is_written_in_part(journal: JournalFile) -> None:
+    records = [b"x" * LARGE] * 30
+    count = journal.write_records(records)
+    assert 0 < count < 30
+    journal.drain()
+    assert journal.write_records(records[count:]) == 30 - count
+    journal.drain()
+    assert journal.log == records
+
+
+def test_a_leader_that_died_between_append_and_mark_appends_nothing_twice(journal: JournalFile) -> None:
+    journal.write_records([b"a", b"b"])
+    assert journal.append_next() is not None
+    journal.write_records([b"c"])
+    journal.restart_leader()
+    journal.drain()
+    assert journal.log == [b"a", b"b", b"c"]
+
+
+def test_a_leader_that_died_within_a_frame_goes_on_in_it(journal: JournalFile) -> None:
+    journal.write_records([b"a", b"b", b"c"])
+    journal.log = [b"a", b"b"]
+    journal.restart_leader()
+    records = journal.append_next()
+    assert records is not None
+    assert (records.base_sequence, values_of(records)) == (2, [b"c"])
+
+
+def test_a_log_that_a_power_cut_made_shorter_is_behind(journal: JournalFile) -> None:
+    journal.write_records([b"a", b"b"])
+    journal.drain()
+    journal.write_records([b"c"])
+    leader = Journal.open(journal.files, journal.descriptor)
+    assert leader is not None
+    leader.follow_log(0)
+    assert leader.is_behind
+    records = leader.read()
+    assert records is not None
+    assert values_of(records) == [b"c"]
+
+
+def test_a_log_that_forgot_the_producer_goes_on_after_the_mark(journal: JournalFile) -> None:
+    journal.write_records([b"a"])
+    journal.drain()
+    journal.write_records([b"b"])
+    leader = Journal.open(journal.files, journal.descriptor)
+    assert leader is not None
+    leader.follow_log(None)
+    records = leader.read()
+    assert records is not None
+    assert (leader.is_behind, records.first_number, values_of(records)) == (False, 1, [b"b"])
+
+
+def test_sequence_numbers_go_on_at_0_after_the_largest(journal: JournalFile) -> None:
+    leader = Journal.create(journal.files, journal.descriptor, PRODUCER_ID, TOPIC_ID)
+    leader.drained(JournalRecords(fields_of([b""]), SEQUENCE_MASK - 1, 0))
+    again = Journal.open(journal.files, journal.descriptor)
+    assert again is not None
+    again.follow_log(SEQUENCE_MASK)
+    assert not again.is_behind
+    assert JournalRecords(fields_of([b""]), SEQUENCE_MASK + 1, 0).base_sequence == 0
+
+
+def test_a_damaged_frame_is_an_error(journal: JournalFile) -> None:
+    journal.write_records([b"a" * 100])
+    os.pwrite(journal.descriptor, b"?", HEADER_BYTES + 50)
+    with pytest.raises(RaykaError) as raised:
+        journal.leader.read()
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("position", range(20))
+def test_a_damaged_header_of_a_frame_is_an_error(journal: JournalFile, position: int) -> None:
+    journal.write_records([b"a" * 100, b"b"])
+    for byte in (b"\0", b"\x01", b"\x7f", b"\xff"):
+        before = os.pread(journal.descriptor, 1, HEADER_BYTES + position)
+        if before == byte:
+            continue
+        os.pwrite(journal.descriptor, byte, HEADER_BYTES + position)
+        with pytest.raises(RaykaError):
+            journal.leader.read()
+        os.pwrite(journal.descriptor, before, HEADER_BYTES + position)
+
+
+def test_positions_without_frames_are_an_error(journal: JournalFile) -> None:
+    for written in (1, CAPACITY + 5, 2**62):
+        os.pwrite(journal.descriptor, written.to_bytes(8, "little"), WRITTEN)
+        with pytest.raises(RaykaError):
+            journal.leader.read()
+
+
+def test_a_write_that_failed_changes_nothing(tmp_path: Path) -> None:
+    journal = JournalFile(tmp_path / "1.journal")
+    journal.write_records([b"a"])
+    good, journal.writer._write = journal.writer._write, lambda data, _: len(data) - 1
+    with pytest.raises(OSError, match="No space"):
+        journal.writer.write([b"lost"])
+    journal.writer._write = good
+    journal.write_records([b"b"])
+    journal.drain()
+    journal.close()
+    assert journal.log == [b"a", b"b"]
+
+
+def test_the_program_sees_the_words_of_the_leader(journal: JournalFile) -> None:
+    writer = journal.writer
+    assert (writer.is_watched, writer.state) == (False, JournalState.OPEN)
+    journal.leader.watch(True)
+    journal.leader.set_state(JournalState.CLOSED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert writer.is_watched
+    assert (writer.state, writer.error) == (JournalState.CLOSED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def test_the_program_knows_what_the_log_does_not_have(journal: JournalFile) -> None:
+    journal.write_records([b"a"])
+    journal.drain()
+    journal.write_records([b"b", b"c"])
+    assert journal.writer.missing(3) == 2
+    assert journal.writer.missing(1) == 1
+
+
+def test_another_file_is_no_journal(tmp_path: Path) -> None:
+    files = RealFiles()
+    for content in (b"", b"x" * 100, b"x" * (HEADER_BYTES + 10)):
+        (tmp_path / "x").write_bytes(content)
+        descriptor = files.open(str(tmp_path / "x"))
+        assert Journal.open(files, descriptor) is None
+        files.close(descriptor)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_everything_written_is_read_once_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """The leader crashes before or after its mark, and reads while the program writes."""
+    journal = JournalFile(tmp_path_factory.mktemp("journal") / "1.journal")
+    sizes = st.sampled_from([0, 1, 100, 5_000, 60_000])
+    for _ in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(["write", "write", "read", "crash before the mark", "drain"])):
+            case "write":
+                count = data.draw(st.integers(1, 40))
+                size = data.draw(sizes)
+                journal.write_records([b"%08d" % (len(journal.put) + i) + b"x" * size for i in range(count)])
+            case "read":
+                if (records := journal.append_next()) is not None:
+                    journal.leader.drained(records)
+            case "crash before the mark":
+                journal.append_next()
+                journal.restart_leader()
+            case "drain":
+                journal.drain()
+                assert journal.writer.is_drained
+    journal.drain()
+    journal.close()
+    assert journal.log == journal.put
