@@ -119,6 +119,13 @@ class AppendParams(NamedTuple):
     transaction_support: int = 0
 
 
+class OpenedJournal(NamedTuple):
+    """Where a put journal is, and how many bytes a record in it may have."""
+
+    path: str
+    max_record_bytes: int
+
+
 class TransactionSupport(enum.IntEnum):
     """What the version of a request says of its client's transactions (KIP-890)."""
 

@@ -40,6 +40,7 @@ from rayka.types import (
     LogDirDescription,
     OffsetAnswer,
     OffsetQuery,
+    OpenedJournal,
     TopicPartition,
     TxnMarker,
 )
@@ -93,6 +94,15 @@ class Partitions(Protocol):
 
     async def describe_producers(self, partitions: Sequence[TopicPartition]) -> list[ActiveProducers]:
         """What partitions remember of their producers (KIP-664)."""
+
+    async def open_journal(self, topic_partition: TopicPartition, topic_id: bytes, producer_id: int) -> OpenedJournal:
+        """Let the leader make a put journal, which a program of this node writes to (`rayka.storage.journal`).
+
+        `topic_id` is 16 bytes; the producer id is used for nothing else. Raises RaykaError.
+        """
+
+    async def drain_journals(self, topic_partition: TopicPartition) -> None:
+        """Let the leader append what is in the put journals of the partition. Raises RaykaError."""
 
     def check_records(self, records: FileSlice) -> None:
         """Let the leader read records that could not be read here: an error of its disk takes the directory offline."""

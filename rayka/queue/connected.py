@@ -14,6 +14,7 @@ import ray
 from rayka.client.joined import RayCluster
 from rayka.client.producer.blocking import Producer
 from rayka.errors import RaykaError
+from rayka.queue.put_journal import JournalOpener
 from rayka.queue.settings import QueueSettings
 from rayka.queue.topic import QueueTopic
 from rayka.queue.waiting_reader import WaitingReader
@@ -37,7 +38,8 @@ class Connected:
         connection = cluster.connection()
         self.broker = connection.broker
         self.loop = connection.loop
-        self.writer = QueueWriter(_producer(cluster), topic.name, settings.put_ahead)
+        journals = JournalOpener(self.broker, self.loop, topic) if settings.may_use_journal else None
+        self.writer = QueueWriter(_producer(cluster), topic.name, settings.put_ahead, journals)
         self.topic = topic
         self.reader = WaitingReader(self.broker, self.loop, topic, settings)
 

@@ -46,6 +46,11 @@ class QueueSettings:
         _require("prefetch", self.prefetch, 1, MOST_AHEAD)
         _require("put_ahead", self.put_ahead, 0, 0 if self.maxsize > 0 else _MOST_PUT_AHEAD)
 
+    @property
+    def may_use_journal(self) -> bool:
+        """Whether puts may go through a journal: not if they wait for room, or for no acknowledgement."""
+        return self.maxsize == 0 and self.put_ahead == 0
+
     def topic_configs(self) -> dict[str, int]:
         """An item stays until it is done with, however old it is, and its segment soon goes then."""
         return {

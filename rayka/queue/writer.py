@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -10,28 +11,54 @@ from typing import Any
 from rayka.client.producer.blocking import Producer
 from rayka.client.producer.future import ProduceFuture
 from rayka.errors import RaykaError
+from rayka.queue.put_journal import JournalOpener
 
 
 class QueueWriter:
-    """Any number of threads may use it. At most `put_ahead` items wait for their acknowledgement without a caller."""
+    """Any number of threads may use it. At most `put_ahead` items wait for their acknowledgement without a caller.
 
-    def __init__(self, producer: Producer, topic: str, put_ahead: int) -> None:
+    Items that must not wait for each other's acknowledgement go through a journal, if `journals` opens one.
+    """
+
+    def __init__(self, producer: Producer, topic: str, put_ahead: int, journals: JournalOpener | None = None) -> None:
         self._producer = producer
         self._topic = topic
         self._put_ahead = put_ahead
+        self._journals = journals
         self._lock = threading.Lock()
         self._ahead: deque[tuple[ProduceFuture[Any], int]] = deque()
         self._ahead_count = 0
 
     def put(self, data: bytes) -> None:
         """Return when at most `put_ahead` items are not in the log. Raises the error of this item or an earlier one."""
-        self._wait([(self._producer.send(self._topic, data), 1)])
+        if not self._put_in_journal([data]):
+            self._wait([(self._producer.send(self._topic, data), 1)])
 
     def put_all(self, values: Sequence[bytes]) -> None:
         """As `put`, for several items."""
-        futures = self._producer.send_batch(self._topic, None, values)
-        # The last batch counts for all: those before it are older.
-        self._wait([(future, len(values) if future is futures[-1] else 0) for future in futures])
+        values = values[self._put_in_journal(values) :]
+        if values:
+            futures = self._producer.send_batch(self._topic, None, values)
+            # The last batch counts for all: those before it are older.
+            self._wait([(future, len(values) if future is futures[-1] else 0) for future in futures])
+
+    def _put_in_journal(self, values: Sequence[bytes]) -> int:
+        """Put the first of these items into the journal; how many that were. The others may be sent now."""
+        journals = self._journals
+        if journals is None:
+            return 0
+        journal = journals.journal
+        if journal is None:
+            journals.count(len(values))
+            return 0
+        count = 0
+        if not journal.is_closed and max(map(len, values), default=0) <= journal.max_record_bytes:
+            count = journal.put(values)
+        if journal.is_closed:
+            journals.drop(journal)
+        elif count < len(values):
+            journal.wait_until_drained()
+        return count
 
     def _wait(self, sent: Sequence[tuple[ProduceFuture[Any], int]]) -> None:
         """Wait for these futures, each of so many items; with `put_ahead` only for the oldest ones beyond that number.
@@ -57,6 +84,9 @@ class QueueWriter:
 
     async def put_async(self, data: bytes) -> None:
         """Return when the item is in the log."""
+        journal = None if self._journals is None else self._journals.journal
+        if journal is not None and not journal.is_closed:
+            await asyncio.to_thread(journal.wait_until_drained)
         await self._producer.send(self._topic, data)
 
     def flush(self) -> None:
@@ -64,6 +94,9 @@ class QueueWriter:
         with self._lock:
             futures, self._ahead, self._ahead_count = self._ahead, deque(), 0
         _get_all(futures)
+        journal = None if self._journals is None else self._journals.journal
+        if journal is not None:
+            journal.wait_until_drained()
 
 
 def _get_all(sent: Iterable[tuple[ProduceFuture[Any], int]]) -> None:

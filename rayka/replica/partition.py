@@ -68,6 +68,11 @@ class Partition:
         """Which partition this is a replica of."""
         return self.log.topic_partition
 
+    @property
+    def has_one_replica(self) -> bool:
+        """Whether no other broker has the partition too."""
+        return self._replica_count == 1
+
     def become_leader(self, leader_epoch: int, *, replica_count: int = 1, in_sync_count: int = 1) -> None:
         """Lead in this epoch, with so many replicas, this one included. An epoch older than the present is ignored."""
         if leader_epoch < self.leader_epoch:

@@ -28,6 +28,7 @@ from rayka.types import (
     LogDirDescription,
     OffsetAnswer,
     OffsetQuery,
+    OpenedJournal,
     TopicPartition,
     TxnMarker,
 )
@@ -211,6 +212,20 @@ class DescribeProducers(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
+class OpenJournal(NamedTuple):
+    """Make a put journal for an idempotent producer without another use. `topic_id` is 16 bytes."""
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    producer_id: int
+
+
+class DrainJournals(NamedTuple):
+    """Append what programs have written to the put journals of a partition. Answered when that is done."""
+
+    topic_partition: TopicPartition
+
+
 class PublishRange(NamedTuple):
     """Put the records of a range into Ray's object store, as tables with these columns.
 
@@ -238,6 +253,8 @@ LeaderRequest: TypeAlias = (
     | ShareRequest
     | WriteTxnMarkers
     | DescribeProducers
+    | OpenJournal
+    | DrainJournals
 )
 
 
@@ -268,6 +285,8 @@ OPERATIONS: Final = (
     Operation(16, CheckRecords, int),
     Operation(17, ShareMemory, bool),
     Operation(18, AppendShared, tuple[AppendResult, ...]),
+    Operation(19, OpenJournal, OpenedJournal),
+    Operation(20, DrainJournals, bool),
 )
 NUMBERS: Final = {operation.request: operation.number for operation in OPERATIONS}
 

@@ -22,12 +22,15 @@ from rayka.actors.channel.requests import (
     DeleteRecords,
     DescribeLogDir,
     DescribeProducers,
+    DrainJournals,
     FindEpochEnds,
     LeaderRequest,
     ListOffsets,
+    OpenJournal,
     WriteTxnMarkers,
 )
 from rayka.actors.channel.routed_fetch import RoutedFetch
+from rayka.actors.channel.socket import ChannelClosed
 from rayka.errors import ErrorCode, RaykaError
 from rayka.metadata.image import MetadataImage
 from rayka.storage.directory.names import parse_directory_name
@@ -47,6 +50,7 @@ from rayka.types import (
     LogDirDescription,
     OffsetAnswer,
     OffsetQuery,
+    OpenedJournal,
     TopicPartition,
     TxnMarker,
 )
@@ -309,6 +313,26 @@ class Router:
             [(partition,) for partition in marker.partitions], request, ErrorCode, unwrap=lambda answer: answer[0]
         )
         return [ErrorCode(answer) for answer in answers]
+
+    async def open_journal(self, topic_partition: TopicPartition, topic_id: bytes, producer_id: int) -> OpenedJournal:
+        """Let the leader make a put journal. Raises RaykaError."""
+        opened: OpenedJournal = await self._ask_leader(
+            topic_partition, OpenJournal(topic_partition, topic_id, producer_id)
+        )
+        return opened
+
+    async def drain_journals(self, topic_partition: TopicPartition) -> None:
+        """Let the leader append what is in the put journals of the partition. Raises RaykaError."""
+        await self._ask_leader(topic_partition, DrainJournals(topic_partition))
+
+    async def _ask_leader(self, topic_partition: TopicPartition, request: LeaderRequest) -> Any:
+        found = self.locate(topic_partition)
+        if isinstance(found, ErrorCode):
+            raise RaykaError(found, f"{topic_partition} has no leader")
+        answer = await self.ask(found[0], request)
+        if isinstance(answer, (ChannelClosed, RaykaError)):
+            raise RaykaError(ErrorCode(_loss(answer)), str(answer)) from answer
+        return answer
 
     async def describe_log_dirs(self) -> list[LogDirDescription]:
         """The log directories of this node's actors."""

@@ -20,11 +20,13 @@ from rayka.actors.channel.requests import (
     DescribeLogDir,
     DescribeProducers,
     DescribeShareRecords,
+    DrainJournals,
     EndShareSession,
     FetchParams,
     FindEpochEnds,
     ListOffsets,
     MeasureShareDepth,
+    OpenJournal,
     ReturnShareRecords,
     SharedRecords,
     ShareFetch,
@@ -57,6 +59,8 @@ _PLAIN_REQUESTS = (
     DescribeShareRecords,
     WriteTxnMarkers,
     DescribeProducers,
+    OpenJournal,
+    DrainJournals,
 )
 """Requests that carry no record bytes, and are answered by the replica server as they are."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import random
 import time
 import uuid
@@ -16,6 +17,7 @@ from rayka.actors.coordinator.runtime import CoordinatorRuntime
 from rayka.actors.remote.remote_log import RemoteLog
 from rayka.actors.replica.assignments import DirectoryAssignments
 from rayka.actors.replica.disk import DiskThread
+from rayka.actors.replica.put_journals import FoundJournal
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import BrokerConfig, LogConfig
 from rayka.errors import RaykaError
@@ -134,11 +136,12 @@ class ReplicaRoles:
             if not self._assignments.may_open(topic, partition):
                 return
             config = self._config(topic.name, image)
-            log = await self._disk.run(lambda: self._open_log(topic_partition, topic.topic_id, config))
+            log, journals = await self._disk.run(lambda: self._open_log(topic_partition, topic.topic_id, config))
             self._assignments.opened(topic, partition)
             opened = Partition(log, topic.topic_id, is_internal=topic.is_internal)
             log.when_rolled(functools.partial(self._server.flush, (opened,)))
             self._replicas.add(opened)
+            self._server.put_journals.take_over(opened, journals)
         replica = self._replicas.get(topic_partition)
         if partition.leader_actor == self._name:
             replica.become_leader(
@@ -152,8 +155,10 @@ class ReplicaRoles:
         else:
             self._resign(replica)
 
-    def _open_log(self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> Log:
-        return self._directory.open_log(
+    def _open_log(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig
+    ) -> tuple[Log, list[FoundJournal]]:
+        log = self._directory.open_log(
             topic_partition,
             topic_id,
             config,
@@ -161,6 +166,7 @@ class ReplicaRoles:
             jitter=random.random(),
             producer_id_expiration_ms=self._producer_id_expiration_ms,
         )
+        return log, self._server.put_journals.find(os.path.join(self._directory.path, str(topic_partition)))
 
     def _assign_epochs(self) -> None:
         """Write new leader epochs down in the background. An append that comes earlier writes its own."""
@@ -192,6 +198,7 @@ class ReplicaRoles:
                 if is_deleted:
                     await self._delete_unopened(topic_partition, topic.topic_id)
                 continue
+            self._server.put_journals.removed(topic_partition)
             replica = self._replicas.remove(topic_partition)
             self._resign(replica)
             replica.log.release()
@@ -227,6 +234,7 @@ class ReplicaRoles:
             topic = partition.topic_partition.topic
             if are_all_changed or before.topic_configs(topic) != after.topic_configs(topic):
                 partition.log.configure(config_of(topic))
+                self._server.put_journals.configured(partition)
             if number % _CONFIGURED_A_TURN == _CONFIGURED_A_TURN - 1:
                 await asyncio.sleep(0)
 

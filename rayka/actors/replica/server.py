@@ -22,12 +22,14 @@ from rayka.actors.channel.requests import (
     DescribeLogDir,
     DescribeProducers,
     DescribeShareRecords,
+    DrainJournals,
     EndShareSession,
     FetchParams,
     FindEpochEnds,
     LeaderRequest,
     ListOffsets,
     MeasureShareDepth,
+    OpenJournal,
     ReturnShareRecords,
     ShareFetch,
     ShareRequest,
@@ -36,6 +38,7 @@ from rayka.actors.channel.requests import (
 from rayka.actors.replica.disk import DiskThread, delete_old_segments
 from rayka.actors.replica.group_commit import GroupCommit
 from rayka.actors.replica.markers import MarkerAppends, WriteMarker
+from rayka.actors.replica.put_journals import PutJournals
 from rayka.actors.replica.reads import Reads
 from rayka.actors.replica.transactional_appends import TransactionalAppends, Verify
 from rayka.errors import ErrorCode, RaykaError
@@ -44,6 +47,7 @@ from rayka.replica.purgatory import DelayedProduce, Purgatory
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
 from rayka.storage.producers.verification import Verification
 from rayka.types import (
     AppendParams,
@@ -93,6 +97,7 @@ class ReplicaServer:
         self.share_partitions: PartitionUsers | None = None
         self._marker_appends = MarkerAppends(replicas, self)
         self._transactional_appends = TransactionalAppends(replicas, self._append, self._background)
+        self.put_journals = PutJournals(replicas, directory, RealFiles(), disk, self._append)
 
     def offer(self, coordinator: str, service: Callable[..., None]) -> None:
         """Serve the requests to a kind of coordinator: `service(partition, message, done)` may answer later."""
@@ -259,7 +264,8 @@ class ReplicaServer:
         self._group_commit.flush(partitions)
 
     async def stop(self) -> None:
-        """Wait for the flush in progress; leave other disk work to the next start."""
+        """Close the put journals and wait for the flush in progress; leave other disk work to the next start."""
+        await self.put_journals.stop()
         await self._group_commit.stop()
         await self._background.stop()
 
@@ -282,6 +288,7 @@ class ReplicaServer:
     def _share(self, request: ShareRequest, done: Done) -> None:
         if self.share_partitions is None:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the actor is starting")
+        self.put_journals.drain(_partitions_of(request))
         self.share_partitions.ask(request, done)
 
     def _write_txn_markers(self, request: WriteTxnMarkers, done: Done) -> None:
@@ -290,7 +297,14 @@ class ReplicaServer:
     def _describe_producers(self, request: DescribeProducers, done: Done) -> None:
         done(self._replicas.active_producers(request.partitions))
 
+    def _open_journal(self, request: OpenJournal, done: Done) -> None:
+        self.put_journals.open(request, done)
+
+    def _drain_journals(self, request: DrainJournals, done: Done) -> None:
+        self.put_journals.ring(request, done)
+
     def _list_offsets(self, request: ListOffsets, done: Done) -> None:
+        self.put_journals.drain(query.topic_partition for query in request.queries)
         self.reads.list_offsets(request.queries, request.isolation, done)
 
     def _find_epoch_ends(self, request: FindEpochEnds, done: Done) -> None:
@@ -335,6 +349,17 @@ class ReplicaServer:
         self._background.start("disk", run())
 
 
+def _partitions_of(request: ShareRequest) -> Iterable[TopicPartition]:
+    """The partitions whose records a request asks for."""
+    match request:
+        case ShareFetch():
+            return (each.topic_partition for each in request.partitions)
+        case MeasureShareDepth() | DescribeShareRecords():
+            return (request.topic_partition,)
+        case _:
+            return ()
+
+
 def _delay(partition: Partition, offset: int, done: Callable[[ErrorCode], None]) -> DelayedProduce:
     """For a purgatory: calls `done` when the partition gets to `offset`, or with the error if it fails before."""
     name = partition.topic_partition
@@ -355,4 +380,6 @@ _ASK: dict[type, Callable[[ReplicaServer, Any, Done], None]] = {
     DescribeShareRecords: ReplicaServer._share,
     WriteTxnMarkers: ReplicaServer._write_txn_markers,
     DescribeProducers: ReplicaServer._describe_producers,
+    OpenJournal: ReplicaServer._open_journal,
+    DrainJournals: ReplicaServer._drain_journals,
 }

@@ -48,6 +48,8 @@ class JournalFiles(Protocol):
 
     def write(self, descriptor: int, data: bytes, position: int, /) -> int: ...
 
+    def read_fully(self, descriptor: int, size: int, position: int) -> bytes: ...
+
     def truncate(self, descriptor: int, size: int) -> None: ...
 
 
@@ -141,13 +143,17 @@ class Journal:
         size = min(MOST_BYTES, CAPACITY - place, written - position)
         if size <= 0:
             return None
-        data = np.frombuffer(self._files.read(self.descriptor, size, HEADER_BYTES + place), np.uint8)
+        data = np.frombuffer(self._files.read_fully(self.descriptor, size, HEADER_BYTES + place), np.uint8)
         room = min(MOST_RECORDS, len(data) // _SMALLEST_RECORD + 1)
         positions, lengths = np.empty(room, np.int64), np.empty(room, np.int64)
         size, count = _scan_briefly(data, self._number, positions, lengths)
         if not count:
             return None
         return JournalRecords(Fields(data, positions[:count], lengths[:count]), self._number, position + size)
+
+    def appended(self, count: int) -> None:
+        """The log has so many more of the records that `read` returned."""
+        self._next_number += count
 
     def drained(self, records: JournalRecords) -> None:
         """The log has these. Raises OSError."""

@@ -1,0 +1,381 @@
+"""The put journals of the partitions that this process leads: what programs write there is appended to the logs.
+
+`rayka.storage.journal.layout` says what a journal is. A program asks for one (`OpenJournal`), and rings
+(`DrainJournals`) when it writes to a journal that is not watched. A journal is watched for a few milliseconds after
+each record. Requests that ask what is in a partition drain its journals first, so a program finds what another has put.
+
+Invariants: the journals of a partition are where its log is, and only its leader reads them. A journal is removed when
+the log has all of it and its program is gone, has closed it, or can't use it any more; one that can't be appended is
+kept under another name. What an append refuses for now is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from rayka.actors.background import BackgroundTasks
+from rayka.actors.channel.link import AppendDone, Done
+from rayka.actors.channel.requests import DrainJournals, OpenJournal
+from rayka.actors.replica.disk import DiskThread
+from rayka.config.definition import LONG_MAX
+from rayka.errors import ErrorCode, RaykaError
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
+from rayka.storage.format.batch import stamp_producer
+from rayka.storage.journal.batches import batches_of
+from rayka.storage.journal.layout import MOST_RECORD_BYTES, SUFFIX, JournalState
+from rayka.storage.journal.reader import Journal, JournalRecords
+from rayka.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    AppendParams,
+    AppendRequest,
+    OpenedJournal,
+    TopicPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+MOST_JOURNALS: Final = 64
+"""So many programs at once have one in the log directory of an actor; others put without."""
+_LOOK_INTERVAL_S: Final = 0.001
+_IDLE_LOOKS: Final = 5
+_CHECK_INTERVAL_S: Final = 1.0
+_GRACE_S: Final = 30.0
+"""So long a program has to open the journal that it got."""
+_MOST_READS: Final = 4
+"""So many pieces are appended before other requests are served."""
+_MOST_BATCH_BYTES: Final = 512 << 10
+_FAILED_SUFFIX: Final = SUFFIX + ".failed"
+_PARAMS: Final = AppendParams(1, 0)
+_NOT_IN_SEQUENCE: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+
+Append = Callable[[Sequence[AppendRequest], AppendParams, AppendDone], None]
+
+
+class FoundJournal(NamedTuple):
+    """A journal that an earlier process left in the directory of a partition."""
+
+    path: str
+    journal: Journal
+
+
+class _OpenJournal:
+    """One journal of a partition; `idle_looks` counts the looks that found nothing, None while it is not watched."""
+
+    def __init__(self, path: str, journal: Journal, topic_partition: TopicPartition) -> None:
+        self.path = path
+        self.journal = journal
+        self.topic_partition = topic_partition
+        self.idle_looks: int | None = None
+        self.is_closed = False
+        self.due_s = time.monotonic() + _GRACE_S
+
+
+class PutJournals:
+    """All journals of one log directory. In the loop of the replica server, except for `find`."""
+
+    def __init__(
+        self, replicas: Replicas, directory: LogDirectory, files: RealFiles, disk: DiskThread, append: Append
+    ) -> None:
+        self._replicas = replicas
+        self._directory = directory
+        self._files = files
+        self._disk = disk
+        self._append = append
+        self._background = BackgroundTasks("put journals")
+        self._loop = asyncio.get_running_loop()
+        self._journals: dict[TopicPartition, list[_OpenJournal]] = {}
+        self._opening = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_checked = False
+        self._is_stopped = False
+
+    # Requests.
+
+    def open(self, request: OpenJournal, done: Done) -> None:
+        """Make a journal for a producer id, and answer with its path. Raises what `_check` raises."""
+        self._check(request)
+        self._opening += 1
+        self._background.start("opening", self._open(request, done))
+
+    def _check(self, request: OpenJournal) -> Partition:
+        """Raises NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID, INVALID_REQUEST for a partition that can't have journals,
+        and THROTTLING_QUOTA_EXCEEDED where there are too many.
+        """
+        partition = self._replicas.get(request.topic_partition)
+        if self._is_stopped or partition.leader_epoch < 0:
+            raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{request.topic_partition} is not led here")
+        if partition.topic_id.bytes != request.topic_id:
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{request.topic_partition} has another topic id")
+        if not _may_have_journals(partition):
+            reason = f"{request.topic_partition} is flushed before it is acknowledged, is internal, or has replicas"
+            raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
+        if self._opening + sum(map(len, self._journals.values())) >= MOST_JOURNALS:
+            raise RaykaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"there are {MOST_JOURNALS} put journals already")
+        return partition
+
+    async def _open(self, request: OpenJournal, done: Done) -> None:
+        path = os.path.join(self._directory.path, str(request.topic_partition), f"{request.producer_id}{SUFFIX}")
+        try:
+            journal = await self._disk.run(lambda: self._create(path, request))
+            try:
+                partition = self._check(request)
+            except RaykaError:
+                self._close_file(journal)
+                await self._disk.run(lambda: self._files.remove_if_present(path))
+                raise
+            self._add(_OpenJournal(path, journal, request.topic_partition))
+            done(OpenedJournal(path, min(MOST_RECORD_BYTES, partition.log.config.max_message_bytes // 2)))
+        except RaykaError as error:
+            done(error)
+        finally:
+            self._opening -= 1
+
+    def _create(self, path: str, request: OpenJournal) -> Journal:
+        self._directory.check_online()
+        try:
+            if self._files.exists(path):
+                raise RaykaError(ErrorCode.INVALID_REQUEST, f"Producer {request.producer_id} has a put journal already")
+            descriptor = self._files.open(path, create=True)
+            return Journal.create(self._files, descriptor, request.producer_id, uuid.UUID(bytes=request.topic_id))
+        except OSError as error:
+            raise self._directory.failed(error) from error
+
+    def ring(self, request: DrainJournals, done: Done) -> None:
+        """Append what is in the journals of a partition, and watch them."""
+        for each in self._of(request.topic_partition):
+            self._watch(each)
+            self._drain(each)
+        done(True)
+
+    def drain(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Append what is in the journals of these partitions now."""
+        if self._journals:
+            for topic_partition in topic_partitions:
+                for each in self._of(topic_partition):
+                    self._drain(each)
+
+    # The life of a partition.
+
+    def find(self, directory: str) -> list[FoundJournal]:
+        """The journals in the directory of a partition, in the thread of the disk. Raises KAFKA_STORAGE_ERROR."""
+        found = []
+        try:
+            for name in self._files.list(directory):
+                if name.endswith(SUFFIX):
+                    path = os.path.join(directory, name)
+                    descriptor = self._files.open(path)
+                    journal = Journal.open(self._files, descriptor)
+                    if journal is None:
+                        self._files.close(descriptor)
+                        logger.warning("%s is no put journal", path)
+                    else:
+                        found.append(FoundJournal(path, journal))
+        except OSError as error:
+            raise self._directory.failed(error) from error
+        return found
+
+    def take_over(self, partition: Partition, found: Iterable[FoundJournal]) -> None:
+        """Go on with the journals of an earlier process. What they have is appended when the partition is led."""
+        last_sequences = {entry.producer_id: entry.last_sequence for entry in partition.log.producers.values()}
+        for path, journal in found:
+            if journal.topic_id != partition.topic_id:
+                logger.warning("%s is a put journal of an earlier topic", path)
+                self._close_file(journal)
+                continue
+            journal.follow_log(last_sequences.get(journal.producer_id))
+            each = _OpenJournal(path, journal, partition.topic_partition)
+            self._set(each, partial(journal.watch, False))
+            self._set(each, partial(journal.set_state, JournalState.OPEN))
+            self._add(each)
+
+    def configured(self, partition: Partition) -> None:
+        """The topic has other configs: close journals that it may not have any more."""
+        if not _may_have_journals(partition):
+            for each in self._of(partition.topic_partition):
+                self._close(each)
+
+    def removed(self, topic_partition: TopicPartition) -> None:
+        """The partition is no longer here, and maybe its files: tell the programs."""
+        for each in self._of(topic_partition):
+            self._forget(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def stop(self) -> None:
+        """Append what is there, and close the journals whose records the logs have; others stay for the next start."""
+        self._is_stopped = True
+        await self._background.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        for each in self._all():
+            self._close(each)
+            if not each.is_closed:
+                self._forget(each, ErrorCode.NONE, state=JournalState.OPEN)
+
+    # Draining.
+
+    def _drain(self, each: _OpenJournal) -> bool:
+        """Append the next records of a journal; whether there were some."""
+        journal, is_any = each.journal, False
+        try:
+            for _ in range(_MOST_READS):
+                records = None if each.is_closed else journal.read()
+                if records is None:
+                    break
+                self._append_records(each, records)
+                journal.drained(records)
+                is_any = True
+        except OSError as error:
+            logger.error("%s: %s", each.path, self._directory.failed(error))
+        except RaykaError as error:
+            if not error.code.retriable:
+                self._fail(each, error)
+        return is_any
+
+    def _append_records(self, each: _OpenJournal, records: JournalRecords) -> None:
+        """Raises RaykaError; the journal knows how many were appended before."""
+        journal, max_bytes = each.journal, self._replicas.get(each.topic_partition).log.config.max_message_bytes
+        batches = batches_of(
+            records,
+            producer_id=None if journal.is_behind else journal.producer_id,
+            now_ms=time.time_ns() // 1_000_000,
+            max_batch_size=min(max_bytes, _MOST_BATCH_BYTES),
+        )
+        for batch, count in batches:
+            error = self._append_batch(each.topic_partition, batch)
+            if error is not None and error.code in _NOT_IN_SEQUENCE:
+                logger.warning("%s: %s; the records get no sequence numbers", each.path, error)
+                journal.is_behind = True
+                stamp_producer(batch, 0, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+                error = self._append_batch(each.topic_partition, batch)
+            if error is not None and error.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                raise error
+            journal.appended(count)
+
+    def _append_batch(self, topic_partition: TopicPartition, batch: memoryview) -> RaykaError | None:
+        answers: list[Any] = []
+        self._append([AppendRequest(topic_partition, batch)], _PARAMS, answers.append)
+        ((result,),) = answers
+        code = ErrorCode(result.error)
+        return None if code is ErrorCode.NONE else RaykaError(code, result.error_message or code.name)
+
+    # Watching.
+
+    def _watch(self, each: _OpenJournal) -> None:
+        if each.idle_looks is None and not self._set(each, partial(each.journal.watch, True)):
+            return
+        each.idle_looks = 0
+        if self._timer is None and not self._is_stopped:
+            self._timer = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        """Look into all journals that are watched. One in which nothing was for a while is not watched any longer."""
+        self._timer = None
+        is_any = False
+        for each in [one for one in self._all() if one.idle_looks is not None]:
+            assert each.idle_looks is not None
+            each.idle_looks = 0 if self._drain(each) else each.idle_looks + 1
+            if each.idle_looks >= _IDLE_LOOKS:
+                each.idle_looks = None
+                if self._set(each, partial(each.journal.watch, False)) and self._drain(each):
+                    self._watch(each)
+            is_any = is_any or each.idle_looks is not None
+        if is_any and self._timer is None and not self._is_stopped:
+            self._timer = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
+
+    async def _check_all(self) -> None:
+        """Append what nobody rang for, and close the journals of programs that are gone."""
+        for each in self._all():
+            self._drain(each)
+            if each.due_s < time.monotonic() and not each.is_closed and _is_left(each.journal):
+                self._close(each)
+
+    # Ending.
+
+    def _close(self, each: _OpenJournal) -> None:
+        """Append the rest and remove the journal; it stays if that can't be done now."""
+        self._set(each, partial(each.journal.set_state, JournalState.CLOSING))
+        while self._drain(each):
+            pass
+        if self._has_more(each):
+            self._set(each, partial(each.journal.set_state, JournalState.OPEN))
+        elif not each.is_closed:
+            self._forget(each, ErrorCode.NONE)
+            with contextlib.suppress(OSError):
+                self._files.remove_if_present(each.path)
+
+    def _has_more(self, each: _OpenJournal) -> bool:
+        try:
+            return not each.is_closed and each.journal.has_more()
+        except OSError:
+            return True
+
+    def _fail(self, each: _OpenJournal, error: RaykaError) -> None:
+        """Keep a journal that can't be appended, for whoever looks into it."""
+        kept = each.path[: -len(SUFFIX)] + _FAILED_SUFFIX
+        logger.error("%s: %s; its records are kept in %s", each.path, error, kept)
+        self._forget(each, error.code)
+        with contextlib.suppress(OSError):
+            self._files.rename(each.path, kept)
+
+    def _forget(self, each: _OpenJournal, error: ErrorCode, state: JournalState = JournalState.CLOSED) -> None:
+        self._set(each, partial(each.journal.set_state, state, error))
+        each.is_closed = True
+        journals = self._journals[each.topic_partition]
+        journals.remove(each)
+        if not journals:
+            del self._journals[each.topic_partition]
+        self._close_file(each.journal)
+
+    def _close_file(self, journal: Journal) -> None:
+        with contextlib.suppress(OSError):
+            self._files.close(journal.descriptor)
+
+    def _set(self, each: _OpenJournal, write: Callable[[], None]) -> bool:
+        """Write a word; whether that was possible."""
+        if each.is_closed:
+            return False
+        try:
+            write()
+        except OSError as error:
+            logger.error("%s: %s", each.path, self._directory.failed(error))
+            return False
+        return True
+
+    def _add(self, each: _OpenJournal) -> None:
+        self._journals.setdefault(each.topic_partition, []).append(each)
+        if not self._is_checked:
+            self._is_checked = True
+            self._background.repeat("put journals", self._check_all, interval_s=_CHECK_INTERVAL_S)
+
+    def _of(self, topic_partition: TopicPartition) -> list[_OpenJournal]:
+        return list(self._journals.get(topic_partition, ()))
+
+    def _all(self) -> list[_OpenJournal]:
+        return [each for journals in self._journals.values() for each in journals]
+
+
+def _may_have_journals(partition: Partition) -> bool:
+    """Not where an acknowledgement says more than that the leader has a record."""
+    return partition.log.config.flush_messages == LONG_MAX and partition.has_one_replica and not partition.is_internal
+
+
+def _is_left(journal: Journal) -> bool:
+    """Whether no program holds the journal."""
+    try:
+        fcntl.flock(journal.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

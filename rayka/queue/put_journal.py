@@ -1,0 +1,192 @@
+"""How a process puts many small items: through a journal that the leader on its node reads.
+
+`rayka.storage.journal.layout` says what a journal is. A process gets one when it puts quickly, so that a program that
+puts now and then costs no file. Where there can be none, items are sent as by any producer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+from rayka.client.loop import LoopThread
+from rayka.errors import ErrorCode, RaykaError
+from rayka.gateway.ports import Broker
+from rayka.queue.topic import QueueTopic
+from rayka.storage.journal.layout import HEADER_BYTES, JournalState
+from rayka.storage.journal.writer import JournalWriter
+
+logger = logging.getLogger(__name__)
+
+_QUICK_PUTS: Final = 64
+_QUICK_S: Final = 1.0
+_REFUSED_S: Final = 60.0
+"""So long after a refusal the leader is not asked again."""
+_TIMEOUT_S: Final = 120.0
+"""As `delivery.timeout.ms`."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.005
+
+
+class PutJournal:
+    """One journal of this process. Any thread may use it. `ring` asks the leader to look into it."""
+
+    def __init__(self, path: str, max_record_bytes: int, ring: Callable[[], None]) -> None:
+        """Raises OSError."""
+        self.max_record_bytes = max_record_bytes
+        self._ring = ring
+        self._lock = threading.Lock()
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells the leader that this process lives
+            mapping = mmap.mmap(descriptor, HEADER_BYTES)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._writer = JournalWriter(partial(os.pwrite, descriptor), memoryview(mapping).cast("q"))
+        weakref.finalize(self, os.close, descriptor)
+
+    def put(self, items: Sequence[bytes]) -> int:
+        """Write items, none larger than `max_record_bytes`, and return how many the log has or will have.
+
+        It has not the others, nor those of later calls: the journal is closed, or the disk takes no more. Raises
+        REQUEST_TIMED_OUT if the leader makes no room for two minutes.
+        """
+        done, pauses = 0, _Pauses("room in a put journal")
+        while done < len(items):
+            with self._lock:
+                try:
+                    count = self._writer.write(items[done:] if done else items)
+                except OSError:
+                    return done
+                if self._writer.state is not JournalState.OPEN:
+                    return done + self._kept(count)
+            done += count
+            if not self._writer.is_watched:
+                self._ring()
+            if not count:
+                pauses.wait()
+        return done
+
+    def _kept(self, count: int) -> int:
+        """The leader closes the journal: how many of the last `count` items the log has."""
+        pauses = _Pauses("the leader, which closes a put journal")
+        while self._writer.state is JournalState.CLOSING:
+            pauses.wait()
+        return count if self._writer.state is JournalState.OPEN else count - self._writer.missing(count)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the leader has closed it."""
+        return self._writer.state is JournalState.CLOSED
+
+    def wait_until_drained(self) -> None:
+        """Return when the log has all items. Raises the error with which the leader closed the journal before that."""
+        pauses = _Pauses("the leader, which has not read a put journal")
+        while not self._writer.is_drained:
+            if self.is_closed and not self._writer.is_drained:
+                code = ErrorCode(self._writer.error)
+                raise RaykaError(code, f"Items could not be appended to the log: {code.name}")
+            self._ring()
+            pauses.wait()
+
+
+class _Pauses:
+    """Pauses that get longer, for two minutes in all."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._end_s = time.monotonic() + _TIMEOUT_S
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self) -> None:
+        """Raises REQUEST_TIMED_OUT."""
+        if time.monotonic() > self._end_s:
+            raise RaykaError(ErrorCode.REQUEST_TIMED_OUT, f"Waited for {self._what} for {_TIMEOUT_S:.0f} s")
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+
+class JournalOpener:
+    """Opens a journal for a queue when a process puts quickly, and rings for it."""
+
+    def __init__(self, broker: Broker, loop: LoopThread, topic: QueueTopic) -> None:
+        self._broker = broker
+        self._loop = loop
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._puts = 0
+        self._since_s = 0.0
+        self._not_before_s = 0.0
+        self._is_opening = False
+        self._is_rung = self._is_ringing = False
+        self.journal: PutJournal | None = None
+        """The journal, when there is one."""
+
+    def count(self, puts: int) -> None:
+        """So many items were put without a journal. Ask for one if that is much."""
+        self._puts += puts
+        if self._puts < _QUICK_PUTS:
+            return
+        now_s = time.monotonic()
+        with self._lock:
+            is_quick, self._puts = now_s - self._since_s < _QUICK_S, 0
+            self._since_s = now_s
+            if not is_quick or self._is_opening or now_s < self._not_before_s or self.journal is not None:
+                return
+            self._is_opening = True
+        self._start(self._open())
+
+    def drop(self, journal: PutJournal) -> None:
+        """This journal is of no use any more."""
+        with self._lock:
+            if self.journal is journal:
+                self.journal = None
+
+    async def _open(self) -> None:
+        try:
+            (partition,) = self._topic.partitions()
+            if self._broker.partitions.channel_of(partition) is None:
+                raise RaykaError(ErrorCode.INVALID_REQUEST, f"{partition} is not led by another process of this node")
+            producer_id = await self._broker.controller.allocate_producer_id()
+            opened = await self._broker.partitions.open_journal(partition, self._topic.topic_id, producer_id)
+            self.journal = PutJournal(opened.path, opened.max_record_bytes, self._ring)
+        except (RaykaError, OSError, ValueError) as error:
+            logger.info("items of the queue %s are put without a journal: %s", self._topic.name, error)
+            self._not_before_s = time.monotonic() + _REFUSED_S
+        finally:
+            self._is_opening = False
+
+    def _ring(self) -> None:
+        """From any thread."""
+        self._is_rung = True
+        self._loop.call_soon(self._answer_ring)
+
+    def _answer_ring(self) -> None:
+        if not self._is_ringing:
+            self._is_ringing = True
+            self._start(self._ring_leader())
+
+    async def _ring_leader(self) -> None:
+        """Ask the leader to look. One that is away looks when it is back."""
+        try:
+            while self._is_rung:
+                self._is_rung = False
+                for partition in self._topic.partitions():
+                    await self._broker.partitions.drain_journals(partition)
+        except RaykaError as error:
+            logger.info("the leader of the queue %s does not answer: %s", self._topic.name, error)
+        finally:
+            self._is_ringing = False
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(RaykaError):  # the connection was closed meanwhile
+            self._loop.submit(work)

@@ -1,0 +1,53 @@
+"""The records of a put journal as the record batches of an idempotent producer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from rayka.storage.columns.compiled import CompiledFunction
+from rayka.storage.columns.encode import encode
+from rayka.storage.columns.rows import NO_FIELDS, Rows, nulls
+from rayka.storage.format.batch import RECORD_BATCH_OVERHEAD
+from rayka.storage.format.records import seal_batch
+from rayka.storage.journal.layout import SEQUENCE_MASK
+from rayka.storage.journal.reader import JournalRecords
+from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+
+_PRODUCER_EPOCH = 0
+_encode_briefly = cast(CompiledFunction, encode).run_briefly
+
+
+class JournalBatch(NamedTuple):
+    """A record batch and the number of its records."""
+
+    buffer: memoryview
+    record_count: int
+
+
+def batches_of(
+    records: JournalRecords, *, producer_id: int | None, now_ms: int, max_batch_size: int
+) -> Iterator[JournalBatch]:
+    """The records, created now, in batches of at most `max_batch_size` bytes; or of one record that is larger.
+
+    Without a producer id they have no sequence numbers.
+    """
+    count = records.record_count
+    timestamps = np.full(count, now_ms, np.int64)
+    rows = Rows(nulls(count), records.values, np.zeros(count + 1, np.int64), NO_FIELDS, NO_FIELDS, timestamps)
+    most = min(count, 2 * rows.max_bytes() // max(max_batch_size - RECORD_BATCH_OVERHEAD, 1) + 1)
+    out, found = np.empty(rows.max_bytes() + most * RECORD_BATCH_OVERHEAD, np.uint8), np.empty((most, 5), np.int64)
+    written = memoryview(out)  # type: ignore[arg-type]
+    for start, end, first, record_count, _ in found[: _encode_briefly(*rows, max_batch_size, out, found)].tolist():
+        batch = seal_batch(
+            written[start:end],
+            record_count=record_count,
+            base_timestamp=now_ms,
+            max_timestamp=now_ms,
+            producer_id=NO_PRODUCER_ID if producer_id is None else producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if producer_id is None else _PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE if producer_id is None else (records.base_sequence + first) & SEQUENCE_MASK,
+        )
+        yield JournalBatch(batch, record_count)
