@@ -161,12 +161,13 @@ class PutJournals:
             self._drain(each)
         done(True)
 
-    def drain(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Append what is in the journals of these partitions now."""
+    def drain(self, topic_partitions: Iterable[TopicPartition], *, may_wait: bool = False) -> None:
+        """Append what is in the journals of these partitions now, or, if the request may wait, at the next look."""
         if self._journals:
             for topic_partition in topic_partitions:
                 for each in self._of(topic_partition):
-                    self._drain(each)
+                    if each.idle_looks is None or not may_wait:
+                        self._drain(each)
 
     # The life of a partition.
 

@@ -288,7 +288,8 @@ class ReplicaServer:
     def _share(self, request: ShareRequest, done: Done) -> None:
         if self.share_partitions is None:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the actor is starting")
-        self.put_journals.drain(_partitions_of(request))
+        may_wait = isinstance(request, ShareFetch) and request.params.max_wait_s > 0
+        self.put_journals.drain(_partitions_of(request), may_wait=may_wait)
         self.share_partitions.ask(request, done)
 
     def _write_txn_markers(self, request: WriteTxnMarkers, done: Done) -> None:

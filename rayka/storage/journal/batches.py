@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from rayka.storage.journal.layout import SEQUENCE_MASK
 from rayka.storage.journal.reader import JournalRecords
 from rayka.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
+MOST_BATCH_RECORDS: Final = 100
+"""Readers that share a partition take parts of a batch, and each of them reads all of it."""
 _PRODUCER_EPOCH = 0
 _encode_briefly = cast(CompiledFunction, encode).run_briefly
 
@@ -34,6 +36,14 @@ def batches_of(
 
     Without a producer id they have no sequence numbers.
     """
+    for first in range(0, records.record_count, MOST_BATCH_RECORDS):
+        piece = records.slice(first, first + MOST_BATCH_RECORDS)
+        yield from _encoded(piece, producer_id, now_ms, max_batch_size)
+
+
+def _encoded(
+    records: JournalRecords, producer_id: int | None, now_ms: int, max_batch_size: int
+) -> Iterator[JournalBatch]:
     count = records.record_count
     timestamps = np.full(count, now_ms, np.int64)
     rows = Rows(nulls(count), records.values, np.zeros(count + 1, np.int64), NO_FIELDS, NO_FIELDS, timestamps)

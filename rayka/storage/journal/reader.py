@@ -70,10 +70,11 @@ class JournalRecords(NamedTuple):
         """The sequence number of the first one."""
         return self.first_number & SEQUENCE_MASK
 
-    def without_first(self, count: int) -> JournalRecords:
-        """The records behind the first ones."""
+    def slice(self, start: int, end: int | None = None) -> JournalRecords:
+        """The records from the one at `start` up to `end`, or to the last one."""
         data, positions, lengths = self.values
-        return JournalRecords(Fields(data, positions[count:], lengths[count:]), self.first_number + count, self.end)
+        values = Fields(data, positions[start:end], lengths[start:end])
+        return JournalRecords(values, self.first_number + start, self.end)
 
 
 class Journal:
@@ -134,7 +135,7 @@ class Journal:
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, reason)
             known = self._next_number - self._number
             if known < frames.record_count:
-                return frames.without_first(known) if known > 0 else frames
+                return frames.slice(known) if known > 0 else frames
             self._mark(frames.end, self._number + frames.record_count)
         return None
 
