@@ -29,6 +29,8 @@ __all__ = ["Empty", "Full", "Queue"]
 
 _MOST_REFUSALS: Final = 20
 _NEVER: Final = float("inf")
+_IN_FLIGHT_S: Final = 0.5
+_IN_FLIGHT_PAUSE_S: Final = 0.002
 _FULL_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 
 
@@ -285,11 +287,18 @@ class Queue:
         return True
 
     async def _look_for_all(self, count: int) -> bool:
-        """As `_look`, but nothing is fetched of too little, and what another program has left is given back at once."""
+        """As `_look`, but nothing is fetched of too little, and what another program has left is given back at once.
+
+        The items may be there, and too many others in flight. These are waited for briefly.
+        """
         reader, topic = self._here.reader, self._here.topic
         if len(topic.partitions()) > 1 and (await topic.count()).available + reader.ready_count < count:
             return False
-        are_here = await self._look(count)
+        end_s = time.monotonic() + _IN_FLIGHT_S
+        while not (are_here := await self._look(count)):
+            if time.monotonic() > end_s or (await topic.count()).available + reader.ready_count < count:
+                break
+            await asyncio.sleep(_IN_FLIGHT_PAUSE_S)
         if not are_here:
             await reader.give_back()
         return are_here

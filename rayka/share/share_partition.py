@@ -195,6 +195,11 @@ class SharePartition:
         new_count = max(0, log_end_offset - self.end_offset)
         return ShareDepth(self._batches.waiting_count + new_count, self._batches.acquired_count, self.start_offset)
 
+    def acquirable_count(self, log_end_offset: int) -> int:
+        """How many records one fetch could acquire now: as `depth`, but no more than may be in flight."""
+        room = self._batches.room(self.config.partition_max_record_locks)
+        return self._batches.waiting_count + max(0, min(log_end_offset - self.end_offset, room))
+
     def release(
         self, member_id: str, *, were_delivered: bool, offsets: Sequence[tuple[int, int]] | None = None
     ) -> Transition:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ import ray
 
 import rayka
 from rayka.client.cluster import Cluster
+from rayka.errors import ErrorCode, RaykaError
 from rayka.queue import Empty, Queue
 from rayka.testing import wait_until
 
@@ -117,15 +122,140 @@ def test_items_survive_the_death_of_the_leader(cluster: Cluster) -> None:
     wait_until(
         lambda: loop.run(depths())[0] == (40, 1, 9), ENOUGH_S, "nine are done, one is leased, none fetched ahead"
     )
-    broker = cluster._connection.broker
-    actor = broker.image.topics["leaders"].partitions[0].leader_actor
-    assert actor is not None
-    start = broker.image.actors[actor].epoch
-    ray.kill(ray.get_actor(actor, namespace="rayka"), no_restart=False)
-    wait_until(lambda: broker.image.actors[actor].epoch > start, ENOUGH_S, "the leader is another process")
+    kill_leader(cluster, "leaders")
     queue.put(50)
     while len(set(taken)) < 51:
         taken.append(queue.get(timeout=ENOUGH_S))
     assert set(taken) == {*range(51)}
     assert len(taken) <= 52, "at most the item that was leased comes again"
     queue.shutdown()
+
+
+@ray.remote(num_cpus=0)
+class QuickProducer:
+    """Puts numbers one by one, and writes down after each how many `put` has returned."""
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def put(self, queue: Queue, path: str, count: int) -> int:
+        with open(path, "wb", buffering=0) as file:
+            for number in range(count):
+                queue.put(number)
+                os.pwrite(file.fileno(), (number + 1).to_bytes(8), 0)
+        return count
+
+
+def put_so_far(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[:8]) if path.exists() else 0
+
+
+def leader_of(cluster: Cluster, name: str) -> str:
+    actor = cluster._connection.broker.image.topics[name].partitions[0].leader_actor
+    assert actor is not None
+    return actor
+
+
+def journals_of(cluster: Cluster, name: str) -> list[Path]:
+    directory = cluster._connection.broker.image.actors[leader_of(cluster, name)].log_dir
+    return sorted((Path(directory) / f"{name}-0").glob("*.journal*"))
+
+
+def everything(queue: Queue) -> list[Any]:
+    items = []
+    while True:
+        try:
+            items.append(queue.get(timeout=2.0))
+        except Empty:
+            return items
+
+
+def kill_leader(cluster: Cluster, name: str) -> None:
+    """kill -9 of the leader's process; returns when another one leads."""
+    broker, actor = cluster._connection.broker, leader_of(cluster, name)
+    start = broker.image.actors[actor].epoch
+    ray.kill(ray.get_actor(actor, namespace="rayka"), no_restart=False)
+    wait_until(lambda: broker.image.actors[actor].epoch > start, ENOUGH_S, "the leader is another process")
+
+
+def test_a_program_that_puts_quickly_gets_a_journal_which_goes_with_it(cluster: Cluster, tmp_path: Path) -> None:
+    queue, producer = Queue(name="quick"), QuickProducer.remote()
+    ray.get(producer.put.remote(queue, str(tmp_path / "put"), 2000), timeout=ENOUGH_S)
+    assert queue.qsize() == 2000
+    assert len(journals_of(cluster, "quick")) == 1
+    queue.put("the last one")
+    assert queue.get_nowait_batch(2001) == [*range(2000), "the last one"]
+    queue.shutdown()
+
+
+def test_nothing_that_was_put_is_lost_with_the_producer(cluster: Cluster, tmp_path: Path) -> None:
+    queue, producer, path = Queue(name="killed"), QuickProducer.remote(), tmp_path / "put"
+    process_id = ray.get(producer.process_id.remote())
+    producer.put.remote(queue, str(path), 10_000_000)
+    wait_until(lambda: put_so_far(path) > 5000, ENOUGH_S, "the producer is in the middle")
+    os.kill(process_id, signal.SIGKILL)
+    count = put_so_far(path)
+    items = everything(queue)
+    assert items in ([*range(count)], [*range(count + 1)]), "the last item was put, and the program did not know it"
+    queue.shutdown()
+
+
+def test_nothing_that_was_put_is_lost_or_doubled_with_the_leader(cluster: Cluster, tmp_path: Path) -> None:
+    queue, producer, path = Queue(name="led"), QuickProducer.remote(), tmp_path / "put"
+    put = producer.put.remote(queue, str(path), 60_000)
+    for kill in range(1, 4):
+        wait_until(lambda kill=kill: put_so_far(path) > 10_000 * kill, ENOUGH_S, "the producer is in the middle")
+        kill_leader(cluster, "led")
+    assert ray.get(put, timeout=ENOUGH_S) == 60_000
+    wait_until(lambda: queue.lag() == 60_000, ENOUGH_S, "the leader has read the journal")
+    items = everything(queue)
+    assert items == [*range(60_000)]
+    queue.shutdown()
+
+
+def test_nothing_that_was_put_is_lost_with_the_producer_and_the_leader(cluster: Cluster, tmp_path: Path) -> None:
+    queue, producer, path = Queue(name="both"), QuickProducer.remote(), tmp_path / "put"
+    process_id = ray.get(producer.process_id.remote())
+    producer.put.remote(queue, str(path), 10_000_000)
+    wait_until(lambda: put_so_far(path) > 5000, ENOUGH_S, "the producer is in the middle")
+    leader = ray.get_actor(leader_of(cluster, "both"), namespace="rayka")
+    leader_id = ray.get(leader.process_id.remote())
+    os.kill(leader_id, signal.SIGKILL)
+    os.kill(process_id, signal.SIGKILL)
+    count = put_so_far(path)
+    wait_until(lambda: queue.lag() >= count, ENOUGH_S, "the next leader has read the journal")
+    items = everything(queue)
+    assert items in ([*range(count)], [*range(count + 1)])
+    queue.shutdown()
+
+
+def test_items_of_all_sizes_stay_in_order(cluster: Cluster) -> None:
+    """Large items do not go through the journal."""
+    queue = Queue(name="sizes")
+    sizes = [100, 100, 200_000, 50, 64_000, 70_000, 10] * 40
+    for number, size in enumerate(sizes):
+        queue.put((number, b"x" * size))
+    queue.put_nowait_batch([(len(sizes) + number, b"y" * size) for number, size in enumerate(sizes[:50])])
+    queue.flush()
+    assert [number for number, _ in everything(queue)] == [*range(len(sizes) + 50)]
+    queue.shutdown()
+
+
+def test_a_put_after_shutdown_is_an_error_with_a_journal_too(cluster: Cluster) -> None:
+    queue = Queue(name="gone")
+    put_until_journal(queue)
+    Queue(name="gone").shutdown()
+    with pytest.raises(RaykaError) as raised:
+        for _ in range(1000):
+            queue.put(1)
+            time.sleep(0.01)
+    assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def put_until_journal(queue: Queue) -> None:
+    def has_journal() -> bool:
+        queue.put_nowait_batch(range(100))
+        journals = queue._here.writer._journals
+        return journals is not None and journals.journal is not None
+
+    wait_until(has_journal, ENOUGH_S, "the queue has a journal")

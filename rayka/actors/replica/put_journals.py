@@ -31,7 +31,6 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.log_directory import LogDirectory
-from rayka.storage.files import RealFiles
 from rayka.storage.format.batch import stamp_producer
 from rayka.storage.journal.batches import batches_of
 from rayka.storage.journal.layout import MOST_RECORD_BYTES, SUFFIX, JournalState
@@ -87,12 +86,10 @@ class _OpenJournal:
 class PutJournals:
     """All journals of one log directory. In the loop of the replica server, except for `find`."""
 
-    def __init__(
-        self, replicas: Replicas, directory: LogDirectory, files: RealFiles, disk: DiskThread, append: Append
-    ) -> None:
+    def __init__(self, replicas: Replicas, directory: LogDirectory, disk: DiskThread, append: Append) -> None:
         self._replicas = replicas
         self._directory = directory
-        self._files = files
+        self._files = directory.files
         self._disk = disk
         self._append = append
         self._background = BackgroundTasks("put journals")
@@ -106,15 +103,18 @@ class PutJournals:
     # Requests.
 
     def open(self, request: OpenJournal, done: Done) -> None:
-        """Make a journal for a producer id, and answer with its path. Raises what `_check` raises."""
+        """Make a journal for a producer id, and answer with its path.
+
+        Raises as `_check`, and THROTTLING_QUOTA_EXCEEDED where there are too many.
+        """
         self._check(request)
+        if self._opening + sum(map(len, self._journals.values())) >= MOST_JOURNALS:
+            raise RaykaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"there are {MOST_JOURNALS} put journals already")
         self._opening += 1
         self._background.start("opening", self._open(request, done))
 
     def _check(self, request: OpenJournal) -> Partition:
-        """Raises NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID, INVALID_REQUEST for a partition that can't have journals,
-        and THROTTLING_QUOTA_EXCEEDED where there are too many.
-        """
+        """Raises NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID, and INVALID_REQUEST for one that can't have journals."""
         partition = self._replicas.get(request.topic_partition)
         if self._is_stopped or partition.leader_epoch < 0:
             raise RaykaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{request.topic_partition} is not led here")
@@ -123,8 +123,6 @@ class PutJournals:
         if not _may_have_journals(partition):
             reason = f"{request.topic_partition} is flushed before it is acknowledged, is internal, or has replicas"
             raise RaykaError(ErrorCode.INVALID_REQUEST, reason)
-        if self._opening + sum(map(len, self._journals.values())) >= MOST_JOURNALS:
-            raise RaykaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"there are {MOST_JOURNALS} put journals already")
         return partition
 
     async def _open(self, request: OpenJournal, done: Done) -> None:
@@ -268,6 +266,8 @@ class PutJournals:
     def _append_batch(self, topic_partition: TopicPartition, batch: memoryview) -> RaykaError | None:
         answers: list[Any] = []
         self._append([AppendRequest(topic_partition, batch)], _PARAMS, answers.append)
+        if not answers:
+            return None  # It is in the log. The answer waits for a flush that the topic has asked for just now.
         ((result,),) = answers
         code = ErrorCode(result.error)
         return None if code is ErrorCode.NONE else RaykaError(code, result.error_message or code.name)

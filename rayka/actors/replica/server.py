@@ -47,7 +47,6 @@ from rayka.replica.purgatory import DelayedProduce, Purgatory
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
-from rayka.storage.files import RealFiles
 from rayka.storage.producers.verification import Verification
 from rayka.types import (
     AppendParams,
@@ -97,7 +96,7 @@ class ReplicaServer:
         self.share_partitions: PartitionUsers | None = None
         self._marker_appends = MarkerAppends(replicas, self)
         self._transactional_appends = TransactionalAppends(replicas, self._append, self._background)
-        self.put_journals = PutJournals(replicas, directory, RealFiles(), disk, self._append)
+        self.put_journals = PutJournals(replicas, directory, disk, self._append)
 
     def offer(self, coordinator: str, service: Callable[..., None]) -> None:
         """Serve the requests to a kind of coordinator: `service(partition, message, done)` may answer later."""

@@ -74,7 +74,7 @@ class FetchedPartitions:
         """Whether that many records can be acquired, or there is an error to return."""
         leaders = [one.leader for one in self._found if one.leader is not None and one.is_fetched]
         try:
-            return sum(leader.depth().available for leader in leaders) >= count
+            return sum(leader.acquirable_count() for leader in leaders) >= count
         except RaykaError:
             return True
 

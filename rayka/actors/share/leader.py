@@ -259,6 +259,11 @@ class LeadSharePartition:
         core = self.core
         return core.depth(self._end_offset(core.config.isolation_level))
 
+    def acquirable_count(self) -> int:
+        """How many records one fetch could acquire now. Raises RaykaError."""
+        core = self.core
+        return core.acquirable_count(self._end_offset(core.config.isolation_level))
+
     def describe(self) -> tuple[InFlightRecords, ...]:
         """The records in flight. Raises RaykaError."""
         return self.core.describe(_now_ms())

@@ -99,6 +99,11 @@ class LogDirectory:
         except OSError as error:
             raise storage_error(f"Cannot open the log directory {path}", error) from error
 
+    @property
+    def files(self) -> RealFiles:
+        """The file layer of the directory and its logs."""
+        return self._files
+
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
 

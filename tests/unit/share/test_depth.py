@@ -40,3 +40,14 @@ def test_records_that_were_fetched_ahead_come_back_without_a_delivery_and_the_re
     assert depth(group) == (7, 3, 0)
     assert [tuple(one) for one in group.acquire("n", mode="records")][:2] == [(1, 2, 1), (5, 9, 1)]
     group.accept(3, 4)
+
+
+def test_no_more_can_be_acquired_than_may_be_in_flight() -> None:
+    group = Group([(0, 299)], locks=100)
+    assert group.partition.acquirable_count(300) == 100
+    group.acquire(max_records=70, mode="records")
+    assert group.partition.acquirable_count(300) == 30
+    group.accept(0, 9)
+    assert group.partition.acquirable_count(300) == 40
+    group.release(10, 19)
+    assert group.partition.acquirable_count(300) == 50

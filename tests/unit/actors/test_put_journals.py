@@ -1,0 +1,318 @@
+"""A leader and its put journals, with a real log; the program is in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayka.actors.channel.requests import DrainJournals, ListOffsets, OpenJournal
+from rayka.actors.replica import put_journals
+from rayka.actors.replica.disk import DiskThread
+from rayka.actors.replica.server import ReplicaServer
+from rayka.config import LogConfig
+from rayka.errors import ErrorCode, RaykaError
+from rayka.queue.put_journal import PutJournal
+from rayka.replica.partition import Partition
+from rayka.replica.replicas import Replicas
+from rayka.storage.directory.log_directory import LogDirectory
+from rayka.storage.files import RealFiles
+from rayka.storage.format.records import read_records
+from rayka.types import IsolationLevel, OffsetQuery, OffsetSpec, OpenedJournal, TopicPartition
+
+QUEUE = TopicPartition("queue", 0)
+TOPIC_ID = uuid.UUID(int=7)
+ENOUGH_S = 30
+
+
+class Disk(RealFiles):
+    """Fails with `error` when it is set, where it writes a log."""
+
+    error: int | None = None
+
+    def write(self, descriptor: int, buffer: Any, position: int) -> int:  # type: ignore[override]
+        if self.error is not None:
+            raise OSError(self.error, "the test's")
+        return RealFiles.write(descriptor, buffer, position)
+
+
+class Leader:
+    """A server that leads one partition."""
+
+    def __init__(self, path: Path, **config: Any) -> None:
+        self.disk = Disk()
+        self.directory = LogDirectory.open(str(path), self.disk, now_ms=0)
+        self.directory.opened()
+        self.replicas = Replicas()
+        log = self.directory.open_log(QUEUE, TOPIC_ID, LogConfig(**config), now_ms=0)
+        self.partition = Partition(log, TOPIC_ID)
+        self.partition.become_leader(1)
+        self.replicas.add(self.partition)
+        self.server = ReplicaServer(self.replicas, self.directory, DiskThread())
+        self.journals = self.server.put_journals
+        self.journals.take_over(self.partition, self.journals.find(str(path / str(QUEUE))))
+
+    async def ask(self, request: Any) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        self.server.ask(request, future.set_result)
+        answer = await asyncio.wait_for(future, ENOUGH_S)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def open(self, producer_id: int = 1) -> PutJournal:
+        opened: OpenedJournal = await self.ask(OpenJournal(QUEUE, TOPIC_ID.bytes, producer_id))
+        return PutJournal(opened.path, opened.max_record_bytes, lambda: None)
+
+    async def drain(self) -> None:
+        assert await self.ask(DrainJournals(QUEUE)) is True
+
+    @property
+    def end_offset(self) -> int:
+        return self.partition.log.log_end_offset
+
+    def values(self) -> list[bytes]:
+        log = self.partition.log
+        found = log.read(0, 1 << 20, log.high_watermark)
+        assert found is not None
+        data = Path(found.path).read_bytes()[found.position : found.position + found.size]
+        return [bytes(record.value or b"") for record in read_records(memoryview(data))]
+
+
+def with_leader(path: Path, check: Callable[[Leader], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def run() -> None:
+        leader = Leader(path, **config)
+        await check(leader)
+        await leader.server.stop()
+
+    asyncio.run(run())
+
+
+def files(path: Path) -> list[str]:
+    return sorted(each.name for each in (path / str(QUEUE)).iterdir() if "journal" in each.name)
+
+
+def test_what_a_program_writes_is_in_the_log_after_a_ring(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        assert program.put([b"a"]) == 1
+        assert program.put([b"b", b"c"]) == 2
+        await leader.drain()
+        program.wait_until_drained()
+        assert leader.values() == [b"a", b"b", b"c"]
+
+    with_leader(tmp_path, check)
+
+
+def test_a_question_for_the_end_offset_finds_what_nobody_rang_for(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a", b"b"])
+        query = OffsetQuery(QUEUE, OffsetSpec.LATEST)
+        ((answer),) = await leader.ask(ListOffsets((query,), IsolationLevel.READ_UNCOMMITTED))
+        assert answer.offset == 2
+
+    with_leader(tmp_path, check)
+
+
+def test_a_watched_journal_needs_no_ring(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        await leader.drain()
+        assert program._writer.is_watched
+        program.put([b"a"])
+        async with asyncio.timeout(ENOUGH_S):
+            while program._writer.is_watched or not leader.end_offset:
+                await asyncio.sleep(0.001)
+        assert leader.end_offset == 1
+
+    with_leader(tmp_path, check)
+
+
+def test_records_are_cut_into_batches_that_readers_share(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        values = [b"%d" % number for number in range(1000)]
+        for value in values:
+            program.put([value])
+        await leader.drain()
+        assert leader.values() == values
+        producer = leader.partition.log.producers[1]
+        assert producer.last_sequence == 999
+
+    with_leader(tmp_path, check)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"topic_partition": TopicPartition("other", 0)}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"topic_id": uuid.UUID(int=8).bytes}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"producer_id": 1}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_journal_is_refused(tmp_path: Path, change: dict[str, Any], code: ErrorCode) -> None:
+    async def check(leader: Leader) -> None:
+        await leader.open(1)
+        with pytest.raises(RaykaError) as raised:
+            await leader.ask(OpenJournal(QUEUE, TOPIC_ID.bytes, 2)._replace(**change))
+        assert raised.value.code is code
+
+    with_leader(tmp_path, check)
+
+
+def test_a_topic_that_flushes_first_has_no_journals(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        with pytest.raises(RaykaError, match="flushed before it is acknowledged"):
+            await leader.open()
+
+    with_leader(tmp_path, check, flush_messages=1)
+
+
+def test_a_partition_with_more_replicas_has_no_journals(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        leader.partition.become_leader(2, replica_count=2, in_sync_count=2)
+        with pytest.raises(RaykaError, match="has replicas"):
+            await leader.open()
+
+    with_leader(tmp_path, check)
+
+
+def test_there_are_not_more_journals_than_a_leader_can_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(put_journals, "MOST_JOURNALS", 2)
+
+    async def check(leader: Leader) -> None:
+        programs = [await leader.open(number) for number in range(2)]
+        with pytest.raises(RaykaError) as raised:
+            await leader.open(2)
+        assert raised.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert len(programs) == 2
+
+    with_leader(tmp_path, check)
+
+
+def test_a_stop_appends_everything_and_closes_the_journals(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        await leader.server.stop()
+        assert leader.values() == [b"a"]
+        assert files(tmp_path) == []
+        assert program.is_closed
+        program.wait_until_drained()
+        assert program.put([b"b"]) == 0
+
+    with_leader(tmp_path, check)
+
+
+def test_the_journal_of_a_program_that_is_gone_is_appended_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(put_journals, "_GRACE_S", 0.0)
+
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        await leader.journals._check_all()
+        assert files(tmp_path) == ["1.journal"]
+        program.put([b"b"])
+        del program
+        await leader.journals._check_all()
+        assert leader.values() == [b"a", b"b"]
+        assert files(tmp_path) == []
+
+    with_leader(tmp_path, check)
+
+
+def test_a_program_of_a_deleted_topic_gets_the_error(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        leader.journals.removed(QUEUE)
+        with pytest.raises(RaykaError) as raised:
+            program.wait_until_drained()
+        assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert program.put([b"b"]) == 0
+
+    with_leader(tmp_path, check)
+
+
+def test_a_topic_that_flushes_from_now_on_closes_its_journals(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        leader.partition.log.configure(LogConfig(flush_messages=1))
+        leader.journals.configured(leader.partition)
+        assert program.is_closed
+        assert leader.end_offset == 1
+
+    with_leader(tmp_path, check)
+
+
+def test_what_can_not_be_appended_now_is_appended_later(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        leader.partition.resign()
+        await leader.drain()
+        assert leader.end_offset == 0
+        leader.partition.become_leader(2)
+        await leader.drain()
+        assert leader.values() == [b"a"]
+
+    with_leader(tmp_path, check)
+
+
+def test_a_full_disk_loses_nothing_that_was_put(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        leader.disk.error = errno.ENOSPC
+        await leader.drain()
+        leader.disk.error = None
+        leader.directory.probe()
+        await leader.drain()
+        assert leader.values() == [b"a"]
+
+    with_leader(tmp_path, check)
+
+
+def test_records_that_the_topic_refuses_are_kept_aside(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"x" * 1000])
+        leader.partition.log.configure(LogConfig(max_message_bytes=200))
+        await leader.drain()
+        with pytest.raises(RaykaError) as raised:
+            program.wait_until_drained()
+        assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert files(tmp_path) == ["1.journal.failed"]
+
+    with_leader(tmp_path, check)
+
+
+def test_the_next_leader_goes_on_with_the_journals_of_one_that_died(tmp_path: Path) -> None:
+    """It died after an append that its mark does not cover."""
+
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        program = await leader.open()
+        program.put([b"a", b"b"])
+        leader.journals._of(QUEUE)[0].journal.drained = lambda _: None  # type: ignore[method-assign]
+        leader.journals._drain(leader.journals._of(QUEUE)[0])
+        assert leader.end_offset > 0
+        leader.directory.close([], now_ms=0)
+        program.put([b"c"])
+        successor = Leader(tmp_path)
+        await successor.drain()
+        program.put([b"d"])
+        await successor.drain()
+        assert successor.values() == [b"a", b"b", b"c", b"d"]
+        await successor.server.stop()
+
+    asyncio.run(check())
