@@ -38,8 +38,9 @@ class Queue:
     """A first-in, first-out queue whose items survive the death of every process that uses it.
 
     A program that uses `ray.util.queue.Queue` only changes its import. Items are pickled as Ray pickles arguments.
-    `put` returns when its item is in the log of the partition's leader. `get` leases an item: if the program dies
-    before it has finished the item, another one gets it. So an item can be delivered more than once.
+    `put` returns when its item is in the log of the partition's leader, or in a journal that survives the same deaths.
+    `get` leases an item: if the program dies before it has finished the item, another one gets it. So an item can be
+    delivered more than once.
 
         queue = rayka.Queue(name="renders", lease="task_done")
         queue.put({"frame": 1})
@@ -173,7 +174,8 @@ class Queue:
     # Putting.
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item; return when it is in the log of the partition's leader, or earlier with `put_ahead`.
+        """Add an item; return when it is in the log of the partition's leader or a journal beside it, or earlier with
+        `put_ahead`.
 
         If the queue is full, wait for room for at most `timeout` seconds. Raises `Full`, ValueError for a negative
         timeout, and RaykaError: MESSAGE_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION after `shutdown`.
