@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -67,6 +67,9 @@ class ClusterConnection:
         self.close()
         node, owns_ray, lock = self._node, self._owns_ray, self._lock
         self._node, self._owns_ray, self._lock = None, False, None
+        if owns_ray:
+            for call in reversed(_before_ray_ends):
+                call()
         if node is not None:
             node.stop()
         if owns_ray:
@@ -77,6 +80,15 @@ class ClusterConnection:
             remove_ray_files(node.spec.data_dir)
         if lock is not None:
             os.close(lock)
+
+
+_before_ray_ends: list[Callable[[], None]] = []
+
+
+def before_ray_ends(call: Callable[[], None]) -> Callable[[], None]:
+    """Call this before the end of a broker that ends Ray in this process too; what was added last is called first."""
+    _before_ray_ends.append(call)
+    return call
 
 
 def start(

@@ -13,7 +13,7 @@ import ray
 from rayka.actors.node.spec import DEFAULT_NAMESPACE
 from rayka.actors.remote.stores import open_store
 from rayka.client.cluster import Cluster
-from rayka.client.connection import ClusterConnection, connect
+from rayka.client.connection import ClusterConnection, before_ray_ends, connect
 from rayka.client.consumer.range_reader import RangeReader, RayLeaders
 from rayka.client.consumer.remote_ranges import RemoteRanges
 from rayka.client.consumer.topic_offsets import TopicOffsets
@@ -96,6 +96,7 @@ def leave(*, is_exit: bool = False) -> None:
         _connections.pop(cluster).close()
 
 
+@before_ray_ends
 @atexit.register
 def _leave_at_exit() -> None:
     """Ray, which ends next, aborts the process if another thread still waits for an actor."""

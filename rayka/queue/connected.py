@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import ray
 
+from rayka.client.connection import before_ray_ends
 from rayka.client.joined import RayCluster
 from rayka.client.producer.blocking import Producer
 from rayka.errors import RaykaError
@@ -87,6 +88,7 @@ def _flush() -> None:
             logger.error("items that were put ahead may not be in their queues: %s", error)
 
 
+@before_ray_ends
 @atexit.register
 def _leave() -> None:
     """The program ends: write its items, end its leases, and delete the queues without a name that it made."""

@@ -316,6 +316,19 @@ def test_the_program_in_the_readme_runs(broker: BrokerProcess) -> None:
     assert done.stdout.splitlines() == ["acknowledged at offset 0", "1 0 b'kitchen' b'21.5'"], done.stderr
 
 
+def test_a_program_with_a_broker_of_its_own_ends_without_complaints(tmp_path: Path) -> None:
+    program = f"""
+import rayka
+with rayka.start({str(tmp_path)!r}, "127.0.0.1:0"):
+    queue = rayka.Queue(name="jobs")
+    queue.put("job")
+    print(queue.get(timeout=60))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
+    assert done.stdout.splitlines() == ["job"], done.stderr
+    assert not [word for word in ("Traceback", "unavailable", "failed") if word in done.stderr], done.stderr
+
+
 def test_no_broker_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--data-dir", str(tmp_path)]) == 3
     assert main(["down", "--data-dir", str(tmp_path)]) == 3

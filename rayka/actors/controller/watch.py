@@ -112,7 +112,7 @@ class ImageWatch:
         if not ray.is_initialized():  # one more call would start another Ray in this process
             raise StopLoop
         try:
-            changes = await self._controller.watch.remote(self._watcher, self._position)
+            changes = await self._ask()
         except ray.exceptions.RayError as error:
             logger.warning("the controller is unavailable (%s); the last metadata image stays in use", _reason(error))
             await asyncio.sleep(self._retry_s)
@@ -122,6 +122,15 @@ class ImageWatch:
             return
         self._retry_s = _RETRY_S
         await self.take(changes)
+
+    def _ask(self) -> Any:
+        """The call to the controller. Raises RayError."""
+        try:
+            return self._controller.watch.remote(self._watcher, self._position)
+        except RaykaError:
+            raise
+        except Exception as error:  # Ray raises nothing more special for an actor that it does not know any more
+            raise ray.exceptions.RaySystemError(str(error)) from error  # type: ignore[no-untyped-call]
 
     async def take(self, changes: Changes) -> None:
         """Make what the controller sent the image. Raises INCONSISTENT_CLUSTER_ID, or KAFKA_STORAGE_ERROR if it is
