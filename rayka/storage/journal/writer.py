@@ -47,13 +47,18 @@ class JournalWriter:
         self._next_number = 0
 
     def write(self, records: Sequence[bytes]) -> int:
-        """Write as many of the records as there is room for; their number. Raises OSError."""
+        """Write as many of the records as there is room for; their number. Raises OSError if the first frame fails."""
         if len(records) == 1:
             return int(self._append(record_frame(self._next_number, records[0]), 1))
         written = 0
         for count, frame in frames_of(self._next_number, records):
-            if not self._append(frame, count):
-                break
+            try:
+                if not self._append(frame, count):
+                    break
+            except OSError:
+                if not written:
+                    raise
+                break  # the leader reads the frames before it
             written += count
         return written
 

@@ -283,3 +283,19 @@ def test_everything_written_is_read_once_and_in_order(
     journal.drain()
     journal.close()
     assert journal.log == journal.put
+
+
+def test_a_list_of_which_a_later_frame_failed_is_written_in_part(journal: JournalFile) -> None:
+    good, frames = journal.writer._write, []
+
+    def write(data: bytes, position: int) -> int:
+        frames.append(position)
+        return good(data, position) if len(frames) == 1 else 0
+
+    journal.writer._write = write
+    records = [b"%d" % number for number in range(2 * MOST_FRAME_RECORDS)]
+    assert journal.write_records(records) == MOST_FRAME_RECORDS
+    journal.writer._write = good
+    assert journal.write_records(records[MOST_FRAME_RECORDS:]) == MOST_FRAME_RECORDS
+    journal.drain()
+    assert journal.log == records
