@@ -133,7 +133,7 @@ class PutJournals:
                 partition = self._check(request)
             except RaykaError:
                 self._close_file(journal)
-                await self._disk.run(lambda: self._files.remove_if_present(path))
+                await self._disk.run(lambda: self._remove(path))
                 raise
             self._add(_OpenJournal(path, journal, request.topic_partition))
             done(OpenedJournal(path, min(MOST_RECORD_BYTES, partition.log.config.max_message_bytes // 2)))
@@ -148,8 +148,16 @@ class PutJournals:
             if self._files.exists(path):
                 raise RaykaError(ErrorCode.INVALID_REQUEST, f"Producer {request.producer_id} has a put journal already")
             descriptor = self._files.open(path, create=True)
+        except FileNotFoundError as error:  # the partition was removed since
+            reason = f"{request.topic_partition} is not held here"
+            raise RaykaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason) from error
+        except OSError as error:
+            raise self._directory.failed(error) from error
+        try:
             return Journal.create(self._files, descriptor, request.producer_id, uuid.UUID(bytes=request.topic_id))
         except OSError as error:
+            self._files.close(descriptor)
+            self._remove(path)
             raise self._directory.failed(error) from error
 
     def ring(self, request: DrainJournals, done: Done) -> None:
@@ -171,21 +179,37 @@ class PutJournals:
 
     def find(self, directory: str) -> list[FoundJournal]:
         """The journals in the directory of a partition, in the thread of the disk. Raises KAFKA_STORAGE_ERROR."""
-        found = []
+        found: list[FoundJournal] = []
         try:
             for name in self._files.list(directory):
                 if name.endswith(SUFFIX):
-                    path = os.path.join(directory, name)
-                    descriptor = self._files.open(path)
-                    journal = Journal.open(self._files, descriptor)
-                    if journal is None:
-                        self._files.close(descriptor)
-                        logger.warning("%s is no put journal", path)
-                    else:
-                        found.append(FoundJournal(path, journal))
+                    self._find(os.path.join(directory, name), found)
         except OSError as error:
+            for each in found:
+                self._close_file(each.journal)
             raise self._directory.failed(error) from error
         return found
+
+    def _find(self, path: str, found: list[FoundJournal]) -> None:
+        """Add the journal of this path. One that was closed, of which the log has everything, is removed."""
+        try:
+            descriptor = self._files.open(path)
+        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+            logger.warning("%s is no put journal: %s", path, error)
+            return
+        try:
+            journal = Journal.open(self._files, descriptor)
+        except OSError:
+            self._files.close(descriptor)
+            raise
+        if journal is not None and not journal.was_closed:
+            found.append(FoundJournal(path, journal))
+            return
+        self._files.close(descriptor)
+        if journal is None:
+            logger.warning("%s is no put journal", path)
+        else:
+            self._remove(path)
 
     def take_over(self, partition: Partition, found: Iterable[FoundJournal]) -> None:
         """Go on with the journals of an earlier process. What they have is appended when the partition is led."""
@@ -314,8 +338,7 @@ class PutJournals:
             self._set(each, partial(each.journal.set_state, JournalState.OPEN))
         elif not each.is_closed:
             self._forget(each, ErrorCode.NONE)
-            with contextlib.suppress(OSError):
-                self._files.remove_if_present(each.path)
+            self._remove(each.path)
 
     def _has_more(self, each: _OpenJournal) -> bool:
         try:
@@ -339,6 +362,10 @@ class PutJournals:
         if not journals:
             del self._journals[each.topic_partition]
         self._close_file(each.journal)
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            self._files.remove_if_present(path)
 
     def _close_file(self, journal: Journal) -> None:
         with contextlib.suppress(OSError):

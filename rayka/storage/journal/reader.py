@@ -86,6 +86,8 @@ class Journal:
         self.topic_id = topic_id
         self.is_behind = False
         """Whether a power cut took records from the log, so that the next one does not follow in its sequence."""
+        self.was_closed = False
+        """Whether its leader had closed it without an error: the program has sent what is behind `drained`."""
         self._files = files
         self._drained = 0
         self._number = 0  # of the record at `_drained`
@@ -108,6 +110,7 @@ class Journal:
         journal = cls(files, descriptor, producer_id, uuid.UUID(bytes=topic_id))
         journal._drained, journal._number = _TWO_WORDS.unpack_from(header, DRAINED)
         journal._next_number = journal._number
+        journal.was_closed = _TWO_WORDS.unpack_from(header, STATE) == (JournalState.CLOSED, 0)
         return journal
 
     def follow_log(self, last_sequence: int | None) -> None:

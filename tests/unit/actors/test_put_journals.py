@@ -20,9 +20,11 @@ from rayka.errors import ErrorCode, RaykaError
 from rayka.queue.put_journal import PutJournal
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
+from rayka.storage.directory.disk_state import State
 from rayka.storage.directory.log_directory import LogDirectory
 from rayka.storage.files import RealFiles
 from rayka.storage.format.records import read_records
+from rayka.storage.journal.layout import JournalState
 from rayka.types import IsolationLevel, OffsetQuery, OffsetSpec, OpenedJournal, TopicPartition
 
 QUEUE = TopicPartition("queue", 0)
@@ -316,3 +318,86 @@ def test_the_next_leader_goes_on_with_the_journals_of_one_that_died(tmp_path: Pa
         await successor.server.stop()
 
     asyncio.run(check())
+
+
+def test_the_next_leader_appends_nothing_of_a_journal_that_was_closed(tmp_path: Path) -> None:
+    """It died before it could remove the file. The program has sent what it wrote after the end."""
+
+    async def check() -> None:
+        leader = Leader(tmp_path)
+        program = await leader.open()
+        program.put([b"a"])
+        await leader.drain()
+        leader.journals._of(QUEUE)[0].journal.set_state(JournalState.CLOSED)
+        assert program.put([b"b"]) == 0
+        leader.directory.close([], now_ms=0)
+        successor = Leader(tmp_path)
+        await successor.drain()
+        assert successor.values() == [b"a"]
+        assert files(tmp_path) == []
+        await successor.server.stop()
+
+    asyncio.run(check())
+
+
+def test_a_journal_of_a_partition_that_is_gone_is_no_error_of_the_disk(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        answer = asyncio.get_running_loop().create_future()
+        leader.journals.open(OpenJournal(QUEUE, TOPIC_ID.bytes, 1), answer.set_result)
+        leader.directory.delete_log(leader.replicas.remove(QUEUE).log, "x")
+        error = await asyncio.wait_for(answer, ENOUGH_S)
+        assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert leader.directory.disk.state is State.ONLINE
+
+    with_leader(tmp_path, check)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_journal_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        await leader.open(2)
+        before = open_descriptors()
+        leader.disk.error = errno.ENOSPC
+        for _ in range(3):
+            with pytest.raises(RaykaError, match="the test's"):
+                await leader.open()
+        assert open_descriptors() == before
+        assert files(tmp_path) == ["2.journal"]
+        leader.disk.error = None
+        leader.directory.probe()
+        await leader.open()
+
+    with_leader(tmp_path, check)
+
+
+def test_journals_that_could_not_be_found_are_closed_again(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        programs = [await leader.open(number) for number in range(3)]
+        before, opened = open_descriptors(), RealFiles.open
+
+        def open_two(path: str, **options: Any) -> int:
+            if open_descriptors() > before + 1:
+                raise OSError(errno.EMFILE, "the test's")
+            return opened(leader.disk, path, **options)
+
+        leader.disk.open = open_two  # type: ignore[method-assign]
+        with pytest.raises(RaykaError):
+            leader.journals.find(str(tmp_path / str(QUEUE)))
+        assert open_descriptors() == before
+        del leader.disk.open, programs
+
+    with_leader(tmp_path, check)
+
+
+def test_what_else_is_called_a_journal_is_no_error_of_the_disk(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        path = tmp_path / str(QUEUE)
+        (path / "1.journal").mkdir()
+        (path / "2.journal").symlink_to("nothing")
+        assert leader.journals.find(str(path)) == []
+        assert leader.directory.disk.state is State.ONLINE
+
+    with_leader(tmp_path, check)
