@@ -131,16 +131,25 @@ class Journal:
     def read(self) -> JournalRecords | None:
         """The next records; None if there are none. Raises OSError, and CORRUPT_MESSAGE for a damaged frame."""
         while (written := self._written()) > self._drained:
-            start = self._drained
-            frames = self._frames_at(start, written) or self._frames_at(start_of(start, CAPACITY), written)
+            frames = self._next_frames(written)
             if frames is None:
-                reason = f"a put journal has a damaged frame at position {start} of {written}"
+                if self._written() != written:
+                    continue  # a word may be read half-written
+                reason = f"a put journal has a damaged frame at position {self._drained} of {written}"
                 raise RaykaError(ErrorCode.CORRUPT_MESSAGE, reason)
             known = self._next_number - self._number
             if known < frames.record_count:
                 return frames.slice(known) if known > 0 else frames
             self._mark(frames.end, self._number + frames.record_count)
         return None
+
+    def _next_frames(self, written: int) -> JournalRecords | None:
+        """A program that goes on at the next multiple of `CAPACITY` does so when all before that is read.
+
+        It may have been interrupted before that, and left a frame there with the number of the next one.
+        """
+        start = start_of(self._drained, CAPACITY)
+        return self._frames_at(start if written > start else self._drained, written)
 
     def _frames_at(self, position: int, written: int) -> JournalRecords | None:
         place = position % CAPACITY

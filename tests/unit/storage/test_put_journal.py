@@ -299,3 +299,40 @@ def test_a_list_of_which_a_later_frame_failed_is_written_in_part(journal: Journa
     assert journal.write_records(records[MOST_FRAME_RECORDS:]) == MOST_FRAME_RECORDS
     journal.drain()
     assert journal.log == records
+
+
+def test_an_interrupt_after_a_frame_was_written_leaves_no_frame_behind(journal: JournalFile) -> None:
+    """The next record has no room where the frame is, which looks like that of the next record."""
+    while journal.write_records([b"x" * LARGE]):
+        pass
+    journal.drain()
+    good = journal.writer._write
+
+    def write(data: bytes, position: int) -> int:
+        good(data, position)
+        raise KeyboardInterrupt
+
+    journal.writer._write = write
+    with pytest.raises(KeyboardInterrupt):
+        journal.writer.write([b"interrupted"])
+    journal.writer._write = good
+    assert journal.write_records([b"y" * LARGE]) == 1
+    journal.drain()
+    assert journal.log == journal.put
+
+
+def test_a_word_that_is_read_half_written_is_no_damage(journal: JournalFile) -> None:
+    journal.write_records([b"x" * 300])
+    journal.drain()
+    torn = [(1 << 20).to_bytes(8, "little")]
+
+    class TornFiles(RealFiles):
+        @staticmethod
+        def read(descriptor: int, size: int, position: int) -> bytes:  # type: ignore[override]
+            return torn.pop() if position == WRITTEN and torn else os.pread(descriptor, size, position)
+
+    journal.leader._files = TornFiles()
+    assert journal.leader.read() is None
+    journal.write_records([b"y"])
+    journal.drain()
+    assert journal.log == journal.put
