@@ -52,7 +52,7 @@ class PutJournal:
             os.close(descriptor)
             raise
         self._writer = JournalWriter(partial(os.pwrite, descriptor), memoryview(mapping).cast("q"))
-        weakref.finalize(self, os.close, descriptor)
+        weakref.finalize(self, os.close, descriptor).atexit = False  # it may be used until the process ends
 
     def put(self, items: Sequence[bytes]) -> int:
         """Write items, none larger than `max_record_bytes`, and return how many the log has or will have.
@@ -81,7 +81,11 @@ class PutJournal:
         pauses = _Pauses("the leader, which closes a put journal")
         while self._writer.state is JournalState.CLOSING:
             pauses.wait()
-        return count if self._writer.state is JournalState.OPEN else count - self._writer.missing(count)
+        if self._writer.state is JournalState.OPEN:
+            return count
+        missing = self._writer.missing(count)
+        self._writer.send_otherwise(missing)
+        return count - missing
 
     @property
     def is_closed(self) -> bool:
@@ -89,14 +93,22 @@ class PutJournal:
         return self._writer.state is JournalState.CLOSED
 
     def wait_until_drained(self) -> None:
-        """Return when the log has all items. Raises the error with which the leader closed the journal before that."""
+        """Return when the log has all items that were put before. Raises as `check_kept`."""
         pauses = _Pauses("the leader, which has not read a put journal")
-        while not self._writer.is_drained:
-            if self.is_closed and not self._writer.is_drained:
-                code = ErrorCode(self._writer.error)
-                raise RaykaError(code, f"Items could not be appended to the log: {code.name}")
+        end = self._writer.end
+        while not self._writer.is_drained(end):
+            if self.is_closed:
+                return self.check_kept()
             self._ring()
             pauses.wait()
+        return None
+
+    def check_kept(self) -> None:
+        """Raises the error with which the leader closed the journal, if the log has not got all items of it."""
+        with self._lock:
+            if self._writer.has_lost and self._writer.error:
+                code = ErrorCode(self._writer.error)
+                raise RaykaError(code, f"Items could not be appended to the log: {code.name}")
 
 
 class _Pauses:

@@ -43,7 +43,10 @@ class QueueWriter:
             self._wait([(future, len(values) if future is futures[-1] else 0) for future in futures])
 
     def _put_in_journal(self, values: Sequence[bytes]) -> int:
-        """Put the first of these items into the journal; how many that were. The others may be sent now."""
+        """Put the first of these items into the journal; how many that were. The others may be sent now.
+
+        Raises the error of an earlier item that the log could not take.
+        """
         journals = self._journals
         if journals is None:
             return 0
@@ -56,6 +59,7 @@ class QueueWriter:
             count = journal.put(values)
         if journal.is_closed:
             journals.drop(journal)
+            journal.check_kept()
         elif count < len(values):
             journal.wait_until_drained()
         return count

@@ -45,6 +45,7 @@ class JournalWriter:
         self._words = words
         self._position = 0
         self._next_number = 0
+        self._sent_otherwise = 0
 
     def write(self, records: Sequence[bytes]) -> int:
         """Write as many of the records as there is room for; their number. Raises OSError if the first frame fails."""
@@ -75,9 +76,13 @@ class JournalWriter:
         return True
 
     @property
-    def is_drained(self) -> bool:
-        """Whether the log has all records that were written."""
-        return self._words[_DRAINED] >= self._position
+    def end(self) -> int:
+        """The number after the last record that was written."""
+        return self._next_number
+
+    def is_drained(self, end: int) -> bool:
+        """Whether the log has all records below the number `end`."""
+        return self._words[_DRAINED + 1] >= end
 
     @property
     def is_watched(self) -> bool:
@@ -97,3 +102,12 @@ class JournalWriter:
     def missing(self, count: int) -> int:
         """How many of the last `count` records that were written the log does not have."""
         return max(0, min(count, self._next_number - self._words[_DRAINED + 1]))
+
+    def send_otherwise(self, count: int) -> None:
+        """The journal is closed, and so many of the records that the log does not have go there in another way."""
+        self._sent_otherwise += count
+
+    @property
+    def has_lost(self) -> bool:
+        """Once the journal is closed: whether records are neither in the log nor sent otherwise."""
+        return self._words[_DRAINED + 1] + self._sent_otherwise < self._next_number

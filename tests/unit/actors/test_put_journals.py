@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import uuid
+import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ from rayka.actors.replica.disk import DiskThread
 from rayka.actors.replica.server import ReplicaServer
 from rayka.config import LogConfig
 from rayka.errors import ErrorCode, RaykaError
-from rayka.queue.put_journal import PutJournal
+from rayka.queue import put_journal
+from rayka.queue.put_journal import JournalOpener, PutJournal
+from rayka.queue.writer import QueueWriter
 from rayka.replica.partition import Partition
 from rayka.replica.replicas import Replicas
 from rayka.storage.directory.disk_state import State
@@ -399,5 +403,79 @@ def test_what_else_is_called_a_journal_is_no_error_of_the_disk(tmp_path: Path) -
         (path / "2.journal").symlink_to("nothing")
         assert leader.journals.find(str(path)) == []
         assert leader.directory.disk.state is State.ONLINE
+
+    with_leader(tmp_path, check)
+
+
+class Sent:
+    """In the place of a producer: what was sent to it."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    def send(self, topic: str, value: bytes) -> Any:
+        self.values.append(value)
+        return SimpleNamespace(get=lambda: None)
+
+
+def writer_of(program: PutJournal, sent: Sent) -> QueueWriter:
+    opener = JournalOpener(None, None, None)  # type: ignore[arg-type]
+    opener.journal = program
+    return QueueWriter(sent, "queue", 0, opener)  # type: ignore[arg-type]
+
+
+def test_a_later_put_raises_the_error_of_items_that_the_topic_refused(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        sent = Sent()
+        writer = writer_of(await leader.open(), sent)
+        writer.put(b"x" * 1000)
+        leader.partition.log.configure(LogConfig(max_message_bytes=200))
+        await leader.drain()
+        with pytest.raises(RaykaError) as raised:
+            writer.put(b"b")
+        assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        writer.put(b"c")
+        assert sent.values == [b"c"]
+        writer.flush()
+
+    with_leader(tmp_path, check)
+
+
+def test_a_program_waits_for_its_earlier_items_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread puts all the time."""
+    monkeypatch.setattr(put_journal, "_TIMEOUT_S", 0.5)
+
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+
+        def ring() -> None:
+            leader.journals._drain(leader.journals._of(QUEUE)[0])
+            program._writer.write([b"of another thread"])
+
+        program._ring = ring
+        program.wait_until_drained()
+
+    with_leader(tmp_path, check)
+
+
+def test_a_journal_that_is_closed_while_a_thread_puts_is_no_error_for_another(tmp_path: Path) -> None:
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        program.put([b"a"])
+        await leader.server.stop()
+        assert program.put([b"b"]) == 0
+        program.wait_until_drained()
+
+    with_leader(tmp_path, check)
+
+
+def test_the_end_of_the_interpreter_closes_no_journal_that_may_be_used(tmp_path: Path) -> None:
+    """A thread, or a function that runs at exit, would write to whatever has the descriptor then."""
+
+    async def check(leader: Leader) -> None:
+        program = await leader.open()
+        finalizers = [each for each in weakref.finalize._registry if (found := each.peek()) and found[0] is program]  # type: ignore[attr-defined]
+        assert [each.atexit for each in finalizers] == [False]
 
     with_leader(tmp_path, check)
